@@ -1,0 +1,46 @@
+GO      ?= go
+GOTEST  ?= $(GO) test
+FUZZTIME ?= 5s
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+# Tools are run from source at a pinned version: nothing to install, and Go keeps the binaries in its cache.
+GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+SQLC          := $(GO) run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+
+.PHONY: help run build test lint generate verify conformance bench postgres
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: build ## Build and run a server with a private Postgres in .ojsd/, or on DATABASE_URL.
+	bin/ojsd dev
+
+build: ## Build bin/ojsd, a static binary.
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ojsd ./cmd/ojsd
+
+test: postgres ## Run all tests with the race detector, on a real Postgres. Set OJSD_TEST_DATABASE_URL to choose the server.
+	@.ci/ensure-cc
+	CGO_ENABLED=1 $(GOTEST) -race ./...
+	$(GO) test -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/envelope
+	$(GO) test -run '^$$' -fuzz '^FuzzPosition$$' -fuzztime $(FUZZTIME) ./internal/eventlog
+
+lint: ## Run go vet and golangci-lint.
+	$(GO) vet ./...
+	$(GOLANGCI_LINT) run ./...
+
+generate: ## Generate internal/dbsqlc from migrations/ and queries/. Takes minutes on first use.
+	$(SQLC) generate
+
+verify: ## Check that generated code and go.mod are up to date. Takes minutes on first use.
+	$(SQLC) diff
+	$(GO) mod tidy -diff
+
+conformance: build ## Run the conformance suites of ../shared/conformance or OJS_CONFORMANCE_DIR against a fresh server.
+	@.ci/conformance
+
+bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
+	bin/ojsd bench --private --short
+
+# Installs PostgreSQL if it is needed and missing.
+postgres:
+	@test -n "$(OJSD_TEST_DATABASE_URL)" || $(GO) run ./cmd/ojsd install-postgres

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/doctor"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// init lets the test binary be the program, so that a test can kill it.
+func init() {
+	if os.Getenv("OJSD_TEST_AS_PROGRAM") == "1" {
+		main()
+	}
+}
+
+// node is a server in a process of its own.
+type node struct {
+	t    *testing.T
+	base string
+	args []string
+	cmd  *exec.Cmd
+	log  *bytes.Buffer
+}
+
+func startNode(t *testing.T, databaseURL string) *node {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := ln.Addr().String()
+	require.NoError(t, ln.Close())
+	n := &node{t: t, base: "http://" + address, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--log-level", "error"}}
+	n.start()
+	t.Cleanup(n.kill)
+	return n
+}
+
+func (n *node) start() {
+	n.t.Helper()
+	n.log = &bytes.Buffer{}
+	n.cmd = exec.Command(os.Args[0], n.args...)
+	n.cmd.Env = append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1")
+	n.cmd.Stderr = n.log
+	require.NoError(n.t, n.cmd.Start())
+	require.Eventually(n.t, func() bool {
+		res, err := http.Get(n.base + "/readyz")
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	}, 30*time.Second, 20*time.Millisecond, "the server does not get ready")
+}
+
+func (n *node) kill() {
+	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Wait()
+}
+
+// crashTest counts what clients were told.
+type crashTest struct {
+	t      *testing.T
+	nodes  []*node
+	client *http.Client
+
+	unavailable atomic.Int64 // answers 503 with Retry-After
+	deliveries  atomic.Int64
+
+	mu     sync.Mutex
+	stored map[string]bool      // told 201
+	held   map[string]time.Time // until when nobody else may get it
+	acked  map[string]bool
+}
+
+// post sends until it gets an answer that is not a failure of the server or of the connection.
+func (c *crashTest) post(ctx context.Context, node int, path string, body any) (int, map[string]any) {
+	text, err := json.Marshal(body)
+	require.NoError(c.t, err)
+	for ctx.Err() == nil {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.nodes[node%len(c.nodes)].base+path, bytes.NewReader(text))
+		require.NoError(c.t, err)
+		req.Header.Set("Content-Type", "application/json")
+		res, err := c.client.Do(req)
+		if err != nil {
+			node++ // it was killed: its neighbour
+			sleepContext(ctx, 5*time.Millisecond)
+			continue
+		}
+		answer, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil {
+			continue
+		}
+		if res.StatusCode >= 500 {
+			require.Contains(c.t, []int{503, 504}, res.StatusCode, string(answer))
+			if res.Header.Get("Retry-After") != "" {
+				c.unavailable.Add(1)
+			}
+			sleepContext(ctx, 20*time.Millisecond)
+			continue
+		}
+		var decoded map[string]any
+		require.NoError(c.t, json.Unmarshal(answer, &decoded), string(answer))
+		return res.StatusCode, decoded
+	}
+	return 0, nil
+}
+
+func sleepContext(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// produce sends each job under an id of its own until it is told that the job is there.
+func (c *crashTest) produce(ctx, deadline context.Context, n int) {
+	for ctx.Err() == nil {
+		id := ojs.FormatID(store.NewID())
+		status, _ := c.post(deadline, n, "/ojs/v1/jobs", map[string]any{"id": id, "type": "crash.test", "args": []int{n}, "options": map[string]any{"queue": "crash"}})
+		if status == http.StatusCreated || status == http.StatusConflict { // 409: an earlier try was stored, its answer lost
+			c.mu.Lock()
+			c.stored[id] = true
+			c.mu.Unlock()
+		}
+	}
+}
+
+const lease = 3 * time.Second
+
+// work fetches, and acks, hands back or forgets what it gets, until everything stored is acknowledged.
+func (c *crashTest) work(deadline context.Context, n int, finished func() bool) {
+	worker := fmt.Sprintf("w%d", n)
+	for deadline.Err() == nil && !finished() {
+		asked := time.Now()
+		_, answer := c.post(deadline, n, "/ojs/v1/workers/fetch", map[string]any{
+			"queues": []string{"crash"}, "count": 5, "worker_id": worker, "visibility_timeout_ms": lease.Milliseconds(), "wait_ms": 200,
+		})
+		jobs, _ := answer["jobs"].([]any)
+		for _, j := range jobs {
+			job := j.(map[string]any)
+			id := job["id"].(string)
+			c.deliveries.Add(1)
+			c.mu.Lock()
+			require.False(c.t, c.acked[id], "delivered after its ack")
+			require.False(c.t, time.Now().Before(c.held[id]), "delivered to two workers at once")
+			c.held[id] = asked.Add(lease)
+			c.mu.Unlock()
+			c.finish(deadline, n, worker, id, job["attempt"])
+		}
+	}
+}
+
+func (c *crashTest) finish(ctx context.Context, n int, worker, id string, attempt any) {
+	body := map[string]any{"job_id": id, "worker_id": worker, "attempt": attempt}
+	if rand.IntN(20) == 0 {
+		body["requeue"] = true
+		c.mu.Lock()
+		c.held[id] = time.Time{} // once sent, somebody else may get it
+		c.mu.Unlock()
+		c.post(ctx, n, "/ojs/v1/workers/nack", body)
+		return
+	}
+	if status, answer := c.post(ctx, n, "/ojs/v1/workers/ack", body); status == http.StatusOK {
+		require.Equal(c.t, "completed", answer["state"])
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		require.False(c.t, c.acked[id], "acknowledged twice")
+		c.acked[id] = true
+	}
+	// 409: an earlier try was stored and its answer lost, or the lease ran out while the database was away.
+}
+
+// TestCrashes kills a server and Postgres under load on two nodes, while a transaction that enqueues from SQL stays open.
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	cluster := dbtest.Cluster(t)
+	url := cluster.URL(dbtest.ClusterDatabase)
+	c := &crashTest{
+		t: t, client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+		stored: map[string]bool{}, held: map[string]time.Time{}, acked: map[string]bool{},
+	}
+	t.Cleanup(c.client.CloseIdleConnections)
+	c.nodes = []*node{startNode(t, url), startNode(t, url)}
+
+	producing, stopProducing := context.WithCancel(t.Context())
+	defer stopProducing()
+	deadline, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	var producers, workers sync.WaitGroup
+	var produced atomic.Bool
+	finished := func() bool { return produced.Load() && c.countLive(url) == 0 }
+	for n := range 6 {
+		producers.Go(func() { c.produce(producing, deadline, n) })
+		workers.Go(func() { c.work(deadline, n, finished) })
+	}
+
+	fromSQL := c.enqueueSlowly(url)
+	sleepContext(t.Context(), time.Second)
+	c.nodes[0].kill()
+	sleepContext(t.Context(), 300*time.Millisecond)
+	c.nodes[0].start()
+	fromSQL()
+	sleepContext(t.Context(), 500*time.Millisecond)
+	require.NoError(t, cluster.Kill())
+	sleepContext(t.Context(), 500*time.Millisecond)
+	require.NoError(t, cluster.Restart(t.Context()))
+	sleepContext(t.Context(), time.Second)
+
+	stopProducing()
+	producers.Wait()
+	produced.Store(true)
+	workers.Wait()
+	require.NoError(t, deadline.Err(), "jobs were left over")
+	require.Positive(t, c.unavailable.Load(), "nobody was told 503 with Retry-After")
+	c.verify(url)
+	t.Logf("%d jobs, %d deliveries, %d answers 503", len(c.stored), c.deliveries.Load(), c.unavailable.Load())
+}
+
+// enqueueSlowly opens a transaction that enqueues, and returns what commits it.
+func (c *crashTest) enqueueSlowly(url string) (commit func()) {
+	conn, err := pgx.Connect(c.t.Context(), url)
+	require.NoError(c.t, err)
+	tx, err := conn.Begin(c.t.Context())
+	require.NoError(c.t, err)
+	var ids []string
+	for range 20 {
+		var id string
+		require.NoError(c.t, tx.QueryRow(c.t.Context(), `SELECT ojs.enqueue('crash.sql', '[1]', 'crash')::text`).Scan(&id))
+		ids = append(ids, id)
+	}
+	return func() {
+		require.NoError(c.t, tx.Commit(c.t.Context()))
+		require.NoError(c.t, conn.Close(c.t.Context()))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, id := range ids {
+			c.stored[id] = true
+		}
+	}
+}
+
+// countLive asks the database itself; -1 while it is away.
+func (c *crashTest) countLive(url string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return -1
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	n := -1
+	_ = conn.QueryRow(ctx, `SELECT count(*) FROM ojs.jobs`).Scan(&n)
+	return n
+}
+
+// verify compares what clients were told with the database: jobs, their events, and the counts.
+func (c *crashTest) verify(url string) {
+	t := c.t
+	ctx := t.Context()
+	conn, err := pgx.Connect(ctx, url)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(ctx) }()
+
+	completed := map[string]int{}
+	rows, err := conn.Query(ctx, `SELECT id::text, state FROM ojs.jobs_done`)
+	require.NoError(t, err)
+	var id, state string
+	_, err = pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+		require.Equal(t, "completed", state)
+		completed[id]++
+		return nil
+	})
+	require.NoError(t, err)
+	for id := range c.stored {
+		require.Equal(t, 1, completed[id], "job %s was acknowledged to its producer and is completed %d times", id, completed[id])
+	}
+	for id := range c.acked {
+		require.Equal(t, 1, completed[id])
+	}
+
+	require.Eventually(t, func() bool {
+		var late int
+		require.NoError(t, conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM ojs.events WHERE seq > (SELECT watermark FROM ojs.event_relay))
+			+ (SELECT count(*) FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0)`).Scan(&late))
+		return late == 0
+	}, 20*time.Second, 50*time.Millisecond, "events stay unpublished")
+
+	last, count := map[string]string{}, map[string]int{}
+	rows, err = conn.Query(ctx, `SELECT job_id::text, COALESCE(from_state, ''), COALESCE(to_state, '') FROM ojs.events
+		WHERE job_id IS NOT NULL AND (from_state IS NOT NULL OR to_state IS NOT NULL) ORDER BY seq, sub`)
+	require.NoError(t, err)
+	var from, to string
+	_, err = pgx.ForEachRow(rows, []any{&id, &from, &to}, func() error {
+		require.Equal(t, last[id], from, "events of job %s are not in order", id)
+		last[id] = to
+		count[id]++
+		return nil
+	})
+	require.NoError(t, err)
+	for id := range completed {
+		require.Equal(t, "completed", last[id])
+		require.GreaterOrEqual(t, count[id], 3)
+	}
+	findings, err := doctor.Examine(ctx, conn)
+	require.NoError(t, err)
+	for _, f := range findings {
+		require.True(t, f.OK, f.Text)
+	}
+}
+
+// TestSigterm ends a server under load: what was answered is there, the exit code is 0.
+func TestSigterm(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, dbtest.URL(t))
+	done := make(chan int)
+	go func() {
+		stored := 0
+		for {
+			res, err := http.Post(n.base+"/ojs/v1/jobs", "application/json", bytes.NewReader([]byte(`{"type":"a.b","args":[]}`)))
+			if err != nil {
+				done <- stored
+				return
+			}
+			if res.StatusCode == http.StatusCreated {
+				stored++
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+		}
+	}()
+	waiting := make(chan int, 1)
+	go func() {
+		res, err := http.Post(n.base+"/ojs/v1/workers/fetch", "application/json", bytes.NewReader([]byte(`{"queues":["other"],"wait_ms":20000}`)))
+		if err != nil {
+			waiting <- 0
+			return
+		}
+		_ = res.Body.Close()
+		waiting <- res.StatusCode
+	}()
+	sleepContext(t.Context(), 500*time.Millisecond)
+	require.NoError(t, n.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, n.cmd.Wait(), n.log.String())
+	require.Equal(t, http.StatusOK, <-waiting, "a waiting fetch is answered")
+	stored := <-done
+	require.Positive(t, stored)
+	conn, err := pgx.Connect(t.Context(), n.args[3])
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(context.Background()) }()
+	var found int
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM ojs.jobs`).Scan(&found))
+	require.GreaterOrEqual(t, found, stored)
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+// freeAddress returns a loopback address where nobody listens, most likely.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// runUntilReady runs a server subcommand and interrupts it as soon as it answers. It returns what it wrote to stderr.
+func runUntilReady(t *testing.T, args ...string) string {
+	t.Helper()
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	listen := freeAddress(t)
+	var stdout, stderr bytes.Buffer
+	code := make(chan int, 1)
+	go func() { code <- run(ctx, append(args, "--listen="+listen), &stdout, &stderr) }()
+	ready := func() bool {
+		exit, _, _ := call(t, "healthcheck", "--ready", "--listen="+listen)
+		return exit == 0
+	}
+	require.Eventually(t, ready, time.Minute, 50*time.Millisecond)
+	interrupt()
+	require.Zero(t, <-code, stderr.String())
+	return stderr.String()
+}
+
+func TestDev(t *testing.T) {
+	t.Setenv("OJS_GRPC_ENABLED", "false") // its port is fixed, and other tests run beside this one
+	t.Setenv("DATABASE_URL", "")
+
+	t.Run("RunsAndStopsItsOwnPostgres", func(t *testing.T) {
+		dir, err := os.MkdirTemp("", "ojsd-dev-") // not t.TempDir, which the user of Postgres cannot reach if we are root
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+		require.NoError(t, os.Chmod(dir, 0o755))
+		for range 2 { // the second start finds the data of the first
+			require.Contains(t, runUntilReady(t, "dev", "--data-dir="+dir), "psql 'postgres://postgres@127.0.0.1:")
+			require.NoFileExists(t, filepath.Join(dir, "pgdata", "postmaster.pid"))
+		}
+	})
+
+	t.Run("StartsNothingWithDatabaseURL", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "data")
+		require.NotContains(t, runUntilReady(t, "dev", "--data-dir="+dir, "--database-url="+dbtest.EmptyURL(t)), "psql")
+		require.NoDirExists(t, dir)
+	})
+}
+
+func TestServe(t *testing.T) {
+	t.Setenv("OJS_GRPC_ENABLED", "false")
+	url := dbtest.EmptyURL(t)
+	code, _, stderr := call(t, "serve", "--database-url="+url, "--listen="+freeAddress(t))
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "ojsd migrate up", "the schema is missing")
+	runUntilReady(t, "serve", "--migrate", "--database-url="+url)
+	runUntilReady(t, "serve", "--database-url="+url)
+}

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/doctor"
+	"github.com/ojsd/ojsd/migrations"
+)
+
+type doctorCmd struct{ databaseFlag }
+
+// errUnwell makes the exit code 1 when something was found.
+var errUnwell = errors.New("something is wrong, see above")
+
+// Run prints one line per finding.
+func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
+	conn, err := pgx.Connect(ctx, c.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // only read
+	if err := migrations.Check(ctx, conn); err != nil {
+		return err
+	}
+	findings, err := doctor.Examine(ctx, conn)
+	if err != nil {
+		return err
+	}
+	well := true
+	for _, f := range findings {
+		mark := "ok  "
+		if !f.OK {
+			mark, well = "BAD ", false
+		}
+		if _, err := fmt.Fprintln(k.Stdout, mark, f.Text); err != nil {
+			return err
+		}
+	}
+	if !well {
+		return errUnwell
+	}
+	return nil
+}

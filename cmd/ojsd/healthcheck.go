@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// healthcheckCmd is for images without a shell or curl.
+type healthcheckCmd struct {
+	Listen  string        `env:"OJS_LISTEN" default:":8080" help:"The address that the server listens on."`
+	Ready   bool          `help:"Ask whether the server can take jobs, its database included."`
+	Timeout time.Duration `default:"3s" help:"How long to wait for the answer."`
+}
+
+// Run asks for /healthz, which says that the process lives: a database that is away is no reason to restart it.
+func (c *healthcheckCmd) Run(ctx context.Context) error {
+	address, err := dialAddress(c.Listen)
+	if err != nil {
+		return err
+	}
+	path := "/healthz"
+	if c.Ready {
+		path = "/readyz"
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return fmt.Errorf("health check: %w", err)
+	}
+	req.Close = true // there is no second request
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("health check: %w", err)
+	}
+	if err := resp.Body.Close(); err != nil {
+		return fmt.Errorf("health check: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("health check: %s", resp.Status)
+	}
+	return nil
+}
+
+// dialAddress turns a listen address into one to connect to: nobody can dial "every interface".
+func dialAddress(listen string) (string, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", fmt.Errorf("listen address %q: %w", listen, err)
+	}
+	ip := net.ParseIP(host)
+	switch {
+	case host == "", ip.Equal(net.IPv4zero):
+		host = "127.0.0.1"
+	case ip.Equal(net.IPv6unspecified):
+		host = "::1"
+	}
+	return net.JoinHostPort(host, port), nil
+}

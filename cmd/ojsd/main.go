@@ -1,0 +1,94 @@
+// Command ojsd is a job server that keeps its jobs in PostgreSQL, and its tools.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ojsd/ojsd/internal/server"
+)
+
+// cli is every subcommand, flag and environment variable. Each subcommand has a file of its own.
+type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run a server on a database."`
+	Dev     devCmd     `cmd:"" help:"Run a server with a private Postgres, for development."`
+	Migrate migrateCmd `cmd:"" help:"Bring the schema of a database up to date, roll it back, or show it."`
+	Doctor  doctorCmd  `cmd:"" help:"Look a database over; exit 1 if something is wrong."`
+	Bench   benchCmd   `cmd:"" help:"Measure a running server."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+
+	Healthcheck     healthcheckCmd     `cmd:"" hidden:"" help:"Exit 0 if the server on this machine answers; for container images."`
+	InstallPostgres installPostgresCmd `cmd:"" hidden:"" help:"Install PostgreSQL with the system's package manager if it is missing; for make."`
+
+	Log logFlags `embed:"" prefix:"log-"`
+}
+
+// logFlags say how to log to stderr.
+type logFlags struct {
+	Format        string  `env:"OJS_LOGGING_FORMAT" enum:",json,text" default:"" placeholder:"json|text" help:"Format of log lines. Default: json, for dev text."`
+	SampleSuccess float64 `env:"OJS_LOGGING_SAMPLE_SUCCESS" default:"1" placeholder:"SHARE" help:"Share of the lines about ordinary success that are written, 0 to 1; ends and failures always are."`
+	Level         string  `env:"OJS_LOGGING_LEVEL" enum:"debug,info,warn,error" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
+}
+
+func (f logFlags) logger(w io.Writer, defaultFormat string) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(f.Level)) // kong has checked the value
+	if f.Format != "" {
+		defaultFormat = f.Format
+	}
+	return server.NewLogger(w, defaultFormat, level)
+}
+
+func main() {
+	// After the first signal the default is restored, so that a second one ends the process at once.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is main without the process: it returns the exit code, 0 for success, 1 for an error, 2 for a wrong call.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var c cli
+	exited := -1 // what --help wants to exit with
+	parser, err := kong.New(&c,
+		kong.Name("ojsd"),
+		kong.Description("A job server on PostgreSQL. It speaks the Open Job Spec over HTTP."),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { exited = code }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
+	if err != nil {
+		panic(err) // a mistake in the struct above
+	}
+	kctx, err := parser.Parse(args)
+	if exited >= 0 {
+		return exited
+	}
+	if err == nil {
+		err = kctx.Run()
+	}
+	if err == nil {
+		return 0
+	}
+	_, _ = fmt.Fprintln(stderr, "ojsd:", err) // there is nowhere else to say it
+	if _, ok := errors.AsType[*kong.ParseError](err); ok {
+		return 2
+	}
+	return 1
+}
+
+// sample is SampleSuccess for server.Config, whose zero means the default.
+func (f logFlags) sample() float64 {
+	if f.SampleSuccess <= 0 {
+		return -1
+	}
+	return f.SampleSuccess
+}

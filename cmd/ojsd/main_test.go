@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// call runs the program and returns its exit code and output.
+func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	code = run(context.Background(), args, &out, &errOut)
+	return code, out.String(), errOut.String()
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+
+	t.Run("Help", func(t *testing.T) {
+		t.Parallel()
+		code, stdout, _ := call(t, "--help")
+		require.Zero(t, code)
+		require.Contains(t, stdout, "migrate")
+		require.NotContains(t, stdout, "healthcheck")
+	})
+
+	t.Run("RejectsWrongCalls", func(t *testing.T) {
+		t.Parallel()
+		for _, args := range [][]string{{"nonsense"}, {"version", "--nonsense"}, {"version", "--log-level=loud"}} {
+			code, _, stderr := call(t, args...)
+			require.Equal(t, 2, code, args)
+			require.Contains(t, stderr, "ojsd: ", args)
+		}
+	})
+
+	t.Run("ReportsErrors", func(t *testing.T) {
+		t.Parallel()
+		code, _, stderr := call(t, "migrate", "up", "--database-url=postgres://nobody@127.0.0.1:1/none")
+		require.Equal(t, 1, code)
+		require.Contains(t, stderr, "connect to the database")
+	})
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	code, stdout, _ := call(t, "version")
+	require.Zero(t, code)
+	require.Regexp(t, `^ojsd \S+ \(commit \S+, go1\S+\)\n$`, stdout)
+
+	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"},
+	}}
+	require.Equal(t, "v1.2.3", buildVersion(info))
+	require.Equal(t, "0123456789ab+", commit(info))
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	url := "--database-url=" + dbtest.EmptyURL(t)
+
+	_, stdout, stderr := call(t, "migrate", "status", url)
+	require.Contains(t, stdout, "00001_schema.sql")
+	require.NotContains(t, stdout, "applied", stderr)
+
+	code, stdout, stderr := call(t, "migrate", "up", url)
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "up 00001_schema.sql")
+	_, stdout, _ = call(t, "migrate", "up", url)
+	require.Contains(t, stdout, "nothing to do")
+	_, stdout, _ = call(t, "migrate", "status", url)
+	require.NotContains(t, stdout, "pending")
+
+	for range strings.Count(stdout, "applied") {
+		code, stdout, stderr = call(t, "migrate", "down", url)
+		require.Zero(t, code, stderr)
+	}
+	require.Contains(t, stdout, "down 00001_schema.sql")
+	code, _, stderr = call(t, "migrate", "down", url)
+	require.Equal(t, 1, code)
+	require.Contains(t, stderr, "nothing to roll back")
+}
+
+func TestHealthcheck(t *testing.T) {
+	t.Parallel()
+	status, path := make(chan int, 1), make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path <- r.URL.Path
+		w.WriteHeader(<-status)
+	}))
+	t.Cleanup(server.Close)
+	listen := "--listen=" + server.Listener.Addr().String()
+
+	status <- http.StatusOK
+	code, _, stderr := call(t, "healthcheck", listen)
+	require.Zero(t, code, stderr)
+	require.Equal(t, "/healthz", <-path)
+	status <- http.StatusServiceUnavailable
+	code, _, _ = call(t, "healthcheck", "--ready", listen)
+	require.Equal(t, 1, code)
+	require.Equal(t, "/readyz", <-path)
+	code, _, _ = call(t, "healthcheck", "--listen=127.0.0.1:1")
+	require.Equal(t, 1, code)
+
+	for listen, want := range map[string]string{
+		":8080": "127.0.0.1:8080", "0.0.0.0:1": "127.0.0.1:1", "[::]:2": "[::1]:2", "10.0.0.1:3": "10.0.0.1:3", "host:4": "host:4",
+	} {
+		address, err := dialAddress(listen)
+		require.NoError(t, err)
+		require.Equal(t, want, address)
+	}
+}

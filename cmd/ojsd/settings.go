@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/server"
+)
+
+// span is a duration in Go's form (168h, 1m30s) or in ISO 8601 (P7D).
+type span time.Duration
+
+// UnmarshalText is what kong calls.
+func (s *span) UnmarshalText(text []byte) error {
+	if d, err := time.ParseDuration(string(text)); err == nil {
+		*s = span(d)
+		return nil
+	}
+	d, err := duration.Parse(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is neither a duration like 168h nor one like P7D", text)
+	}
+	*s = span(d)
+	return nil
+}
+
+// settings are the options of a server that `serve` and `dev` share. README's table is checked against them.
+type settings struct {
+	DatabaseListenURL string `env:"DATABASE_LISTEN_URL" placeholder:"URL" help:"Where LISTEN is issued, e.g. past a transaction-mode pooler. Default: the database."`
+	DatabaseMaxConns  int32  `env:"OJS_DATABASE_MAX_CONNS" default:"16" placeholder:"N" help:"Connections of the pool, at least 4."`
+	DatabasePooler    bool   `env:"OJS_DATABASE_POOLER" help:"The database is reached through a transaction-mode pooler."`
+
+	APIKey      []string `name:"api-key" env:"OJS_API_KEY" placeholder:"KEY,…" help:"Accepted bearer keys. Empty: the API is open."`
+	PublicURL   string   `env:"OJS_PUBLIC_URL" placeholder:"URL" help:"Base of the manifest's base_url. Default: taken from each request."`
+	CORSOrigins []string `name:"cors-origins" env:"OJS_CORS_ORIGINS" placeholder:"ORIGIN,…" help:"Origins browsers may call from. Empty: none."`
+
+	MaxEnvelopeBytes int `env:"OJS_MAX_ENVELOPE_BYTES" default:"1048576" placeholder:"BYTES" help:"Largest job, up to 10485760 bytes."`
+	MaxBatchBytes    int `env:"OJS_MAX_BATCH_BYTES" default:"33554432" placeholder:"BYTES" help:"Largest body of a batch call, decompressed."`
+	MaxBatchSize     int `env:"OJS_MAX_BATCH_SIZE" default:"10000" placeholder:"N" help:"Most items of a batch call, at least 1000."`
+
+	DefaultVisibilityTimeoutMS int64 `name:"default-visibility-timeout-ms" env:"OJS_DEFAULT_VISIBILITY_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"Reservation of a fetched job when neither fetch nor job sets one, in ms."`
+	DefaultTimeoutMS           int64 `name:"default-timeout-ms" env:"OJS_DEFAULT_TIMEOUT_MS" default:"1800000" placeholder:"MS" help:"Execution timeout of a job that sets none, in ms."`
+	MaxErrorHistory            int   `env:"OJS_MAX_ERROR_HISTORY" default:"50" placeholder:"N" help:"Failures kept per job, the newest win; at least 10."`
+	RetentionCompleted         span  `env:"OJS_RETENTION_COMPLETED" default:"P7D" placeholder:"DURATION" help:"How long completed and cancelled jobs are kept, in whole days (UTC); negative: for ever."`
+	ShutdownTimeoutMS          int64 `name:"shutdown-timeout-ms" env:"OJS_SHUTDOWN_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"How long requests may take to end after SIGTERM, in ms."`
+
+	CompatPythonSDK bool `name:"compat-python-sdk" env:"OJS_COMPAT_PYTHON_SDK" default:"true" negatable:"" help:"Content-Type parameter that the Python SDK needs, for its User-Agent only."`
+	CompatV1Prefix  bool `name:"compat-v1-prefix" env:"OJS_COMPAT_V1_PREFIX" default:"true" negatable:"" help:"GET /v1/… as an alias of /ojs/v1/…."`
+	EnableTestReset bool `env:"OJS_ENABLE_TEST_RESET" help:"POST /ojs/v1/admin/reset deletes everything. For tests only."`
+
+	Events eventSettings `embed:"" prefix:"events-"`
+}
+
+type eventSettings struct {
+	ServiceName     string `env:"OJS_EVENTS_SERVICE_NAME" default:"ojs" placeholder:"NAME" help:"{service} in the source ojs://{service}/… of events."`
+	CompatMembers   bool   `env:"OJS_EVENTS_COMPAT_MEMBERS" default:"true" negatable:"" help:"Flat members beside the event envelope in polling."`
+	MaxDataBytes    int    `env:"OJS_EVENTS_MAX_DATA_BYTES" default:"24576" placeholder:"BYTES" help:"Largest payload of an event; more is cut and marked. At least 4096."`
+	PollFallback    span   `env:"OJS_EVENTS_POLL_FALLBACK" default:"500ms" placeholder:"DURATION" help:"How often the log is read while LISTEN is impossible."`
+	RetentionPeriod span   `env:"OJS_EVENTS_RETENTION_PERIOD" default:"168h" placeholder:"DURATION" help:"How long events are kept; negative: no limit."`
+	MaxCount        int64  `env:"OJS_EVENTS_MAX_COUNT" default:"1000000" placeholder:"N" help:"How many events are kept at least before the oldest go; negative: no limit."`
+	PruneInterval   span   `env:"OJS_EVENTS_PRUNE_INTERVAL" default:"60s" placeholder:"DURATION" help:"How often retention is looked at while events come."`
+	WorkerHeartbeat string `env:"OJS_EVENTS_WORKER_HEARTBEAT" enum:"all,off" default:"all" placeholder:"all|off" help:"worker.heartbeat events: one per heartbeat call, or none."`
+}
+
+// config is the part of server.Config that the settings decide.
+func (s settings) config(log *slog.Logger) server.Config {
+	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	return server.Config{
+		DatabaseListenURL: s.DatabaseListenURL, DatabaseMaxConns: s.DatabaseMaxConns, DatabasePooler: s.DatabasePooler,
+		Version: currentVersion(), Logger: log,
+		APIKeys: s.APIKey, PublicURL: s.PublicURL, CORSOrigins: s.CORSOrigins,
+		Limits:        envelope.Limits{MaxEnvelopeBytes: s.MaxEnvelopeBytes},
+		MaxBatchBytes: s.MaxBatchBytes, MaxBatchSize: s.MaxBatchSize,
+
+		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS),
+		MaxErrorHistory: s.MaxErrorHistory, RetentionDone: time.Duration(s.RetentionCompleted), ShutdownTimeout: ms(s.ShutdownTimeoutMS),
+		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset,
+		Events: server.Events{
+			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
+			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,
+			PruneInterval: time.Duration(s.Events.PruneInterval), NoWorkerHeartbeat: s.Events.WorkerHeartbeat == "off",
+		},
+	}
+}

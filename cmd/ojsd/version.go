@@ -1,0 +1,50 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set by the Makefile: -ldflags "-X main.version=v1.2.3".
+var version string
+
+type versionCmd struct{}
+
+// Run prints one line, such as "ojsd v1.2.3 (commit 0123456789ab, go1.26.0)".
+func (versionCmd) Run(k *kong.Context) error {
+	info := buildInfo()
+	_, err := fmt.Fprintf(k.Stdout, "ojsd %s (commit %s, %s)\n", buildVersion(info), commit(info), info.GoVersion)
+	return err
+}
+
+func buildInfo() *debug.BuildInfo {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info
+	}
+	return &debug.BuildInfo{}
+}
+
+// currentVersion is what the server calls itself.
+func currentVersion() string { return buildVersion(buildInfo()) }
+
+// buildVersion is what the linker was told, or the module version of a `go install …@v1.2.3`.
+func buildVersion(info *debug.BuildInfo) string { return cmp.Or(version, info.Main.Version, "(devel)") }
+
+// commit says what was built, with a "+" if files had changed since.
+func commit(info *debug.BuildInfo) string {
+	revision, modified := "unknown", ""
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			revision = setting.Value[:min(12, len(setting.Value))]
+		case "vcs.modified":
+			if setting.Value == "true" {
+				modified = "+"
+			}
+		}
+	}
+	return revision + modified
+}

@@ -1,0 +1,114 @@
+// Package dbtest gives every test a fresh, migrated database on a real Postgres.
+//
+// A test process starts one private cluster when the first test asks for a database, migrates one template database
+// there, and clones it per test, which takes milliseconds. With OJSD_TEST_DATABASE_URL set, the databases are made on
+// that server instead, by a role that may create them.
+//
+//	func TestMain(m *testing.M) { dbtest.Main(m) }
+//
+//	func TestEnqueue(t *testing.T) {
+//		t.Parallel()
+//		pool := dbtest.New(t)
+//		…
+package dbtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/ojsd/ojsd/internal/embedpg"
+	"github.com/ojsd/ojsd/migrations"
+)
+
+const (
+	// ServerVariable names the environment variable with the URL of a server to use instead of a private one.
+	ServerVariable = "OJSD_TEST_DATABASE_URL"
+	// ClusterDatabase is the migrated database of a private Cluster.
+	ClusterDatabase = "ojsd"
+
+	// maxConns is modest because tests run in parallel against max_connections.
+	maxConns = 10
+	// cleanupTimeout is generous; it only turns a hanging cleanup into an error.
+	cleanupTimeout = time.Minute
+)
+
+// Main runs the tests of a package, removes everything that New and URL made, and exits. Tests that pass but leave
+// goroutines behind fail; options name goroutines that are not theirs.
+func Main(m *testing.M, options ...goleak.Option) {
+	shared.mainRuns = true
+	code := m.Run()
+	if err := shared.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "dbtest:", err)
+		code = 1
+	}
+	if code == 0 {
+		if err := goleak.Find(options...); err != nil {
+			fmt.Fprintln(os.Stderr, "dbtest: goroutines left behind:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// New returns a pool on a fresh migrated database. Both go when the test ends.
+func New(t testing.TB) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(URL(t))
+	require.NoError(t, err)
+	cfg.MaxConns = maxConns
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// URL returns the connection string of a fresh migrated database, which goes when the test ends, open connections or
+// not.
+func URL(t testing.TB) string {
+	t.Helper()
+	require.NoError(t, shared.prepareTemplate(t.Context()))
+	return create(t, shared.template)
+}
+
+// EmptyURL is URL for a database without our schema.
+func EmptyURL(t testing.TB) string {
+	t.Helper()
+	require.NoError(t, shared.start(t.Context()))
+	return create(t, "template0")
+}
+
+// Cluster returns a Postgres of the test's own with a migrated database ClusterDatabase, for tests that crash it.
+func Cluster(t testing.TB) *embedpg.Server {
+	t.Helper()
+	s, err := startCluster(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		require.NoError(t, s.Remove(ctx))
+	})
+	require.NoError(t, s.CreateDatabase(t.Context(), ClusterDatabase))
+	_, err = migrations.Up(t.Context(), s.URL(ClusterDatabase), nil)
+	require.NoError(t, err)
+	return s
+}
+
+// create makes a database for one test.
+func create(t testing.TB, template string) string {
+	t.Helper()
+	name := shared.nextName()
+	require.NoError(t, shared.exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		require.NoError(t, shared.exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"))
+	})
+	return shared.url(name)
+}

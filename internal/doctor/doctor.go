@@ -1,0 +1,124 @@
+// Package doctor looks a database over: are the kept counts the truth, does the relay keep up, is anything overdue or
+// stored twice, what stops Postgres from cleaning up. It reads only.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// Finding is one result of an examination.
+type Finding struct {
+	OK   bool
+	Text string
+}
+
+// relayLate is how old an unpublished event may be before something is wrong.
+const relayLate = 10 * time.Second
+
+// Examine reads everything in one snapshot. It counts all jobs: expect seconds for millions.
+func Examine(ctx context.Context, conn *pgx.Conn) (findings []Finding, err error) {
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		e := examination{q: dbsqlc.New(tx)}
+		for _, look := range []func(context.Context) error{e.counts, e.rows, e.relay, e.tables, e.holders} {
+			if err := look(ctx); err != nil {
+				return err
+			}
+		}
+		findings = e.findings
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("examine: %w", err)
+	}
+	return findings, nil
+}
+
+type examination struct {
+	q        *dbsqlc.Queries
+	findings []Finding
+}
+
+func (e *examination) say(ok bool, format string, args ...any) {
+	e.findings = append(e.findings, Finding{ok, fmt.Sprintf(format, args...)})
+}
+
+func (e *examination) counts(ctx context.Context) error {
+	wrong, err := e.q.DoctorCounts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, w := range wrong {
+		e.say(false, "queue %q: counts say %d %s jobs, the tables hold %d", w.Queue, w.Kept, w.State, w.Held)
+	}
+	if len(wrong) == 0 {
+		e.say(true, "the kept counts of every queue and state equal the tables")
+	}
+	return nil
+}
+
+func (e *examination) rows(ctx context.Context) error {
+	r, err := e.q.DoctorRows(ctx)
+	if err != nil {
+		return err
+	}
+	e.say(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
+	e.say(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
+	e.say(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
+	return nil
+}
+
+func (e *examination) relay(ctx context.Context) error {
+	r, err := e.q.DoctorRelay(ctx)
+	if err != nil {
+		return err
+	}
+	lag, kept := seconds(r.LagSeconds), seconds(r.KeptSeconds)
+	e.say(lag < relayLate, "%d events wait to be published, the oldest for %s; %d numbers are missing%s", r.Unpublished, lag, r.Gaps,
+		hint(lag >= relayLate, "no server is running, or its relay fails: see its log"))
+	e.say(true, "events reach back %s", kept)
+	return nil
+}
+
+func (e *examination) tables(ctx context.Context) error {
+	tables, err := e.q.DoctorTables(ctx)
+	if err != nil {
+		return err
+	}
+	for _, t := range tables {
+		bloated := t.Dead > 100_000 && t.Dead > 2*t.Live
+		e.say(!bloated, "table %s: %d rows, %d dead, %d KiB%s", t.Name, t.Live, t.Dead, t.Bytes/1024,
+			hint(bloated, "autovacuum does not keep up, or is held back by a session below"))
+	}
+	return nil
+}
+
+func (e *examination) holders(ctx context.Context) error {
+	holders, err := e.q.DoctorXmin(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range holders {
+		e.say(false, "%s keeps dead rows from being cleaned, for %s", h.Holder, seconds(h.Seconds))
+	}
+	if len(holders) == 0 {
+		e.say(true, "no transaction older than a minute keeps dead rows from being cleaned")
+	}
+	return nil
+}
+
+func hint(wanted bool, text string) string {
+	if !wanted {
+		return ""
+	}
+	return ": " + text
+}
+
+func seconds(s float64) time.Duration {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond)
+}

@@ -1,0 +1,94 @@
+package embedpg
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// clusterMajor is the PostgreSQL version that made the cluster, 0 if there is none yet.
+func (p *place) clusterMajor() int {
+	text, err := os.ReadFile(filepath.Join(p.pgdata(), "PG_VERSION"))
+	if err != nil {
+		return 0
+	}
+	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0
+	}
+	return major
+}
+
+// initCluster runs initdb unless the cluster exists. It works in a directory beside the final one and renames it at
+// the end, because a killed initdb leaves a half-made cluster that looks whole.
+func (p *place) initCluster(ctx context.Context, bin binaries, fsync bool) error {
+	if p.clusterMajor() > 0 {
+		return nil
+	}
+	tmp := p.pgdata() + ".new"
+	if err := os.RemoveAll(tmp); err != nil {
+		return fmt.Errorf("remove unfinished cluster: %w", err)
+	}
+	if err := os.Mkdir(tmp, 0o700); err != nil {
+		return fmt.Errorf("create cluster: %w", err)
+	}
+	if err := p.give(tmp); err != nil {
+		return err
+	}
+	if err := p.initdb(ctx, bin, tmp, fsync); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, p.pgdata()); err != nil {
+		return fmt.Errorf("create cluster: %w", err)
+	}
+	return nil
+}
+
+// initdb makes the cluster. The collation is C, so that order and index contents do not depend on the machine's
+// locales; C.UTF-8 in addition knows the case of letters outside ASCII, but not every system has it.
+func (p *place) initdb(ctx context.Context, bin binaries, dir string, fsync bool) error {
+	args := []string{"-D", dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-instructions"}
+	if !fsync {
+		args = append(args, "--no-sync")
+	}
+	var out bytes.Buffer
+	var err error
+	for _, locale := range []string{"C.UTF-8", "C"} {
+		out.Reset()
+		cmd := p.command(ctx, bin.path("initdb"), append(args, "--locale="+locale)...)
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err = runProcess(cmd); err == nil {
+			return nil
+		}
+		if !strings.Contains(out.String(), "invalid locale") {
+			break
+		}
+	}
+	return fmt.Errorf("initdb: %w: %s", err, strings.TrimSpace(out.String()))
+}
+
+// command prepares a PostgreSQL program to run as the server's user, in a process group of its own: a Ctrl-C in the
+// terminal goes to the whole foreground group, and Postgres must not stop before the server that uses it.
+func (p *place) command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = "/" // ours may be closed to the server's user
+	cmd.Env = serverEnv(os.Environ())
+	cmd.SysProcAttr = sysProcAttr(p.runAs)
+	return cmd
+}
+
+// serverEnv drops what would redirect or translate the PostgreSQL programs; their messages are parsed.
+func serverEnv(env []string) []string {
+	kept := []string{"LC_ALL=C"}
+	for _, entry := range env {
+		if !strings.HasPrefix(entry, "PG") && !strings.HasPrefix(entry, "LC_") && !strings.HasPrefix(entry, "LANG") {
+			kept = append(kept, entry)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,213 @@
+package embedpg
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	// maxSocketPath is what fits into sun_path with its final NUL on macOS (104 bytes); Linux has 108.
+	maxSocketPath = 103
+	// elsewhere is where root keeps a cluster whose data directory Postgres may not reach.
+	elsewhere = "/var/lib/ojsd"
+)
+
+// place is where a cluster lives and which user runs it.
+type place struct {
+	base      string // Config.DataDir, absolute: lock, log, port
+	data      string // the parent of pgdata: base, or a directory below elsewhere
+	blockedBy string // why data is not base: the directory that the server's user may not enter
+	socket    string
+	tmpSocket bool // socket was made for this run and goes with it
+	runAs     *account
+}
+
+// account is the unprivileged user for Postgres when we are root, which Postgres refuses to be run by.
+type account struct {
+	name     string
+	uid, gid uint32
+}
+
+func newPlace(dataDir string) (place, error) {
+	if dataDir == "" {
+		return place{}, errors.New("no data directory given")
+	}
+	base, err := filepath.Abs(dataDir)
+	if err != nil {
+		return place{}, fmt.Errorf("data directory: %w", err)
+	}
+	// As root the directory stays root's own; the server's user must only pass through it.
+	mode := os.FileMode(0o700)
+	if os.Geteuid() == 0 {
+		mode = 0o755
+	}
+	if err := os.MkdirAll(base, mode); err != nil {
+		return place{}, fmt.Errorf("data directory: %w", err)
+	}
+	// Postgres must be given the real path: the checks below are about the real parents.
+	if base, err = filepath.EvalSymlinks(base); err != nil {
+		return place{}, fmt.Errorf("data directory: %w", err)
+	}
+	return place{base: base}, nil
+}
+
+func (p *place) pgdata() string  { return filepath.Join(p.data, "pgdata") }
+func (p *place) logFile() string { return filepath.Join(p.base, "postgres.log") }
+
+// resolve decides on the user, the place of the cluster and the socket directory.
+func (p *place) resolve() error {
+	if err := p.chooseData(); err != nil {
+		return err
+	}
+	return p.chooseSocket()
+}
+
+// chooseData puts the cluster into base if the server's user can get there. A repository below /root, of mode 0700,
+// is the case where it cannot: then the cluster goes below elsewhere, and a link named pgdata in base leads to it, so
+// that it is found again, and removing base still means to start afresh.
+func (p *place) chooseData() error {
+	link := filepath.Join(p.base, "pgdata")
+	p.data = p.base
+	if target, err := os.Readlink(link); err == nil {
+		p.data = filepath.Dir(target)
+	}
+	var err error
+	if p.runAs, err = serverAccount(p.pgdata()); err != nil || p.runAs == nil {
+		return err
+	}
+	p.blockedBy = p.runAs.blockedBy(p.base)
+	if p.data != p.base {
+		return p.makeData() // again, should somebody have removed it
+	}
+	if p.blockedBy == "" {
+		return nil
+	}
+	if _, err := os.Stat(link); err == nil {
+		return fmt.Errorf("user %s, who has to run Postgres, may not enter %s: "+
+			"allow it with chmod o+x, or choose another data directory", p.runAs.name, p.blockedBy)
+	}
+	p.data = filepath.Join(elsewhere, "dev-"+rand.Text()[:8])
+	if err := p.makeData(); err != nil {
+		return fmt.Errorf("user %s may not enter %s, and the data cannot be kept in %s instead: %w",
+			p.runAs.name, p.blockedBy, elsewhere, err)
+	}
+	if err := os.Symlink(p.pgdata(), link); err != nil {
+		return fmt.Errorf("link to the cluster: %w", err)
+	}
+	return nil
+}
+
+// makeData creates a parent of pgdata that is not base.
+func (p *place) makeData() error {
+	if err := os.MkdirAll(p.data, 0o755); err != nil {
+		return fmt.Errorf("directory of the cluster: %w", err)
+	}
+	return nil
+}
+
+// chooseSocket puts the socket beside the cluster, or into a short temporary directory if its path would be too long
+// or is out of the server's reach.
+func (p *place) chooseSocket() error {
+	if p.socket != "" {
+		return nil
+	}
+	dir := filepath.Join(p.base, "socket")
+	if p.blockedBy == "" && socketFits(dir) {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("socket directory: %w", err)
+		}
+		p.socket = dir
+		return p.give(dir)
+	}
+	parent := os.TempDir()
+	if !socketFits(filepath.Join(parent, "ojsd-0123456789")) || p.runAs.blockedBy(parent) != "" {
+		parent = "/tmp"
+	}
+	var err error
+	if p.socket, err = os.MkdirTemp(parent, "ojsd-"); err != nil {
+		return fmt.Errorf("socket directory: %w", err)
+	}
+	p.tmpSocket = true
+	return p.give(p.socket)
+}
+
+func (p *place) removeSocketDir() {
+	if p.tmpSocket {
+		_ = os.RemoveAll(p.socket) // in the temporary directory; the system cleans up what we cannot
+		p.socket, p.tmpSocket = "", false
+	}
+}
+
+func socketFits(dir string) bool { return len(filepath.Join(dir, ".s.PGSQL.65535")) <= maxSocketPath }
+
+// give makes a directory the server user's own.
+func (p *place) give(dir string) error {
+	if p.runAs == nil {
+		return nil
+	}
+	if err := os.Chown(dir, int(p.runAs.uid), int(p.runAs.gid)); err != nil {
+		return fmt.Errorf("give directory to user %s: %w", p.runAs.name, err)
+	}
+	return nil
+}
+
+// serverAccount returns nil unless we are root. A cluster that exists is run by its owner, whoever made it.
+func serverAccount(pgdata string) (*account, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	if info, err := os.Stat(pgdata); err == nil {
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 {
+			return &account{name: "id " + strconv.Itoa(int(stat.Uid)), uid: stat.Uid, gid: stat.Gid}, nil
+		}
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
+		gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
+		if uidErr == nil && gidErr == nil {
+			return &account{name: name, uid: uint32(uid), gid: uint32(gid)}, nil
+		}
+	}
+	return nil, errors.New("root may not run Postgres, and there is no user postgres or nobody to do it: " +
+		"start ojsd as another user")
+}
+
+// blockedBy returns the first directory on the way to dir (included) that the account may not enter, or "".
+func (a *account) blockedBy(dir string) string {
+	if a == nil {
+		return ""
+	}
+	path := "/"
+	for _, name := range strings.Split(dir, "/") {
+		path = filepath.Join(path, name)
+		if info, err := os.Stat(path); err == nil && !a.mayEnter(info) {
+			return path
+		}
+	}
+	return ""
+}
+
+func (a *account) mayEnter(info os.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok:
+		return true
+	case stat.Uid == a.uid:
+		return info.Mode()&0o100 != 0
+	case stat.Gid == a.gid:
+		return info.Mode()&0o010 != 0
+	default:
+		return info.Mode()&0o001 != 0
+	}
+}

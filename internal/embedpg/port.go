@@ -1,0 +1,53 @@
+package embedpg
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Ports are chosen below the ephemeral ranges of Linux (from 32768) and macOS (from 49152). A port out of those could
+// be taken by an outgoing connection while Postgres is down in a crash test; worse, a client that retries a closed
+// ephemeral port of its own machine can connect to itself.
+const (
+	firstPort = 15000
+	lastPort  = 31999
+)
+
+// freePort prefers the port of the previous run on the same directory, so that connection strings stay valid.
+func (p *place) freePort() (int, error) {
+	if text, err := os.ReadFile(p.portFile()); err == nil {
+		port, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err == nil && isFree(port) {
+			return port, nil
+		}
+	}
+	for range 100 {
+		if port := firstPort + rand.IntN(lastPort-firstPort+1); isFree(port) {
+			return port, nil
+		}
+	}
+	return 0, errors.New("no free loopback port found")
+}
+
+func (p *place) rememberPort(port int) error {
+	if err := os.WriteFile(p.portFile(), []byte(strconv.Itoa(port)+"\n"), 0o644); err != nil {
+		return fmt.Errorf("remember port: %w", err)
+	}
+	return nil
+}
+
+func (p *place) portFile() string { return filepath.Join(p.base, "port") }
+
+func isFree(port int) bool {
+	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	return l.Close() == nil
+}

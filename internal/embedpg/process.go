@@ -1,0 +1,49 @@
+package embedpg
+
+import (
+	"os/exec"
+	"runtime"
+	"syscall"
+)
+
+// process is a running postmaster.
+type process struct {
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has ended
+	err    error         // how it ended; read after exited
+}
+
+// startProcess starts cmd and waits for it in one goroutine that keeps its OS thread. Because Linux sends the
+// parent-death signal when the *thread* that forked ends, not the process (golang.org/issue/27505); without the lock
+// the runtime could end that thread any time, and Postgres with it.
+func startProcess(cmd *exec.Cmd) (*process, error) {
+	p := &process{cmd: cmd, exited: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			p.err = cmd.Wait()
+			close(p.exited)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// runProcess starts cmd in the same way and waits for its end.
+func runProcess(cmd *exec.Cmd) error {
+	p, err := startProcess(cmd)
+	if err != nil {
+		return err
+	}
+	<-p.exited
+	return p.err
+}
+
+// signal ignores the error: the only one that can happen is that the process has ended already.
+func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }

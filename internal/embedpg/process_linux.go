@@ -1,0 +1,26 @@
+package embedpg
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// sysProcAttr: own process group, another user if runAs is set, and a fast shutdown (SIGINT) when we die.
+func sysProcAttr(runAs *account) *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
+	if runAs != nil {
+		attr.Credential = &syscall.Credential{Uid: runAs.uid, Gid: runAs.gid}
+	}
+	return attr
+}
+
+// commandLine returns how a process was started, "" if there is none, or only its zombie.
+func commandLine(pid int) string {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
+	if err != nil {
+		return ""
+	}
+	return string(bytes.ReplaceAll(text, []byte{0}, []byte{' '}))
+}

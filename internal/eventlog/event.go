@@ -1,0 +1,114 @@
+package eventlog
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// Event is one published row of the log. Its texts are made by the SQL functions that notifications are made by, so that
+// every transport shows the same bytes.
+type Event struct {
+	Position   Position
+	Type       string
+	Internal   bool // a gap row: for state frames and histories only (contract 40 §3.2)
+	Time       time.Time
+	JobID      *[16]byte
+	WorkflowID *[16]byte
+	JobType    string
+	Queue      string
+	WorkerID   string
+	Attempt    *int32
+	From, To   string // job states, on the one row of a transition that carries them
+	DurationMS *int64 // run time, for job.started the time waited in the queue
+
+	Head   string // {"specversion":… up to subject, without the closing brace
+	Compat string // the flat members, each with a leading comma
+	Data   string // the payload
+}
+
+// ID is the public id.
+func (e *Event) ID() string { return e.Position.String() }
+
+const (
+	typeAt          = len(`{"specversion":"1.0","id":"","type":"`) + idLength
+	cloudTypePrefix = "org.openjobspec."
+)
+
+// Append appends the event as one JSON object: with the compatibility members, plain, or in CloudEvents form, which has
+// none (contract 40 §1).
+func (e *Event) Append(b []byte, withCompat, cloudEvents bool) []byte {
+	if cloudEvents {
+		b = append(b, e.Head[:typeAt]...)
+		b = append(b, cloudTypePrefix...)
+		b = append(b, e.Head[typeAt:]...)
+		b = append(b, `,"datacontenttype":"application/json"`...)
+	} else {
+		b = append(b, e.Head...)
+		if withCompat {
+			b = append(b, e.Compat...)
+			b = e.appendProgress(b)
+		}
+	}
+	b = append(b, `,"data":`...)
+	b = append(b, e.Data...)
+	return append(b, '}')
+}
+
+// appendProgress appends the two flat members that only readers get, a notification does not.
+func (e *Event) appendProgress(b []byte) []byte {
+	if e.Type != "job.progress" {
+		return b
+	}
+	var data struct {
+		Percent json.Number     `json:"progress_percent"`
+		Message json.RawMessage `json:"progress_message"`
+	}
+	if err := json.Unmarshal([]byte(e.Data), &data); err != nil {
+		return b
+	}
+	if percent, err := data.Percent.Float64(); err == nil {
+		b = append(b, `,"progress":`...)
+		b = strconv.AppendInt(b, int64(percent), 10) // 0–100: cut is rounded down
+	}
+	if len(data.Message) > 0 && !bytes.Equal(data.Message, []byte("null")) {
+		b = append(b, `,"message":`...)
+		b = append(b, data.Message...)
+	}
+	return b
+}
+
+// Transition is one entry of a job's history.
+type Transition struct {
+	ID       string
+	Type     string
+	From, To string
+	Time     time.Time
+	Data     string
+}
+
+func eventOf(r dbsqlc.OjsEventShown) Event {
+	e := Event{
+		Position: NewPosition(r.Time.Time, r.Seq, r.Sub),
+		Type:     r.Type, Internal: r.Internal, Time: r.Time.Time.UTC(),
+		JobType: r.JobType.String, Queue: r.Queue.String, WorkerID: r.WorkerID.String,
+		From: r.FromState.String, To: r.ToState.String,
+		Head: r.Head, Compat: r.Compat, Data: r.Data,
+	}
+	if r.JobID.Valid {
+		e.JobID = &r.JobID.Bytes
+	}
+	if r.WorkflowID.Valid {
+		e.WorkflowID = &r.WorkflowID.Bytes
+	}
+	if r.Attempt.Valid {
+		e.Attempt = &r.Attempt.Int32
+	}
+	if r.DurationMs.Valid {
+		e.DurationMS = &r.DurationMs.Int64
+	}
+	return e
+}

@@ -1,0 +1,101 @@
+package eventlog
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/riversharedtest"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+// testBundle is a database with a relay that the test drives itself, pass by pass.
+type testBundle struct {
+	pool   *pgxpool.Pool
+	relay  *Relay
+	reader *Reader
+}
+
+func setup(t *testing.T, config RelayConfig) *testBundle {
+	t.Helper()
+	pool := dbtest.New(t)
+	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, config)
+	return &testBundle{pool: pool, relay: relay, reader: NewReader(pool, relay)}
+}
+
+func (b *testBundle) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	_, err := b.pool.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+// pass runs one pass.
+func (b *testBundle) pass(t *testing.T) pass {
+	t.Helper()
+	done, err := b.relay.runOnce(t.Context())
+	require.NoError(t, err)
+	return done
+}
+
+// passOver runs the two passes that a missing number takes without delay: one sees it missing, the next goes past it.
+func (b *testBundle) passOver(t *testing.T) {
+	t.Helper()
+	b.pass(t)
+	b.pass(t)
+}
+
+// publishAll runs passes until everything visible is published.
+func (b *testBundle) publishAll(t *testing.T) {
+	t.Helper()
+	b.passUntil(t, func(p pass) bool { return p.caughtUp() })
+}
+
+// passUntil runs passes until one is as wanted. Transactions of other tests hold back xmin for a while: a server has one
+// set of xids for all its databases.
+func (b *testBundle) passUntil(t *testing.T, wanted func(pass) bool) {
+	t.Helper()
+	require.Eventually(t, func() bool { return wanted(b.pass(t)) }, 10*time.Second, time.Millisecond)
+}
+
+// noGaps is reached when every number that was passed over is accounted for.
+func noGaps(p pass) bool { return p.caughtUp() && !p.gaps }
+
+func (b *testBundle) readAll(t *testing.T) []Event {
+	t.Helper()
+	page, err := b.reader.ListAfter(t.Context(), Query{Limit: 100_000})
+	require.NoError(t, err)
+	require.False(t, page.HasMore)
+	return page.Events
+}
+
+func queues(events []Event) []string {
+	list := make([]string, 0, len(events))
+	for _, e := range events {
+		list = append(list, e.Queue)
+	}
+	return list
+}
+
+// insert writes one public event that carries its name as its queue. It is not published yet.
+const insertEvent = `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state, priority)
+	VALUES ('job.enqueued', 'api', clock_timestamp(), gen_random_uuid(), 'test', $1, 'available', 0)`
+
+// open begins a transaction that has written the named events and stays open.
+func (b *testBundle) open(t *testing.T, names ...string) pgx.Tx {
+	t.Helper()
+	tx, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	for _, name := range names {
+		_, err := tx.Exec(t.Context(), insertEvent, name)
+		require.NoError(t, err)
+	}
+	return tx
+}
+
+func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }

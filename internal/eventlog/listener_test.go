@@ -1,0 +1,225 @@
+package eventlog
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/riversharedtest"
+	"github.com/riverqueue/river/rivershared/startstoptest"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+type listenerBundle struct {
+	pool      *pgxpool.Pool
+	listener  *Listener
+	published chan Published
+	woken     chan struct{}
+}
+
+func setupListener(t *testing.T, config ListenerConfig) *listenerBundle {
+	t.Helper()
+	pool := dbtest.New(t)
+	if config.URL == "" {
+		config.URL = pool.Config().ConnString()
+	}
+	archetype := riversharedtest.BaseServiceArchetype(t)
+	archetype.Logger = discardLogger()
+	b := &listenerBundle{pool: pool, listener: NewListener(archetype, config), published: make(chan Published, 1000), woken: make(chan struct{}, 1000)}
+	b.listener.TestSignals.Init(t)
+	b.listener.OnPublished(func(p Published) { offer(b.published, p) })
+	b.listener.OnWake(func() { offer(b.woken, struct{}{}) })
+	return b
+}
+
+// offer never blocks, as callbacks must not.
+func offer[T any](c chan T, v T) {
+	select {
+	case c <- v:
+	default:
+	}
+}
+
+func (b *listenerBundle) start(t *testing.T) {
+	t.Helper()
+	require.NoError(t, b.listener.Start(t.Context()))
+	t.Cleanup(b.listener.Stop)
+}
+
+func (b *listenerBundle) notify(t *testing.T, channel, payload string) {
+	t.Helper()
+	_, err := b.pool.Exec(t.Context(), "SELECT pg_notify($1, $2)", channel, payload)
+	require.NoError(t, err)
+}
+
+func TestListener(t *testing.T) {
+	t.Parallel()
+
+	t.Run("StartStopStress", func(t *testing.T) {
+		t.Parallel()
+		b := setupListener(t, ListenerConfig{})
+		b.listener.TestSignals = ListenerTestSignals{}
+		b.listener.published, b.listener.handlers[channelWake] = nil, nil
+		startstoptest.Stress(t.Context(), t, b.listener)
+	})
+
+	t.Run("TellsWhatItHears", func(t *testing.T) {
+		t.Parallel()
+		b := setupListener(t, ListenerConfig{})
+		other := make(chan string, 10)
+		b.listener.Handle("other", func(payload string) { other <- payload })
+		require.Equal(t, ListenerDegraded, b.listener.Status())
+		b.start(t)
+		b.listener.TestSignals.Listening.WaitOrTimeout()
+		require.Equal(t, ListenerOK, b.listener.Status())
+
+		// At first anything may have been missed.
+		require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
+		riversharedtest.WaitOrTimeout(t, b.woken)
+		require.Empty(t, riversharedtest.WaitOrTimeout(t, other))
+
+		b.notify(t, "ojs_published", `{"w":7,"q":[["a",1,2,3]]}`)
+		require.Equal(t, Published{Watermark: 7, Ready: []Ready{{"a", 1, 2, 3}}}, riversharedtest.WaitOrTimeout(t, b.published))
+		b.notify(t, "ojs_wake", "")
+		riversharedtest.WaitOrTimeout(t, b.woken)
+		b.notify(t, "other", "x")
+		require.Equal(t, "x", riversharedtest.WaitOrTimeout(t, other))
+	})
+
+	t.Run("ComesBack", func(t *testing.T) {
+		t.Parallel()
+		b := setupListener(t, ListenerConfig{})
+		b.start(t)
+		b.listener.TestSignals.Listening.WaitOrTimeout()
+		riversharedtest.WaitOrTimeout(t, b.published)
+		_, err := b.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'ojsd listen'`)
+		require.NoError(t, err)
+		b.listener.TestSignals.Lost.WaitOrTimeout()
+		b.listener.TestSignals.Listening.WaitOrTimeout()
+		require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All) // what was said meanwhile is lost
+		require.Equal(t, ListenerOK, b.listener.Status())
+	})
+
+	t.Run("PollsWithoutConnection", func(t *testing.T) {
+		t.Parallel()
+		b := setupListener(t, ListenerConfig{URL: "postgres://127.0.0.1:1/none", PollFallback: time.Millisecond})
+		b.start(t)
+		b.listener.TestSignals.Lost.WaitOrTimeout()
+		require.Equal(t, ListenerDegraded, b.listener.Status())
+		for range 3 {
+			require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
+			riversharedtest.WaitOrTimeout(t, b.woken)
+		}
+	})
+
+	t.Run("PollsForNobodyNot", func(t *testing.T) {
+		t.Parallel()
+		var waiting atomic.Bool
+		asked := make(chan struct{}, 1000)
+		b := setupListener(t, ListenerConfig{URL: "postgres://127.0.0.1:1/none", PollFallback: time.Millisecond, Waiting: func() bool {
+			offer(asked, struct{}{})
+			return waiting.Load()
+		}})
+		b.start(t)
+		for range 10 {
+			riversharedtest.WaitOrTimeout(t, asked)
+		}
+		require.Empty(t, b.published)
+		waiting.Store(true)
+		require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
+	})
+
+	// A transaction pooler accepts LISTEN, and what follows goes to nobody.
+	t.Run("PollsBehindPooler", func(t *testing.T) {
+		t.Parallel()
+		b := setupListener(t, ListenerConfig{PollFallback: time.Millisecond})
+		b.listener.config.URL = "postgres://postgres@" + fakePooler(t) + "/x?sslmode=disable"
+		b.start(t)
+		b.listener.TestSignals.Listening.WaitOrTimeout()
+		require.Equal(t, ListenerDegraded, b.listener.Status())
+		for range 3 {
+			require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
+		}
+	})
+}
+
+// fakePooler answers as a pooler does: the process it promises at login is not the one that runs statements.
+func fakePooler(t *testing.T) (addr string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			if err := serveFakePooler(conn); err != nil && !errors.Is(err, net.ErrClosed) {
+				t.Log(err)
+			}
+		}
+	}()
+	return ln.Addr().String()
+}
+
+func serveFakePooler(conn net.Conn) error {
+	defer func() { _ = conn.Close() }()
+	backend := pgproto3.NewBackend(conn, conn)
+	if _, err := backend.ReceiveStartupMessage(); err != nil {
+		return err
+	}
+	backend.Send(&pgproto3.AuthenticationOk{})
+	backend.Send(&pgproto3.ParameterStatus{Name: "standard_conforming_strings", Value: "on"})
+	backend.Send(&pgproto3.ParameterStatus{Name: "client_encoding", Value: "UTF8"})
+	backend.Send(&pgproto3.BackendKeyData{ProcessID: 1, SecretKey: []byte{0, 0, 0, 2}})
+	for {
+		backend.Send(&pgproto3.ReadyForQuery{TxStatus: 'I'})
+		if err := backend.Flush(); err != nil {
+			return err
+		}
+		message, err := backend.Receive()
+		if err != nil {
+			return nil // the listener has closed
+		}
+		query, ok := message.(*pgproto3.Query)
+		if !ok {
+			return nil
+		}
+		if query.String == "SELECT pg_backend_pid()" {
+			backend.Send(&pgproto3.RowDescription{Fields: []pgproto3.FieldDescription{{Name: []byte("pid"), DataTypeOID: 23, DataTypeSize: 4}}})
+			backend.Send(&pgproto3.DataRow{Values: [][]byte{[]byte("4711")}})
+		}
+		backend.Send(&pgproto3.CommandComplete{CommandTag: []byte("SELECT 1")})
+	}
+}
+
+// An idle node that hears its relay: no statement at all on either connection beyond the relay's look.
+func TestIdleListener(t *testing.T) {
+	t.Parallel()
+	b := setupListener(t, ListenerConfig{})
+	b.start(t)
+	b.listener.TestSignals.Listening.WaitOrTimeout()
+	var before, after time.Time
+	query := `SELECT query_start FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd listen'`
+	require.NoError(t, b.pool.QueryRow(t.Context(), query).Scan(&before))
+	for range 3 {
+		b.notify(t, "ojs_wake", "")
+		riversharedtest.WaitOrTimeout(t, b.woken)
+	}
+	require.NoError(t, b.pool.QueryRow(t.Context(), query).Scan(&after))
+	require.Equal(t, before, after)
+	require.Less(t, b.listener.patience(false), time.Nanosecond)
+}

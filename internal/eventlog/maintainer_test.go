@@ -1,0 +1,94 @@
+package eventlog
+
+import (
+	"testing"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/riversharedtest"
+	"github.com/riverqueue/river/rivershared/startstoptest"
+	"github.com/stretchr/testify/require"
+)
+
+func TestMaintainer(t *testing.T) {
+	t.Parallel()
+
+	t.Run("StartStopStress", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
+		m.Logger = discardLogger()
+		startstoptest.Stress(t.Context(), t, m)
+	})
+
+	t.Run("MakesRoomAndPrunes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "dropped")
+		b.publishAll(t)
+		b.jump(t, 6*partitionSize)
+		b.exec(t, insertEvent, "kept")
+		b.publishAll(t)
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{MaxCount: 1}, b.relay)
+		m.TestSignals.Init(t)
+		require.NoError(t, m.Start(t.Context()))
+		defer m.Stop()
+		require.EqualValues(t, 13*partitionSize, m.TestSignals.Ensured.WaitOrTimeout())
+		require.Equal(t, 6, m.TestSignals.Pruned.WaitOrTimeout().EventPartitions)
+		require.Equal(t, []string{"kept"}, queues(b.readAll(t)))
+	})
+
+	t.Run("KeepsWithoutLimits", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue)
+			VALUES ('job.enqueued', 'api', '2000-01-01', gen_random_uuid(), 't', 'q')`)
+		b.publishAll(t)
+		b.jump(t, partitionSize)
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{RetentionPeriod: -1, MaxCount: -1, RetentionDone: -1}, b.relay)
+		m.TestSignals.Init(t)
+		require.NoError(t, m.Start(t.Context()))
+		defer m.Stop()
+		require.Zero(t, m.TestSignals.Pruned.WaitOrTimeout().EventPartitions)
+		require.Len(t, b.readAll(t), 1)
+	})
+
+	t.Run("DeletesOldKeysAndMinutes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, `INSERT INTO ojs.idempotency_keys (operation, key, body_hash, status, response, created_at)
+			SELECT 'o', g, '', 200, '{}', now() - g * interval '20 hours' FROM generate_series(0, 2) g`)
+		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute) SELECT 'q', now() - g * interval '20 days' FROM generate_series(0, 2) g`)
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
+		m.TestSignals.Init(t)
+		require.NoError(t, m.Start(t.Context()))
+		defer m.Stop()
+		require.Equal(t, Pruned{Keys: 1, Minutes: 1}, m.TestSignals.Pruned.WaitOrTimeout())
+	})
+}
+
+// What is due is decided without asking the database.
+func TestMaintainerDue(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 5, 4, 22, 0, 0, 0, time.UTC)
+	newMaintainer := func() *Maintainer {
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), nil, MaintainerConfig{}, nil)
+		m.room = room{refill: 1000, days: now.Add(72 * time.Hour), made: now}
+		m.prunedAt, m.prunedTo = now, 5
+		return m
+	}
+	m := newMaintainer()
+	require.False(t, m.ensureDue(now, RelayStatus{Watermark: 999, Head: 999}))
+	require.True(t, m.ensureDue(now, RelayStatus{Watermark: 999, Head: 1000}))
+	require.False(t, m.ensureDue(now.Add(24*time.Hour), RelayStatus{}))
+	require.True(t, m.ensureDue(now.Add(25*time.Hour), RelayStatus{}))
+	// A relay that cannot scan does not tell the head.
+	require.False(t, m.ensureDue(now.Add(time.Minute), RelayStatus{BehindFor: time.Second}))
+	require.True(t, m.ensureDue(now.Add(time.Minute), RelayStatus{BehindFor: time.Minute}))
+
+	require.False(t, m.pruneDue(now.Add(59*time.Second), 6))
+	require.True(t, m.pruneDue(now.Add(time.Minute), 6))
+	require.False(t, m.pruneDue(now.Add(9*time.Minute), 5), "nothing moved")
+	require.True(t, m.pruneDue(now.Add(10*time.Minute), 5))
+	m.room = room{}
+	require.True(t, m.ensureDue(now, RelayStatus{}))
+}

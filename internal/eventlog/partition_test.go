@@ -1,0 +1,231 @@
+package eventlog
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+// partitionSize is the one of ojs.event_partitions_ensure.
+const partitionSize = 500_000
+
+// jump lets the numbers go on from n, as if everything before had been published and dropped or never used.
+func (b *testBundle) jump(t *testing.T, n int64) {
+	t.Helper()
+	b.exec(t, "SELECT setval('ojs.event_seq', $1)", n)
+	b.exec(t, "UPDATE ojs.event_relay SET watermark = $1", n)
+}
+
+func (b *testBundle) count(t *testing.T, sql string, args ...any) (n int64) {
+	t.Helper()
+	require.NoError(t, b.pool.QueryRow(t.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+// writing inserts without pause until stop, and returns the longest time that one insert took.
+func (b *testBundle) writing(t *testing.T) (stop func() (longest time.Duration)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	var longest, written atomic.Int64
+	var group errgroup.Group
+	for range 2 {
+		group.Go(func() error {
+			for ctx.Err() == nil {
+				started := time.Now()
+				if _, err := b.pool.Exec(t.Context(), insertEvent, "q"); err != nil {
+					return err
+				}
+				written.Add(1)
+				if took := int64(time.Since(started)); took > longest.Load() {
+					longest.Store(took)
+				}
+			}
+			return nil
+		})
+	}
+	require.Eventually(t, func() bool { return written.Load() > 10 }, 10*time.Second, time.Millisecond)
+	return func() time.Duration {
+		before := written.Load()
+		require.Eventually(t, func() bool { return written.Load() > before+10 }, 10*time.Second, time.Millisecond)
+		cancel()
+		require.NoError(t, group.Wait())
+		return time.Duration(longest.Load())
+	}
+}
+
+func TestPartitionsEnsure(t *testing.T) {
+	t.Parallel()
+
+	// ATTACH waits for nobody who writes or reads, and nobody waits for it.
+	t.Run("BehindLongTransaction", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		long := b.open(t, "long")
+		_, err := long.Exec(t.Context(), "SELECT count(*) FROM ojs.events, ojs.jobs_done")
+		require.NoError(t, err)
+		stop := b.writing(t)
+		b.exec(t, "SET lock_timeout = '2s'; SELECT ojs.event_partitions_ensure(9), ojs.jobs_done_partitions_ensure(9); RESET lock_timeout")
+		require.Less(t, stop(), time.Second)
+		require.EqualValues(t, 10, b.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'ojs.events'::regclass"))
+		require.EqualValues(t, 10, b.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'ojs.jobs_done'::regclass"))
+		require.NoError(t, long.Commit(t.Context()))
+	})
+
+	t.Run("AtOnceOnAllNodes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		stop := b.writing(t)
+		var group errgroup.Group
+		for range 6 {
+			group.Go(func() error {
+				_, err := b.pool.Exec(t.Context(), "SELECT ojs.event_partitions_ensure(12), ojs.jobs_done_partitions_ensure(6)")
+				return err
+			})
+		}
+		require.NoError(t, group.Wait())
+		stop()
+		require.EqualValues(t, 13, b.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'ojs.events'::regclass"))
+	})
+
+	t.Run("GoesOnWithTheNumbers", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.jump(t, 7*partitionSize-1)
+		_, err := b.pool.Exec(t.Context(), insertEvent, "too far")
+		require.ErrorContains(t, err, "no partition of relation")
+		require.EqualValues(t, 14*partitionSize, b.count(t, "SELECT ojs.event_partitions_ensure()"))
+		b.exec(t, insertEvent, "a")
+		b.exec(t, insertEvent, "b")
+	})
+}
+
+func TestEventPartitionsPrune(t *testing.T) {
+	t.Parallel()
+	prune := func(t *testing.T, b *testBundle, age *string, count int) int64 {
+		t.Helper()
+		return b.count(t, "SELECT ojs.event_partitions_prune($1::text::interval, $2)", age, count)
+	}
+	old, young := "0", "1 hour"
+
+	t.Run("ByAge", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "dropped")
+		b.publishAll(t)
+		cursor := b.readAll(t)[0].Position
+		require.Zero(t, prune(t, b, &old, 0), "the partition of the watermark stays")
+		b.jump(t, partitionSize)
+		b.exec(t, insertEvent, "kept")
+		b.publishAll(t)
+		require.Zero(t, prune(t, b, &young, 0))
+		require.Zero(t, prune(t, b, nil, 0))
+		require.EqualValues(t, 1, prune(t, b, &old, 0))
+		require.Zero(t, prune(t, b, &old, 0))
+		require.Equal(t, []string{"kept"}, queues(b.readAll(t)))
+		var gone *ExpiredError
+		_, err := b.reader.ListAfter(t.Context(), Query{After: &cursor})
+		require.ErrorAs(t, err, &gone)
+		require.Equal(t, b.readAll(t)[0].ID(), gone.OldestID)
+	})
+
+	t.Run("ByCountOfPublicEvents", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "dropped")
+		b.publishAll(t)
+		b.jump(t, partitionSize)
+		for range 3 {
+			b.exec(t, insertEvent, "kept")
+		}
+		b.exec(t, `INSERT INTO ojs.events (type, source, time, internal) VALUES ('job.state_changed', 'api', now(), true)`)
+		b.publishAll(t)
+		require.Zero(t, prune(t, b, &young, 4))
+		require.EqualValues(t, 1, prune(t, b, &young, 3))
+		require.Len(t, b.readAll(t), 3)
+	})
+
+	t.Run("NeverWhatMayStillAppear", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		late := b.open(t, "late")
+		b.exec(t, insertEvent, "a")
+		b.publishAll(t)
+		b.jump(t, partitionSize)
+		b.exec(t, insertEvent, "b")
+		b.publishAll(t)
+		require.Zero(t, prune(t, b, &old, 0))
+		require.NoError(t, late.Commit(t.Context()))
+		require.Zero(t, prune(t, b, &old, 0), "visible, but not moved yet")
+		b.passUntil(t, noGaps)
+		require.EqualValues(t, 1, prune(t, b, &old, 0))
+		require.Equal(t, []string{"b", "late"}, queues(b.readAll(t)))
+	})
+
+	t.Run("BehindLongTransaction", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "dropped")
+		b.publishAll(t)
+		b.jump(t, partitionSize)
+		b.exec(t, insertEvent, "kept")
+		b.publishAll(t)
+		long := b.open(t, "long")
+		stop := b.writing(t)
+		for range 20 { // young at first, then old enough to be seen
+			require.Zero(t, prune(t, b, &old, 0))
+		}
+		require.Less(t, stop(), time.Second)
+		require.Positive(t, b.count(t, `SELECT count(*) FROM (SELECT pg_sleep(greatest(0, 1.1 - extract(epoch FROM clock_timestamp() - xact_start)))
+			FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction') s`))
+		require.Positive(t, b.count(t, "SELECT ojs.table_is_held('ojs.events')::integer"))
+		require.NoError(t, long.Rollback(t.Context()))
+		require.Eventually(t, func() bool { return prune(t, b, &old, 0) == 1 }, 10*time.Second, time.Millisecond)
+	})
+
+	t.Run("WhileTheRelayRuns", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{Rest: time.Microsecond})
+		b.relay.Logger = discardLogger()
+		b.start(t)
+		b.exec(t, insertEvent, "dropped")
+		b.relay.Wake()
+		require.Eventually(t, func() bool { return b.relay.Status().Watermark == 1 }, 10*time.Second, time.Millisecond)
+		b.exec(t, "SELECT setval('ojs.event_seq', $1)", partitionSize)
+		stop := b.writing(t)
+		require.Eventually(t, func() bool {
+			b.relay.Wake()
+			return prune(t, b, &old, 0) == 1
+		}, 20*time.Second, time.Millisecond)
+		require.Less(t, stop(), 2*time.Second)
+		require.NoError(t, b.relay.Status().Err)
+	})
+}
+
+func TestJobsDonePartitionsPrune(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	b.exec(t, `CREATE TABLE ojs.jobs_done_p20200101 PARTITION OF ojs.jobs_done FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00')`)
+	b.exec(t, `INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args)
+		SELECT gen_random_uuid(), 't', 'q' || g % 2, CASE WHEN g < 4 THEN 'completed' ELSE 'cancelled' END, '2020-01-01', '2020-01-01 12:00+00', '[]'
+		FROM generate_series(1, 5) g`)
+	b.exec(t, `INSERT INTO ojs.queue_counts VALUES ('q0', 'completed', 10), ('q1', 'completed', 20), ('q1', 'available', 1)`)
+	require.Zero(t, b.count(t, "SELECT ojs.jobs_done_partitions_prune(NULL)"))
+	require.Zero(t, b.count(t, "SELECT ojs.jobs_done_partitions_prune('100 years')"))
+	reader := b.open(t)
+	_, err := reader.Exec(t.Context(), "SELECT FROM ojs.jobs_done")
+	require.NoError(t, err)
+	require.Zero(t, b.count(t, "SELECT ojs.jobs_done_partitions_prune('7 days')"))
+	require.EqualValues(t, 31, b.count(t, "SELECT sum(count) FROM ojs.queue_counts"))
+	require.NoError(t, reader.Rollback(t.Context()))
+	require.EqualValues(t, 1, b.count(t, "SELECT ojs.jobs_done_partitions_prune('7 days')"))
+	require.Zero(t, b.count(t, "SELECT ojs.jobs_done_partitions_prune('7 days')"), "today stays")
+	var list string
+	require.NoError(t, b.pool.QueryRow(t.Context(),
+		"SELECT string_agg(queue || ' ' || state || ' ' || count, ', ' ORDER BY queue, state) FROM ojs.queue_counts").Scan(&list))
+	require.Equal(t, "q0 cancelled -1, q0 completed 9, q1 available 1, q1 cancelled -1, q1 completed 18", list)
+}

@@ -1,0 +1,116 @@
+package eventlog
+
+import (
+	"fmt"
+	"strings"
+)
+
+const maxPatternBytes = 128
+
+// PatternError refuses a filter value: 400 on every read path.
+type PatternError struct {
+	Parameter string // types or sources
+	Pattern   string
+}
+
+func (e *PatternError) Error() string {
+	return fmt.Sprintf("%s contains %q; a pattern is a literal, or a literal prefix followed by one * at its end.", e.Parameter, e.Pattern)
+}
+
+// aliases are names that other documents and tools use for types of the catalogue (contract 40 §5.2). Exact names only.
+var aliases = map[string]string{
+	"worker.registered":   "worker.started",
+	"worker.deregistered": "worker.stopped",
+	"worker.stale":        "worker.stopped",
+	"job.retried":         "job.retrying",
+	"job.dead":            "job.discarded",
+}
+
+// ParseTypePatterns validates type patterns, drops empty ones, and translates aliases.
+func ParseTypePatterns(parameter string, patterns []string) ([]string, error) {
+	parsed := make([]string, 0, len(patterns))
+	for _, p := range patterns {
+		if p == "" {
+			continue
+		}
+		if !validTypePattern(p) {
+			return nil, &PatternError{parameter, p}
+		}
+		if name, ok := aliases[p]; ok {
+			p = name
+		}
+		parsed = append(parsed, p)
+	}
+	return parsed, nil
+}
+
+// ParseSourcePatterns validates source patterns and drops empty ones.
+func ParseSourcePatterns(parameter string, patterns []string) ([]string, error) {
+	parsed := make([]string, 0, len(patterns))
+	for _, p := range patterns {
+		if p == "" {
+			continue
+		}
+		if star := strings.IndexByte(p, '*'); star >= 0 && star < len(p)-1 {
+			return nil, &PatternError{parameter, p}
+		}
+		parsed = append(parsed, p)
+	}
+	return parsed, nil
+}
+
+// validTypePattern: dot-separated segments of [a-z0-9_] that start with a letter, optionally ended by *; or *.
+func validTypePattern(p string) bool {
+	if len(p) > maxPatternBytes {
+		return false
+	}
+	if p == "*" {
+		return true
+	}
+	prefix, wild := strings.CutSuffix(p, "*")
+	segments := strings.Split(prefix, ".")
+	for i, s := range segments {
+		if s == "" && wild && i > 0 && i == len(segments)-1 {
+			return true // job.*
+		}
+		if !validSegment(s) {
+			return false
+		}
+	}
+	return true
+}
+
+func validSegment(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		letter := c >= 'a' && c <= 'z'
+		if !letter && (i == 0 || c != '_' && (c < '0' || c > '9')) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// MatchPattern reports whether a valid pattern matches a type or a shown source.
+func MatchPattern(pattern, value string) bool {
+	if prefix, wild := strings.CutSuffix(pattern, "*"); wild {
+		return strings.HasPrefix(value, prefix)
+	}
+	return pattern == value
+}
+
+var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
+
+// likePatterns turns valid patterns into operands of LIKE ANY; never nil, which would be SQL's NULL.
+func likePatterns(patterns []string) []string {
+	likes := make([]string, 0, len(patterns))
+	for _, p := range patterns {
+		prefix, wild := strings.CutSuffix(p, "*")
+		like := likeEscaper.Replace(prefix)
+		if wild {
+			like += "%"
+		}
+		likes = append(likes, like)
+	}
+	return likes
+}

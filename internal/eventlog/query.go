@@ -1,0 +1,107 @@
+package eventlog
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+const (
+	defaultLimit = 100
+	maxTotal     = 10_000
+	maxHistory   = 10_000
+)
+
+// Query selects events (contract 40 §5.1, §5.2). All filters must match, any value inside a filter may. The zero value
+// selects everything.
+type Query struct {
+	After      *Position // exclusive; nil: from the oldest that is kept
+	Types      []string  // patterns and aliases
+	Sources    []string  // patterns
+	Queues     []string
+	JobTypes   []string
+	JobID      *[16]byte
+	WorkflowID *[16]byte
+	Since      time.Time // inclusive
+	Until      time.Time // exclusive
+	Limit      int       // 0: 100
+
+	// Internal adds gap rows, which only state frames need. With Types set they must be asked for by their exact name,
+	// job.state_changed.
+	Internal bool
+}
+
+// Page is a piece of the log.
+type Page struct {
+	Events []Event
+
+	// Cursor is how far the log has been read: reading on from it finds every later event and none again. Empty only if
+	// the log is empty and Query.After was nil.
+	Cursor string
+
+	// HasMore says that at least one more event matched at the time of reading.
+	HasMore bool
+}
+
+// ExpiredError says that retention has removed events behind Query.After: 410 x_cursor_expired.
+type ExpiredError struct {
+	OldestID   string // empty: nothing is kept
+	OldestTime time.Time
+}
+
+func (e *ExpiredError) Error() string {
+	return fmt.Sprintf("the position is older than the oldest event that is kept, %s", e.OldestID)
+}
+
+// filters are a Query's in the form of the SQL.
+type filters struct {
+	types, sources, queues, jobTypes []string
+	jobID, workflowID                pgtype.UUID
+	since, until                     pgtype.Timestamptz
+	limit                            int
+}
+
+func (q *Query) filters() (filters, error) {
+	types, err := ParseTypePatterns("types", q.Types)
+	if err != nil {
+		return filters{}, err
+	}
+	sources, err := ParseSourcePatterns("sources", q.Sources)
+	if err != nil {
+		return filters{}, err
+	}
+	f := filters{
+		types: likePatterns(types), sources: likePatterns(sources),
+		queues: nonEmpty(q.Queues), jobTypes: nonEmpty(q.JobTypes),
+		jobID: optionalUUID(q.JobID), workflowID: optionalUUID(q.WorkflowID),
+		since: optionalTime(q.Since), until: optionalTime(q.Until),
+		limit: q.Limit,
+	}
+	if f.limit == 0 {
+		f.limit = defaultLimit
+	}
+	return f, nil
+}
+
+// nonEmpty never returns nil, which would be SQL's NULL.
+func nonEmpty(values []string) []string {
+	kept := make([]string, 0, len(values))
+	for _, v := range values {
+		if v != "" {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+func optionalUUID(id *[16]byte) pgtype.UUID {
+	if id == nil {
+		return pgtype.UUID{}
+	}
+	return pgtype.UUID{Bytes: *id, Valid: true}
+}
+
+func optionalTime(t time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
+}

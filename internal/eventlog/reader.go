@@ -1,0 +1,187 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// maxCatchUp bounds read-your-writes (contract 40 §2.3).
+const maxCatchUp = 100 * time.Millisecond
+
+// Reader reads published events. All transports use it: the table is the truth, a notification only says that it is
+// time to look.
+type Reader struct {
+	q     *dbsqlc.Queries
+	relay *Relay
+}
+
+// NewReader returns a reader on the pool. relay is this node's, for WaitCaughtUp; nil if it has none.
+func NewReader(pool *pgxpool.Pool, relay *Relay) *Reader {
+	return &Reader{q: dbsqlc.New(pool), relay: relay}
+}
+
+// ListAfter returns events behind a position, oldest first. It fails with a *PatternError or an *ExpiredError.
+func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
+	f, err := query.filters()
+	if err != nil {
+		return Page{}, err
+	}
+	after := Position{Seq: -1}
+	if query.After != nil {
+		after = *query.After
+	}
+	rows, err := r.q.EventListAfter(ctx, dbsqlc.EventListAfterParams{
+		AfterSeq: after.Seq, AfterSub: after.Sub, MaxRows: int32(f.limit + 1), // one more, so that HasMore is exact
+		Internal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
+		JobID: f.jobID, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
+	})
+	if err != nil {
+		return Page{}, fmt.Errorf("list events: %w", err)
+	}
+	if len(rows) == 0 {
+		return Page{}, fmt.Errorf("list events: ojs.event_relay is empty")
+	}
+	log := rows[0] // the same in every row
+	if query.After != nil && after.Seq < log.Pruned {
+		return Page{}, r.expired(ctx)
+	}
+	page := Page{Events: make([]Event, 0, min(len(rows), f.limit))}
+	for _, row := range rows {
+		if row.Seq == 0 {
+			continue // the row that is there when nothing matched
+		}
+		if len(page.Events) == f.limit {
+			page.HasMore = true
+			break
+		}
+		page.Events = append(page.Events, eventOf(shown(row)))
+	}
+	page.Cursor = cursor(&page, query.After, log)
+	return page, nil
+}
+
+// cursor is the last event shown if there are more; else all that was published has been examined, matching or not, and
+// a rare filter need not read it again.
+func cursor(page *Page, after *Position, log dbsqlc.EventListAfterRow) string {
+	if page.HasMore {
+		return page.Events[len(page.Events)-1].ID()
+	}
+	head := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
+	switch {
+	case log.HeadTime.Valid && (after == nil || after.Before(head)):
+		return head.String()
+	case after != nil:
+		return after.String()
+	default:
+		return ""
+	}
+}
+
+func (r *Reader) expired(ctx context.Context) error {
+	oldest, err := r.q.EventOldest(ctx)
+	if err != nil {
+		return fmt.Errorf("find oldest event: %w", err)
+	}
+	if len(oldest) == 0 {
+		return &ExpiredError{}
+	}
+	o := oldest[0]
+	return &ExpiredError{OldestID: NewPosition(o.Time.Time, o.Seq, o.Sub).String(), OldestTime: o.Time.Time.UTC()}
+}
+
+// ListNewest is the admin listing (contract 40 §5.3): newest first, and how many match, counted up to 10 000. It takes no
+// notice of Query.After.
+func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
+	f, err := query.filters()
+	if err != nil {
+		return nil, 0, err
+	}
+	params := dbsqlc.EventListNewestParams{
+		JobID: f.jobID, Internal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
+		WorkflowID: f.workflowID, Since: f.since, Until: f.until,
+		MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
+	}
+	rows, err := r.q.EventListNewest(ctx, params)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list newest events: %w", err)
+	}
+	for _, row := range rows {
+		total = min(row.Total, maxTotal)
+		if row.Seq > 0 {
+			events = append(events, eventOf(newest(row)))
+		}
+	}
+	return events, total, nil
+}
+
+// Get returns the event at a position, if it has that id. Gap rows are no events.
+func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, bool, error) {
+	rows, err := r.q.EventGet(ctx, position.Seq, position.Sub)
+	if err != nil {
+		return Event{}, false, fmt.Errorf("get event: %w", err)
+	}
+	if len(rows) == 0 {
+		return Event{}, false, nil
+	}
+	e := eventOf(rows[0])
+	return e, e.ID() == id, nil
+}
+
+// History returns what is published of a job, oldest first, gap rows included.
+func (r *Reader) History(ctx context.Context, jobID [16]byte) ([]Transition, error) {
+	rows, err := r.q.EventListByJob(ctx, jobID, maxHistory)
+	if err != nil {
+		return nil, fmt.Errorf("list history: %w", err)
+	}
+	history := make([]Transition, len(rows))
+	for i, row := range rows {
+		e := eventOf(row)
+		history[i] = Transition{ID: e.ID(), Type: e.Type, From: e.From, To: e.To, Time: e.Time, Data: e.Data}
+	}
+	return history, nil
+}
+
+// Head is the position up to which the log is published, where a live stream starts. Zero if the log is empty.
+func (r *Reader) Head(ctx context.Context) (Position, error) {
+	rows, err := r.q.EventNewest(ctx)
+	if err != nil {
+		return Position{}, fmt.Errorf("find newest event: %w", err)
+	}
+	if len(rows) == 0 {
+		return Position{}, nil
+	}
+	return NewPosition(rows[0].Time.Time, rows[0].Seq, rows[0].Sub), nil
+}
+
+// WaitCaughtUp returns when all that this node had committed at the time of the call is published, or after 100 ms:
+// read-your-writes for polling (contract 40 §2.3). It costs no query, and no time if nothing is pending.
+func (r *Reader) WaitCaughtUp(ctx context.Context) {
+	if r.relay == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
+	defer cancel()
+	r.relay.waitCaughtUp(ctx)
+}
+
+// shown drops what a row says about the log.
+func shown(r dbsqlc.EventListAfterRow) dbsqlc.OjsEventShown {
+	return dbsqlc.OjsEventShown{
+		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
+		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
+		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data,
+	}
+}
+
+func newest(r dbsqlc.EventListNewestRow) dbsqlc.OjsEventShown {
+	return dbsqlc.OjsEventShown{
+		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
+		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
+		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data,
+	}
+}

@@ -1,0 +1,93 @@
+package eventlog
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// RelayStatus is what a relay knows of the log, for health and metrics.
+type RelayStatus struct {
+	Watermark int64         // published up to here
+	Head      int64         // the highest number seen
+	BehindFor time.Duration // how long events have been visible that this relay could not publish; 0: none
+	Err       error         // of the last pass
+}
+
+type relayStatus struct {
+	watermark, head atomic.Int64
+
+	mu     sync.Mutex
+	behind time.Time
+	err    error
+}
+
+func (s *relayStatus) record(done pass, err error) {
+	if done.locked {
+		s.watermark.Store(done.watermark)
+		s.head.Store(max(done.head, done.watermark))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+	if done.caughtUp() {
+		s.behind = time.Time{}
+	} else if s.behind.IsZero() {
+		s.behind = time.Now()
+	}
+}
+
+// Status reports how the relay is doing.
+func (r *Relay) Status() RelayStatus {
+	s := RelayStatus{Watermark: r.status.watermark.Load(), Head: r.status.head.Load()}
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	s.Err = r.status.err
+	if !r.status.behind.IsZero() {
+		s.BehindFor = time.Since(r.status.behind)
+	}
+	return s
+}
+
+// progress tells who waits for it how many calls of Wake have been dealt with.
+type progress struct {
+	reached atomic.Uint64
+
+	mu      sync.Mutex
+	changed chan struct{} // closed at the next step; nil: nobody waits
+}
+
+func (p *progress) reach(woken uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reached.Store(woken)
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}
+
+func (p *progress) next() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed
+}
+
+// waitCaughtUp waits for a pass that started after the last commit of this node and published all that it saw.
+func (r *Relay) waitCaughtUp(ctx context.Context) {
+	for woken := r.woken.Load(); r.progress.reached.Load() < woken; {
+		next := r.progress.next() // before the second look, or a step in between would be missed
+		if r.progress.reached.Load() >= woken {
+			return
+		}
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

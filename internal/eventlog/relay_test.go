@@ -1,0 +1,147 @@
+package eventlog
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestRelayPass(t *testing.T) {
+	t.Parallel()
+
+	t.Run("PublishesInOrder", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		for _, name := range []string{"a", "b", "c"} {
+			b.exec(t, insertEvent, name)
+		}
+		require.Empty(t, b.readAll(t))
+		done := b.pass(t)
+		require.Equal(t, 3, done.published)
+		require.True(t, done.caughtUp())
+		require.Equal(t, []string{"a", "b", "c"}, queues(b.readAll(t)))
+	})
+
+	t.Run("WaitsForOpenTransaction", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: time.Hour})
+		first := b.open(t, "first")
+		b.exec(t, insertEvent, "second")
+		done := b.pass(t)
+		require.Zero(t, done.published)
+		require.Positive(t, done.wait)
+		require.NoError(t, first.Commit(t.Context()))
+		require.Equal(t, 2, b.pass(t).published)
+		require.Equal(t, []string{"first", "second"}, queues(b.readAll(t)))
+	})
+
+	t.Run("PassesOverLongTransaction", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		first := b.open(t, "first", "third")
+		b.exec(t, insertEvent, "second")
+		done := b.pass(t)
+		require.Equal(t, 1, done.published)
+		require.Equal(t, 2, done.passed)
+		require.True(t, done.gaps)
+		require.NoError(t, first.Commit(t.Context()))
+		// Visible, but not published before the relay has moved it.
+		require.Equal(t, []string{"second"}, queues(b.readAll(t)))
+		b.exec(t, insertEvent, "fourth")
+		done = b.pass(t)
+		require.Equal(t, 2, done.late)
+		require.True(t, done.more)
+		require.Equal(t, []string{"second", "first", "third"}, queues(b.readAll(t)))
+		b.publishAll(t)
+		require.Equal(t, []string{"second", "first", "third", "fourth"}, queues(b.readAll(t)))
+		b.passUntil(t, noGaps)
+	})
+
+	t.Run("SkipsRollbackWithoutDelay", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: time.Hour})
+		gone := b.open(t, "gone")
+		b.exec(t, insertEvent, "kept")
+		require.Zero(t, b.pass(t).published)
+		require.NoError(t, gone.Rollback(t.Context()))
+		b.passUntil(t, func(p pass) bool { return p.published == 1 && p.passed == 0 && !p.gaps })
+	})
+
+	t.Run("ForgetsGapOfRollback", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		other := b.open(t) // keeps xmin down without having written an event
+		_, err := other.Exec(t.Context(), "SELECT pg_current_xact_id()")
+		require.NoError(t, err)
+		gone := b.open(t, "gone")
+		b.exec(t, insertEvent, "kept")
+		require.Equal(t, 1, b.pass(t).passed)
+		require.NoError(t, gone.Rollback(t.Context()))
+		require.True(t, b.pass(t).gaps)
+		require.NoError(t, other.Rollback(t.Context()))
+		b.passUntil(t, noGaps)
+		require.Equal(t, []string{"kept"}, queues(b.readAll(t)))
+	})
+
+	t.Run("LeavesOtherRelayAlone", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "a")
+		holder := b.open(t)
+		_, err := holder.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))")
+		require.NoError(t, err)
+		require.False(t, b.pass(t).locked)
+		require.NoError(t, holder.Rollback(t.Context()))
+		require.Equal(t, 1, b.pass(t).published)
+	})
+
+	t.Run("LeavesLogToRetention", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "a")
+		holder := b.open(t)
+		_, err := holder.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
+		require.NoError(t, err)
+		require.False(t, b.pass(t).locked)
+		require.NoError(t, holder.Rollback(t.Context()))
+		require.Equal(t, 1, b.pass(t).published)
+	})
+
+	// The owner of the lower number may have the higher xid, beyond the xmax of the snapshot that shows the higher number.
+	t.Run("WaitsForYoungerOwner", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: time.Hour})
+		higher := b.open(t)
+		_, err := higher.Exec(t.Context(), "SELECT pg_current_xact_id()")
+		require.NoError(t, err)
+		lower := b.open(t, "lower")
+		_, err = higher.Exec(t.Context(), insertEvent, "higher")
+		require.NoError(t, err)
+		require.NoError(t, higher.Commit(t.Context()))
+		for range 3 {
+			require.Zero(t, b.pass(t).published)
+		}
+		require.NoError(t, lower.Commit(t.Context()))
+		b.publishAll(t)
+		require.Equal(t, []string{"lower", "higher"}, queues(b.readAll(t)))
+	})
+
+	t.Run("KeepsGapOfYoungerOwner", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		higher := b.open(t)
+		_, err := higher.Exec(t.Context(), "SELECT pg_current_xact_id()")
+		require.NoError(t, err)
+		lower := b.open(t, "lower")
+		_, err = higher.Exec(t.Context(), insertEvent, "higher")
+		require.NoError(t, err)
+		require.NoError(t, higher.Commit(t.Context()))
+		for range 3 {
+			require.True(t, b.pass(t).gaps)
+		}
+		require.NoError(t, lower.Commit(t.Context()))
+		b.publishAll(t)
+		require.Equal(t, []string{"higher", "lower"}, queues(b.readAll(t)))
+	})
+}

@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// bodyLimit is the most bytes of a body after decompression, and the field that an error names.
+type bodyLimit struct {
+	bytes int
+	field string
+}
+
+// withBody reads the whole body for h, which must not keep it: its buffer serves the next request.
+func withBody(limit bodyLimit, h func(c echo.Context, body []byte) error) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		buf := buffers.Get().(*[]byte)
+		defer release(buf)
+		body, err := readBody(c, limit, (*buf)[:0])
+		*buf = body
+		if err != nil {
+			return err
+		}
+		return h(c, body)
+	}
+}
+
+// readBody appends the body to buf.
+func readBody(c echo.Context, limit bodyLimit, buf []byte) ([]byte, error) {
+	r := c.Request()
+	if r.ContentLength == 0 {
+		return buf, nil
+	}
+	if err := checkContentType(r.Header.Get("Content-Type")); err != nil {
+		return buf, err
+	}
+	src := io.Reader(r.Body)
+	switch encoding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); encoding {
+	case "", "identity":
+		if r.ContentLength > int64(limit.bytes) {
+			closeAfter(c)
+			return buf, ojs.ErrTooLarge(limit.field, limit.bytes, int(r.ContentLength))
+		}
+	case "gzip":
+		zr, err := gzip.NewReader(r.Body)
+		if err != nil {
+			return buf, brokenStream(err)
+		}
+		src = zr
+	default:
+		return buf, ojs.ErrCompression(encoding)
+	}
+
+	buf, err := readUpTo(src, limit.bytes, buf)
+	switch {
+	case err != nil:
+		return buf, brokenStream(err)
+	case len(buf) > limit.bytes:
+		closeAfter(c)
+		return buf, ojs.ErrTooLarge(limit.field, limit.bytes, 0)
+	}
+	return buf, nil
+}
+
+// readUpTo appends to empty buf until the end, or until one byte more than the limit. Memory grows with what arrives,
+// not with what a Content-Length promises.
+func readUpTo(src io.Reader, limit int, buf []byte) ([]byte, error) {
+	for len(buf) <= limit {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := src.Read(buf[len(buf):min(cap(buf), limit+1)])
+		buf = buf[:len(buf)+n]
+		if errors.Is(err, io.EOF) {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+	}
+	return buf, nil
+}
+
+// closeAfter ends the connection with the answer, so that the rest of a huge body is not read.
+func closeAfter(c echo.Context) { c.Response().Header().Set("Connection", "close") }
+
+func brokenStream(err error) error {
+	return errors.Join(ojs.ErrInvalidPayload("body", "a complete body", nil,
+		"The body could not be read to its end; if it is compressed, it must be one complete gzip stream."), err)
+}
+
+// checkContentType accepts the two JSON names, whatever their parameters. Only a body needs one.
+func checkContentType(value string) error {
+	if value == "" || isMedia(value, mediaOJS) || isMedia(value, mediaJSON) {
+		return nil
+	}
+	return ojs.ErrInvalidRequest("Content-Type", mediaOJS+" or "+mediaJSON, value, "The Content-Type must be "+mediaOJS+" or "+mediaJSON+".")
+}
+
+// buffers serve request bodies and responses.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4096); return &b }}
+
+// maxPooled keeps a few huge messages from pinning memory.
+const maxPooled = 1 << 20
+
+func release(buf *[]byte) {
+	if cap(*buf) <= maxPooled {
+		buffers.Put(buf)
+	}
+}
+
+// respond writes what build appends.
+func respond(c echo.Context, status int, build func(b []byte) []byte) error {
+	buf := buffers.Get().(*[]byte)
+	defer release(buf)
+	*buf = build((*buf)[:0])
+	return send(c, status, *buf)
+}
+
+func send(c echo.Context, status int, body []byte) error {
+	w := c.Response()
+	w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	if c.Request().Method == http.MethodHead {
+		return nil
+	}
+	_, err := w.Write(body)
+	return err
+}
+
+// plain reports whether a text may be stored in a text column: valid UTF-8 without U+0000.
+func plain(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }
+
+// blank reports whether a body holds nothing but white space.
+func blank(body []byte) bool { return len(bytes.TrimSpace(body)) == 0 }

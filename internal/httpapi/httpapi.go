@@ -1,0 +1,179 @@
+// Package httpapi speaks the Open Job Spec over HTTP: it decodes and validates requests, calls the store and the event
+// reader, and encodes what they return. There is no SQL here and no decision about a job.
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
+type Config struct {
+	// APIKeys are the accepted bearer tokens. Empty: the API is open.
+	APIKeys []string
+
+	// PublicURL is the base of the manifest's base_url. Empty: taken from each request.
+	PublicURL string
+
+	// Limits of job objects, metadata, results and nesting.
+	Limits envelope.Limits
+
+	// MaxBatchBytes bounds the body of batch calls after decompression. 33 554 432.
+	MaxBatchBytes int
+
+	// MaxBatchSize is the most items of a batch call. 10 000.
+	MaxBatchSize int
+
+	// CORSOrigins are the origins browsers may call from. Empty: none.
+	CORSOrigins []string
+
+	// NoPythonQuirk switches off the Content-Type parameter that the Python SDK needs (contract 10 §16 Q1).
+	NoPythonQuirk bool
+
+	// NoV1Prefix switches off /v1/… as an alias of /ojs/v1/… for GET.
+	NoV1Prefix bool
+
+	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
+	TestReset bool
+
+	// NoCompatMembers leaves the flat members out of events (contract 40 §1.3).
+	NoCompatMembers bool
+
+	// Version of the server, shown in the manifest and by health.
+	Version string
+
+	// EventRetention and EventMaxCount are shown in the manifest.
+	EventRetention time.Duration
+	EventMaxCount  int64
+}
+
+// API is the HTTP interface of one node. Use New.
+type API struct {
+	config  Config
+	store   *store.Store
+	events  *eventlog.Reader
+	health  *health
+	logger  *slog.Logger
+	keys    []apiKey
+	started time.Time
+}
+
+// Deps are the parts an API talks to.
+type Deps struct {
+	Store  *store.Store
+	Events *eventlog.Reader
+	Logger *slog.Logger
+
+	// Components reports the state of the node's services by name, for health: ok, degraded or another word.
+	Components func() map[string]string
+
+	// Reset empties everything on this node, for the test switch.
+	Reset func(ctx context.Context) error
+}
+
+// New returns the API.
+func New(config Config, deps Deps) *API {
+	if config.MaxBatchBytes == 0 {
+		config.MaxBatchBytes = 33_554_432
+	}
+	return &API{
+		config: config, store: deps.Store, events: deps.Events, logger: deps.Logger,
+		keys: hashKeys(config.APIKeys), started: time.Now(),
+		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
+	}
+}
+
+// SetDraining makes readiness fail, so that traffic goes elsewhere.
+func (a *API) SetDraining() { a.health.draining.Store(true) }
+
+// Handler returns the routes with everything around them.
+func (a *API) Handler() http.Handler {
+	e := a.echo()
+	a.routes(e)
+	return e
+}
+
+// echo has everything but routes.
+func (a *API) echo() *echo.Echo {
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = a.handleError
+	e.Pre(a.recovered, a.prepare)
+	if len(a.config.CORSOrigins) > 0 {
+		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
+			AllowOrigins:  a.config.CORSOrigins,
+			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
+			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key"},
+			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
+			MaxAge:        86400,
+		}))
+	}
+	e.Pre(a.admit)
+	return e
+}
+
+func (a *API) routes(e *echo.Echo) {
+	v1 := e.Group("/ojs/v1")
+	get := func(g *echo.Group, path string, h echo.HandlerFunc) {
+		g.Match([]string{http.MethodGet, http.MethodHead}, path, h)
+	}
+	root := e.Group("")
+
+	get(root, "/ojs/manifest", a.getManifest)
+	get(root, "/ojs/v1/health", a.getHealth)
+	get(root, "/health", a.getHealth)
+	get(root, "/ready", a.getReady)
+	get(root, "/readyz", a.getReady)
+	get(root, "/healthz", a.getAlive)
+	get(root, "/livez", a.getAlive)
+
+	one := bodyLimit{a.envelopeBytes(), "envelope"}
+	many := bodyLimit{a.config.MaxBatchBytes, "batch"}
+	v1.POST("/jobs", withBody(one, a.postJob))
+	get(v1, "/jobs", a.listJobs)
+	v1.POST("/jobs/batch", withBody(many, a.postBatch))
+	v1.POST("/jobs/bulk", withBody(many, a.postBulk))
+	v1.POST("/jobs/bulk/cancel", withBody(many, a.bulkHandler(envelope.BulkCancel)))
+	v1.POST("/jobs/bulk/retry", withBody(many, a.bulkHandler(envelope.BulkRetry)))
+	v1.POST("/jobs/bulk/delete", withBody(many, a.bulkHandler(envelope.BulkDelete)))
+	get(v1, "/jobs/:id", notLiteral(a.getJob))
+	v1.DELETE("/jobs/:id", notLiteral(a.deleteJob))
+	v1.POST("/jobs/:id/activate", withBody(one, a.activateJob))
+
+	v1.POST("/workers/fetch", withBody(one, a.postFetch))
+	v1.POST("/workers/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "envelope"}, a.postAck))
+	v1.POST("/workers/nack", withBody(many, a.postNack))
+	v1.POST("/workers/ack/batch", withBody(many, a.postAckBatch))
+	v1.POST("/workers/nack/batch", withBody(many, a.postNackBatch))
+	v1.POST("/workers/heartbeat", withBody(one, a.postHeartbeat))
+
+	get(v1, "/queues/:name/stats", a.getQueueStats)
+	get(v1, "/events", a.listEvents)
+	get(v1, "/events/:id", a.getEvent)
+	get(v1, "/events/:id/history", a.getEventHistory)
+
+	if a.config.TestReset {
+		v1.POST("/admin/reset", a.postReset)
+	}
+}
+
+// notLiteral answers 405 where the last segment is the name of a collection that only POST knows, not an id.
+func notLiteral(h echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		switch c.Param("id") {
+		case "batch", "bulk":
+			c.Response().Header().Set(echo.HeaderAllow, http.MethodPost)
+			return echo.ErrMethodNotAllowed
+		}
+		return h(c)
+	}
+}

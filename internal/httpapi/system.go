@@ -1,0 +1,170 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// probeTimeout bounds a health check's look at the database, probeShare how long its result serves everybody.
+const (
+	probeTimeout = time.Second
+	probeShare   = time.Second
+	slowPing     = 500 * time.Millisecond
+)
+
+type health struct {
+	store      *store.Store
+	components func() map[string]string
+	reset      func(ctx context.Context) error
+	draining   atomic.Bool
+
+	mu     sync.Mutex
+	at     time.Time
+	latest probeResult
+}
+
+type probeResult struct {
+	err     error
+	latency time.Duration
+	now     time.Time
+	queues  map[string]int64
+}
+
+// probe asks the database at most once a second, whoever asks.
+func (h *health) probe(ctx context.Context) probeResult {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.at) < probeShare {
+		return h.latest
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
+	defer cancel()
+	start := time.Now()
+	now, err := h.store.Ping(ctx)
+	h.latest = probeResult{err: err, latency: time.Since(start), now: now}
+	if err == nil {
+		if t, err := h.store.QueueTotals(ctx); err == nil {
+			h.latest.queues = map[string]int64{"total": t.Total, "active": t.Active, "paused": t.Paused}
+		}
+	}
+	h.at = time.Now()
+	return h.latest
+}
+
+func (a *API) getHealth(c echo.Context) error {
+	p := a.health.probe(c.Request().Context())
+	components := a.health.components()
+	backend := map[string]any{"type": "postgres", "status": "ok", "connection": "connected", "latency_ms": p.latency.Milliseconds()}
+	body := map[string]any{
+		"status": "ok", "version": "1.0", "server_version": a.config.Version, "uptime_seconds": int64(time.Since(a.started).Seconds()),
+		"timestamp": ojs.FormatTime(time.Now()), "backend": backend, "components": components,
+	}
+	status := http.StatusOK
+	switch {
+	case p.err != nil:
+		status = http.StatusServiceUnavailable
+		body["status"], backend["status"], backend["connection"] = "unhealthy", "unhealthy", "disconnected"
+		backend["error"] = "The database cannot be reached."
+		c.Response().Header().Set("Retry-After", "1")
+	case p.latency > slowPing:
+		backend["status"] = "degraded"
+	}
+	if p.err == nil {
+		body["timestamp"] = ojs.FormatTime(p.now)
+		body["queues"] = p.queues
+		for _, state := range components {
+			if state != "ok" {
+				body["status"] = "degraded"
+			}
+		}
+	}
+	return sendJSON(c, status, body)
+}
+
+func (a *API) getReady(c echo.Context) error {
+	p := a.health.probe(c.Request().Context())
+	checks := map[string]string{"database": "ok", "migrations": "ok", "draining": "no"}
+	ready := true
+	if p.err != nil {
+		checks["database"], ready = "unreachable", false
+	}
+	if a.health.draining.Load() {
+		checks["draining"], ready = "yes", false
+	}
+	for name, state := range a.health.components() {
+		checks[name] = state
+	}
+	if !ready {
+		c.Response().Header().Set("Retry-After", "1")
+		return sendJSON(c, http.StatusServiceUnavailable, map[string]any{"status": "not_ready", "checks": checks})
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"status": "ready", "checks": checks})
+}
+
+func (a *API) getAlive(c echo.Context) error {
+	return sendJSON(c, http.StatusOK, map[string]any{"status": "ok"})
+}
+
+func (a *API) postReset(c echo.Context) error {
+	if err := a.health.reset(c.Request().Context()); err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"reset": true})
+}
+
+func sendJSON(c echo.Context, status int, body any) error {
+	out, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return send(c, status, out)
+}
+
+// getManifest tells what is really enabled (contract 10 §13.1, 40 §4).
+func (a *API) getManifest(c echo.Context) error {
+	base := a.config.PublicURL
+	if base == "" {
+		base = c.Scheme() + "://" + c.Request().Host
+	}
+	limits := a.config.Limits
+	return sendJSON(c, http.StatusOK, map[string]any{
+		"specversion": "1.0", "ojs_version": "1.0",
+		"implementation":    map[string]string{"name": "ojsd", "version": a.config.Version, "language": "go", "homepage": "https://github.com/ojsd/ojsd"},
+		"conformance_level": 0, "conformance_tier": "runtime", "protocols": []string{"http"}, "backend": "postgres",
+		"capabilities": map[string]bool{
+			"batch_enqueue": true, "cron": false, "cron_jobs": false, "dead_letter": false, "delayed_jobs": true, "job_ttl": true,
+			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
+			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": false, "realtime": false, "grpc": false,
+		},
+		"extensions": []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack"},
+		"endpoints": map[string]string{
+			"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
+		},
+		"schema_validation": false, "unique_job_strength": "none", "test_suite_version": "1.0.0",
+		"payload_limits": map[string]any{
+			"max_envelope_bytes": a.envelopeBytes(), "max_meta_bytes": orDefault(limits.MaxMetaBytes, 65_536), "max_queue_name_bytes": 128,
+			"max_job_type_bytes": 255, "max_batch_size": a.maxItems(), "max_result_bytes": a.resultBytes(),
+			"supported_compression": []string{"gzip"}, "external_references": true, "chunking": false, "per_queue_limits": false,
+		},
+		"events": map[string]any{
+			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": a.config.EventRetention.String(),
+			"max_count": a.config.EventMaxCount, "transports": []string{"notify", "poll"},
+		},
+	})
+}
+
+func orDefault(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}

@@ -1,0 +1,61 @@
+package rawjson
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// options: of equal names the last wins, which the walk does; escapes of lone surrogates, such as "\ud800" from a
+// JavaScript client, are JSON and must survive. Raw bytes are checked as UTF-8 before.
+var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
+
+// Check returns body without surrounding white space if it is exactly one JSON object, else a 400 that says what is
+// wrong with it (contract 10 §1.4).
+func Check(body []byte) (jsontext.Value, *ojs.Error) {
+	switch {
+	case !utf8.Valid(body):
+		return nil, bad("The request body is not valid UTF-8.", "UTF-8 text")
+	case bytes.HasPrefix(body, []byte("\xef\xbb\xbf")):
+		return nil, bad("The request body starts with a byte order mark; send JSON without one.", "a JSON object")
+	case !jsontext.Value(body).IsValid(options...):
+		return nil, explain(body)
+	}
+	v := trim(body)
+	if v[0] != '{' {
+		return nil, bad(fmt.Sprintf("The request body must be a JSON object, got %s.", Describe(v)), "a JSON object")
+	}
+	return v, nil
+}
+
+// explain finds the words for a body that is no JSON text. It parses again, which only refused requests pay for.
+func explain(body []byte) *ojs.Error {
+	if len(trim(body)) == 0 {
+		return bad("The request body is empty; send one JSON object.", "a JSON object")
+	}
+	d := jsontext.NewDecoder(bytes.NewReader(body), options...)
+	_, err := d.ReadValue()
+	if err == nil {
+		return bad(fmt.Sprintf("The request body has data after its JSON value, at byte %d.", d.InputOffset()), "one JSON object")
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return bad("The request body is not valid JSON: it ends too early.", "a JSON object")
+	}
+	var syntax *jsontext.SyntacticError
+	if errors.As(err, &syntax) {
+		return bad(fmt.Sprintf("The request body is not valid JSON: %v at byte %d.", syntax.Err, syntax.ByteOffset), "a JSON object")
+	}
+	return bad("The request body is not valid JSON.", "a JSON object")
+}
+
+func bad(message, expected string) *ojs.Error {
+	return ojs.ErrInvalidPayload("body", expected, nil, message)
+}
+
+func trim(b []byte) jsontext.Value { return bytes.Trim(b, " \t\r\n") }

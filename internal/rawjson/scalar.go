@@ -1,0 +1,143 @@
+package rawjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Name gives the content of a name or string literal for comparing. It may point into the literal.
+func Name(literal jsontext.Value) []byte {
+	inner := literal[1 : len(literal)-1]
+	if bytes.IndexByte(inner, '\\') < 0 {
+		return inner
+	}
+	// The error speaks of lone surrogates only, which become U+FFFD.
+	text, _ := jsontext.AppendUnquote(nil, literal)
+	return text
+}
+
+// Text gives the content of v if it is a string.
+func Text(v jsontext.Value) (string, bool) {
+	if v == nil || v[0] != '"' {
+		return "", false
+	}
+	return string(Name(v)), true
+}
+
+// Bool gives the content of v if it is true or false.
+func Bool(v jsontext.Value) (value, ok bool) {
+	if v == nil {
+		return false, false
+	}
+	return v[0] == 't', v[0] == 't' || v[0] == 'f'
+}
+
+// IntResult says what Int found.
+type IntResult int
+
+// What Int can find.
+const (
+	IsInt    IntResult = iota // an integral number that int64 holds
+	NotInt                    // no number, or one with a fraction
+	TooLarge                  // integral, but beyond int64
+)
+
+// Int reads a number with integral value: 5, 5.0, 50e-1, never "5".
+func Int(v jsontext.Value) (int64, IntResult) {
+	if v == nil || v[0] != '-' && (v[0] < '0' || v[0] > '9') {
+		return 0, NotInt
+	}
+	if n, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+		return n, IsInt
+	}
+	return wideInt(v)
+}
+
+// wideInt reads what is not plain digits. It works on the digits, because a literal such as 1e999999999 must cost
+// nothing.
+func wideInt(v jsontext.Value) (int64, IntResult) {
+	sign := ""
+	if v[0] == '-' {
+		sign, v = "-", v[1:]
+	}
+	mantissa, exponent, _ := bytes.Cut(bytes.ToLower(v), []byte("e"))
+	whole, fraction, _ := bytes.Cut(mantissa, []byte("."))
+	digits := bytes.TrimLeft(append(bytes.Clone(whole), fraction...), "0")
+	shift := -len(fraction)
+	if trimmed := bytes.TrimRight(digits, "0"); len(trimmed) < len(digits) {
+		shift += len(digits) - len(trimmed)
+		digits = trimmed
+	}
+	if len(digits) == 0 {
+		return 0, IsInt
+	}
+	if len(exponent) > 0 {
+		e, err := strconv.Atoi(string(exponent))
+		if err != nil || e > 1<<30 || e < -1<<30 {
+			return 0, either(exponent[0] == '-', NotInt, TooLarge)
+		}
+		shift += e
+	}
+	if shift < 0 {
+		return 0, NotInt
+	}
+	if len(digits)+shift > 19 {
+		return 0, TooLarge
+	}
+	n, err := strconv.ParseInt(sign+string(digits)+"0000000000000000000"[:shift], 10, 64)
+	if err != nil {
+		return 0, TooLarge
+	}
+	return n, IsInt
+}
+
+func either(condition bool, yes, no IntResult) IntResult {
+	if condition {
+		return yes
+	}
+	return no
+}
+
+// Describe names the kind of v in words for a message.
+func Describe(v jsontext.Value) string {
+	switch {
+	case v == nil:
+		return "nothing"
+	case v[0] == '{':
+		return "an object"
+	case v[0] == '[':
+		return "an array"
+	case v[0] == '"':
+		return "a string"
+	case v[0] == 'n':
+		return "null"
+	case v[0] == 't' || v[0] == 'f':
+		return "a boolean"
+	default:
+		return "a number"
+	}
+}
+
+// shownBytes bounds how much of a refused value an error repeats.
+const shownBytes = 200
+
+// Show gives v for the `received` of an error: the value itself, or the beginning of its text if it is long.
+func Show(v jsontext.Value) any {
+	if v == nil {
+		return nil
+	}
+	if len(v) <= 4*shownBytes {
+		if c := Compact(v); len(c) <= shownBytes {
+			return json.RawMessage(c)
+		}
+	}
+	cut := v[:shownBytes]
+	for len(cut) > 0 && !utf8.Valid(cut) {
+		cut = cut[:len(cut)-1]
+	}
+	return string(cut) + "…"
+}

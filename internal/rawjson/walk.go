@@ -1,0 +1,171 @@
+package rawjson
+
+import (
+	"bytes"
+	"iter"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Members yields the names (as literals, in quotes) and values of an object, in order, repetitions included.
+func Members(object jsontext.Value) iter.Seq2[jsontext.Value, jsontext.Value] {
+	return func(yield func(jsontext.Value, jsontext.Value) bool) {
+		i := space(object, 1)
+		for object[i] != '}' {
+			end := skip(object, i)
+			name := object[i:end:end]
+			i = space(object, space(object, end)+1) // over the colon
+			end = skip(object, i)
+			if !yield(name, object[i:end:end]) {
+				return
+			}
+			i = next(object, end)
+		}
+	}
+}
+
+// Elements yields the values of an array.
+func Elements(array jsontext.Value) iter.Seq[jsontext.Value] {
+	return func(yield func(jsontext.Value) bool) {
+		i := space(array, 1)
+		for array[i] != ']' {
+			end := skip(array, i)
+			if !yield(array[i:end:end]) {
+				return
+			}
+			i = next(array, end)
+		}
+	}
+}
+
+// Len is the number of elements of an array.
+func Len(array jsontext.Value) int {
+	n := 0
+	for range Elements(array) {
+		n++
+	}
+	return n
+}
+
+// next gives the start of the next member or element, or the closing bracket.
+func next(v []byte, i int) int {
+	i = space(v, i)
+	if v[i] == ',' {
+		i = space(v, i+1)
+	}
+	return i
+}
+
+func space(v []byte, i int) int {
+	for v[i] == ' ' || v[i] == '\n' || v[i] == '\r' || v[i] == '\t' {
+		i++
+	}
+	return i
+}
+
+// skip gives the end of the value that starts at i.
+func skip(v []byte, i int) int {
+	switch v[i] {
+	case '"':
+		return skipString(v, i)
+	case '{', '[':
+		return skipNested(v, i)
+	}
+	for i < len(v) && !delimiter(v[i]) {
+		i++
+	}
+	return i
+}
+
+// skipString gives the end of the string literal that starts at i. Most are short, where a loop beats bytes.IndexByte.
+func skipString(v []byte, i int) int {
+	for i++; v[i] != '"'; i++ {
+		if v[i] == '\\' {
+			i++
+		}
+	}
+	return i + 1
+}
+
+func skipNested(v []byte, i int) int {
+	for depth := 0; ; {
+		switch v[i] {
+		case '"':
+			i = skipString(v, i)
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+		i++
+	}
+}
+
+func delimiter(c byte) bool {
+	return c == ',' || c == '}' || c == ']' || c == ' ' || c == '\n' || c == '\r' || c == '\t'
+}
+
+// Depth is the number of levels of nesting: 0 for a scalar, 1 for [] or {}.
+func Depth(v jsontext.Value) int {
+	deepest, depth := 0, 0
+	for i := 0; i < len(v); i++ {
+		switch v[i] {
+		case '"':
+			i = skipString(v, i) - 1
+		case '{', '[':
+			depth++
+			deepest = max(deepest, depth)
+		case '}', ']':
+			depth--
+		}
+	}
+	return deepest
+}
+
+// AppendCompact appends v without white space between its tokens. Literals stay as they are.
+func AppendCompact(dst []byte, v jsontext.Value) []byte {
+	start := 0
+	for i := 0; i < len(v); {
+		switch v[i] {
+		case '"':
+			i = skipString(v, i)
+		case ' ', '\n', '\r', '\t':
+			dst = append(dst, v[start:i]...)
+			i++
+			start = i
+		default:
+			i++
+		}
+	}
+	return append(dst, v[start:]...)
+}
+
+// Compact is AppendCompact to a new slice.
+func Compact(v jsontext.Value) []byte { return AppendCompact(make([]byte, 0, len(v)), v) }
+
+// IsNull reports whether v is absent or the literal null.
+func IsNull(v jsontext.Value) bool { return v == nil || v[0] == 'n' }
+
+// DropNUL removes the escapes of U+0000 from the strings of v, for facts that are stored but may not be refused.
+func DropNUL(v []byte) []byte {
+	if !bytes.Contains(v, []byte(`\u0000`)) {
+		return v
+	}
+	out := make([]byte, 0, len(v))
+	for i := 0; i < len(v); {
+		switch {
+		case v[i] != '\\':
+			out = append(out, v[i])
+			i++
+		case bytes.HasPrefix(v[i:], []byte(`\u0000`)):
+			i += 6
+		default:
+			out = append(out, v[i], v[i+1])
+			i += 2
+		}
+	}
+	return out
+}

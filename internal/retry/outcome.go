@@ -1,0 +1,125 @@
+package retry
+
+import (
+	"strings"
+	"time"
+)
+
+// Server-made failures that give the job back at once, without backoff (contract 20 §5.3).
+const (
+	VisibilityTimeout = "visibility_timeout"
+	WorkerDeath       = "worker_death"
+)
+
+// Failure is one failed attempt, as Decide sees it.
+type Failure struct {
+	Attempt     int64 // the attempt that failed, from 1
+	MaxAttempts int64 // of the job; Policy.MaxAttempts plays no part
+	Policy      Policy
+
+	Requeue      bool   // the worker hands the job back; the error does not matter
+	Code         string // of the normalised error
+	Type         string
+	ErrorClass   string // details.error_class, if it is a string
+	Retryable    bool   // the error's flag
+	RetryableSet bool   // false: the flag was absent
+	ServerMade   string // code of a server-made failure, else ""
+
+	Elapsed      time.Duration // since created_at, by the database clock
+	TotalTimeout time.Duration // 0: none
+	RunTimeout   time.Duration // execution timeout of the next attempt
+}
+
+// Kind is the transition that a failure takes.
+type Kind int
+
+// The transitions that a failure can take.
+const (
+	Retry           Kind = iota // T8: wait for Delay in retryable
+	Release                     // T10: back to available, the attempt is not counted
+	Discard                     // T9
+	LoseToAvailable             // T10: back to available at once, the attempt is counted
+)
+
+// Outcome is what Decide chose.
+type Outcome struct {
+	Kind       Kind
+	DeadLetter bool          // with Discard: the job becomes a dead letter
+	Delay      time.Duration // with Retry
+}
+
+// Decide applies contract 20 §2.7; the first rule that fits wins.
+func Decide(in Failure) Outcome {
+	switch {
+	case in.Requeue:
+		return Outcome{Kind: Release}
+	case in.Code == "DISCARD" || in.Code == "FAIL":
+		return Outcome{Kind: Discard}
+	case in.Code == "DEAD_LETTER":
+		return Outcome{Kind: Discard, DeadLetter: true}
+	}
+	discard := Outcome{Kind: Discard, DeadLetter: in.Policy.OnExhaustion == ExhaustDeadLetter}
+	if in.Attempt >= max(1, in.MaxAttempts) || in.nonRetryable() {
+		return discard
+	}
+	next := Outcome{Kind: LoseToAvailable}
+	if !in.lost() {
+		next = Outcome{Kind: Retry, Delay: Delay(in.Policy, int(in.Attempt))}
+	}
+	if in.TotalTimeout > 0 && in.TotalTimeout < in.Elapsed+next.Delay+in.RunTimeout {
+		return discard // the next attempt could not end in time
+	}
+	return next
+}
+
+// lost reports whether nobody knows how the attempt ended.
+func (in Failure) lost() bool {
+	return in.ServerMade == VisibilityTimeout || in.ServerMade == WorkerDeath
+}
+
+func (in Failure) nonRetryable() bool {
+	if !in.lost() && Match(in.Policy.NonRetryable, in.Type, in.ErrorClass, in.Code) {
+		return true
+	}
+	if in.RetryableSet {
+		return !in.Retryable && in.Code != "RETRY"
+	}
+	return hopeless(in.Code)
+}
+
+// hopeless lists the codes that a missing retryable flag turns into a discard, in any letter case.
+func hopeless(code string) bool {
+	switch strings.ToLower(code) {
+	case "cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported",
+		"job_cancelled", "non_retryable_error":
+		return true
+	default:
+		return false
+	}
+}
+
+// Match reports whether one of the candidates fits one of the entries of non_retryable_errors (contract 20 §2.8). Empty
+// candidates never do.
+func Match(entries []string, candidates ...string) bool {
+	for _, entry := range entries {
+		for _, c := range candidates {
+			if c != "" && matches(entry, c) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// matches: "X.*" takes X.anything, and for names without dots any longer name that starts with X, because class names
+// such as AuthenticationError have no dots.
+func matches(entry, candidate string) bool {
+	prefix, wild := strings.CutSuffix(entry, ".*")
+	if !wild {
+		return entry == candidate
+	}
+	if strings.Contains(candidate, ".") {
+		return strings.HasPrefix(candidate, prefix+".")
+	}
+	return strings.HasPrefix(candidate, prefix) && len(candidate) > len(prefix)
+}

@@ -1,0 +1,228 @@
+package retry
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// field is a setting of the policy.
+type field int
+
+const (
+	maxAttempts field = iota
+	initialInterval
+	maxInterval
+	coefficient
+	jitter
+	nonRetryable
+	onExhaustion
+	strategy
+	fieldCount
+)
+
+// spelling is one accepted name of a field.
+type spelling struct {
+	name  string
+	field field
+	ms    bool // an integer of ms, where 0 means not sent
+}
+
+// spellings has the canonical name of each field first, then the aliases, strongest first (contract 20 §2.2).
+var spellings = [...]spelling{
+	{"max_attempts", maxAttempts, false}, {"maxAttempts", maxAttempts, false},
+	{"initial_interval", initialInterval, false}, {"initial_interval_ms", initialInterval, true},
+	{"initial_delay_ms", initialInterval, true}, {"initialInterval", initialInterval, false},
+	{"max_interval", maxInterval, false}, {"max_interval_ms", maxInterval, true}, {"maxInterval", maxInterval, false},
+	{"backoff_coefficient", coefficient, false}, {"multiplier", coefficient, false}, {"backoffCoefficient", coefficient, false},
+	{"jitter", jitter, false},
+	{"non_retryable_errors", nonRetryable, false}, {"nonRetryableErrors", nonRetryable, false},
+	{"on_exhaustion", onExhaustion, false}, {"onExhaustion", onExhaustion, false},
+	{"backoff_strategy", strategy, false}, {"backoff_type", strategy, false}, {"strategy", strategy, false}, {"backoff", strategy, false},
+}
+
+var (
+	spellingByName = map[string]int{}
+	canonical      [fieldCount]string
+)
+
+func init() {
+	for i := len(spellings) - 1; i >= 0; i-- {
+		spellingByName[spellings[i].name] = i
+		canonical[spellings[i].field] = spellings[i].name
+	}
+}
+
+// sent is a value as the client gave it, under the spelling that won.
+type sent struct {
+	value jsontext.Value // nil: the field was not sent
+	*spelling
+}
+
+// Parse reads a retry object and fills what it leaves out from base (contract 20 §2.1–§2.3). raw must be valid JSON; nil
+// and null give base. Unknown members are ignored.
+func Parse(raw []byte, base Policy) (Policy, *ojs.Error) {
+	if rawjson.IsNull(raw) {
+		return base, nil
+	}
+	if raw[0] != '{' {
+		return base, ojs.ErrValidation("retry", rawjson.Show(raw), "retry must be an object, got "+rawjson.Describe(raw)+".")
+	}
+	p := base
+	fields := collect(raw)
+	for f, s := range fields {
+		if s.value == nil {
+			continue
+		}
+		if want := p.set(field(f), s); want != "" {
+			return base, refuse(s, want)
+		}
+	}
+	return p, p.settleIntervals(fields[initialInterval], fields[maxInterval])
+}
+
+// collect finds for each field the spelling that wins. The last of equal names counts, so a later null takes a value back.
+func collect(raw jsontext.Value) (won [fieldCount]sent) {
+	var values [len(spellings)]jsontext.Value
+	for name, value := range rawjson.Members(raw) {
+		i, known := spellingByName[string(rawjson.Name(name))]
+		if !known {
+			continue
+		}
+		if rawjson.IsNull(value) || spellings[i].ms && isZero(value) {
+			value = nil
+		}
+		values[i] = value
+	}
+	for i, v := range values {
+		if s := &spellings[i]; v != nil && won[s.field].value == nil {
+			won[s.field] = sent{v, s}
+		}
+	}
+	return won
+}
+
+func isZero(v jsontext.Value) bool {
+	n, kind := rawjson.Int(v)
+	return kind == rawjson.IsInt && n == 0
+}
+
+// set takes over one value. It returns what the field must be if the value is something else.
+func (p *Policy) set(f field, s sent) (want string) {
+	var ok bool
+	switch f {
+	case maxAttempts:
+		var kind rawjson.IntResult
+		p.MaxAttempts, kind = rawjson.Int(s.value)
+		return expect(kind == rawjson.IsInt && p.MaxAttempts >= 0, "an integer >= 0")
+	case initialInterval:
+		p.InitialInterval, want = interval(s)
+		return want
+	case maxInterval:
+		p.MaxInterval, want = interval(s)
+		return want
+	case coefficient:
+		p.BackoffCoefficient, ok = number(s.value)
+		return expect(ok && p.BackoffCoefficient >= 1, "a number >= 1.0")
+	case jitter:
+		p.Jitter, ok = rawjson.Bool(s.value)
+		return expect(ok, "a boolean")
+	case nonRetryable:
+		p.NonRetryable, ok = patterns(s.value)
+		return expect(ok, "an array of non-empty strings")
+	case onExhaustion:
+		p.OnExhaustion, _ = rawjson.Text(s.value)
+		return expect(p.OnExhaustion == ExhaustDiscard || p.OnExhaustion == ExhaustDeadLetter, "discard or dead_letter")
+	default:
+		p.Strategy, ok = strategyOf(s.value)
+		return expect(ok, "one of exponential, linear, polynomial, constant, none")
+	}
+}
+
+func expect(ok bool, want string) string {
+	if ok {
+		return ""
+	}
+	return want
+}
+
+func interval(s sent) (d time.Duration, want string) {
+	if s.ms {
+		n, kind := rawjson.Int(s.value)
+		ok := kind == rawjson.IsInt && n > 0 && n <= duration.Max.Milliseconds()
+		return time.Duration(n) * time.Millisecond, expect(ok, "an integer >= 0 of milliseconds, at most 36500 days")
+	}
+	text, _ := rawjson.Text(s.value)
+	d, err := duration.ParseISO(text)
+	return d, expect(err == nil && d > 0, "an ISO 8601 duration above zero such as PT1S, at most 36500 days")
+}
+
+func number(v jsontext.Value) (float64, bool) {
+	f, err := strconv.ParseFloat(string(v), 64)
+	return f, err == nil
+}
+
+func patterns(v jsontext.Value) ([]string, bool) {
+	if v[0] != '[' {
+		return nil, false
+	}
+	var list []string
+	for e := range rawjson.Elements(v) {
+		text, _ := rawjson.Text(e)
+		if text == "" {
+			return nil, false
+		}
+		list = append(list, text)
+	}
+	return list, true
+}
+
+func strategyOf(v jsontext.Value) (string, bool) {
+	switch text, _ := rawjson.Text(v); text {
+	case Exponential, Linear, Polynomial, Constant:
+		return text, true
+	case "none":
+		return Constant, true
+	default:
+		return "", false
+	}
+}
+
+// settleIntervals keeps MaxInterval ≥ InitialInterval: a lone interval pulls the other along, two that contradict each
+// other are refused.
+func (p *Policy) settleIntervals(initial, limit sent) *ojs.Error {
+	if p.MaxInterval >= p.InitialInterval {
+		return nil
+	}
+	switch {
+	case initial.value != nil && limit.value != nil:
+		return refuse(limit, "at least initial_interval ("+duration.Format(p.InitialInterval)+")")
+	case limit.value != nil:
+		p.InitialInterval = p.MaxInterval
+	default:
+		p.MaxInterval = p.InitialInterval
+	}
+	return nil
+}
+
+// refuse names the canonical field in details; the message has the client's own spelling as well if it is another.
+func refuse(s sent, want string) *ojs.Error {
+	name := canonical[s.field]
+	message := "retry." + name + " must be " + want + ", got " + shorten(s.value) + "."
+	if s.name != name {
+		message = "retry." + s.name + " (" + name + ") must be " + want + ", got " + shorten(s.value) + "."
+	}
+	return ojs.ErrValidation("retry."+name, rawjson.Show(s.value), message)
+}
+
+func shorten(v jsontext.Value) string {
+	if len(v) > 60 {
+		return rawjson.Describe(v)
+	}
+	return string(rawjson.Compact(v))
+}

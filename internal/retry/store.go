@@ -1,0 +1,52 @@
+package retry
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// Encode gives the compact JSON that is stored with the job. It is a retry object that Parse reads, with every field, so
+// that a later release with other defaults does not change jobs that are already queued.
+func (p Policy) Encode() []byte {
+	b := make([]byte, 0, 224)
+	b = strconv.AppendInt(append(b, `{"max_attempts":`...), p.MaxAttempts, 10)
+	b = strconv.AppendInt(append(b, `,"initial_interval_ms":`...), p.InitialInterval.Milliseconds(), 10)
+	b = strconv.AppendInt(append(b, `,"max_interval_ms":`...), p.MaxInterval.Milliseconds(), 10)
+	b = jsontext.AppendFloat(append(b, `,"backoff_coefficient":`...), p.BackoffCoefficient, 64)
+	b = strconv.AppendBool(append(b, `,"jitter":`...), p.Jitter)
+	b = append(append(b, `,"on_exhaustion":"`...), p.OnExhaustion...)
+	b = append(append(b, `","backoff_strategy":"`...), p.Strategy...)
+	b = append(b, '"')
+	if len(p.NonRetryable) > 0 {
+		b = append(b, `,"non_retryable_errors":[`...)
+		for i, s := range p.NonRetryable {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b, _ = jsontext.AppendQuote(b, s) // an error means invalid UTF-8, which is replaced
+		}
+		b = append(b, ']')
+	}
+	return append(b, '}')
+}
+
+// Decode reads what Encode wrote. nil means Default.
+func Decode(stored []byte) (Policy, error) {
+	if stored == nil {
+		return Default(), nil
+	}
+	v, invalid := rawjson.Check(stored)
+	if invalid != nil {
+		return Policy{}, errors.New("decode retry policy: not a JSON object")
+	}
+	p, invalid := Parse(v, Default())
+	if invalid != nil {
+		return Policy{}, fmt.Errorf("decode retry policy: %w", invalid)
+	}
+	return p, nil
+}

@@ -1,0 +1,168 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/envelope"
+)
+
+// Config is everything a server can be told. The zero value of a field means its default.
+type Config struct {
+	// DatabaseURL is the Postgres to run against. Required.
+	DatabaseURL string
+
+	// DatabaseListenURL is where LISTEN is issued, e.g. past a transaction-mode pooler. Default: DatabaseURL.
+	DatabaseListenURL string
+
+	// DatabaseMaxConns bounds the connection pool. 16.
+	DatabaseMaxConns int32
+
+	// DatabasePooler says that DatabaseURL leads to a transaction-mode pooler: statements are not prepared by name.
+	DatabasePooler bool
+
+	// Listen is the address of the HTTP interface. ":8080".
+	Listen string
+
+	// Migrate brings the schema up to date before serving.
+	Migrate bool
+
+	// Version is shown in the manifest and by health.
+	Version string
+
+	// Logger gets everything the server has to say. slog.Default().
+	Logger *slog.Logger
+
+	// APIKeys are the accepted bearer tokens. Empty: the API is open.
+	APIKeys []string
+
+	// PublicURL is the base of the manifest's base_url. Empty: taken from each request.
+	PublicURL string
+
+	// CORSOrigins are the origins browsers may call from. Empty: none.
+	CORSOrigins []string
+
+	// Limits of requests; zero fields mean 1 MiB per job, 64 KiB of meta, 1 MiB of result.
+	Limits envelope.Limits
+
+	// MaxBatchBytes bounds the body of batch calls. 33 554 432.
+	MaxBatchBytes int
+
+	// MaxBatchSize is the most items of a batch call. 10 000, at least 1 000.
+	MaxBatchSize int
+
+	// DefaultVisibility and DefaultTimeout serve jobs that set none. 30 s and 30 min.
+	DefaultVisibility time.Duration
+	DefaultTimeout    time.Duration
+
+	// MaxErrorHistory is the number of failures kept per job. 50.
+	MaxErrorHistory int
+
+	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC. 7 days; negative: for ever.
+	RetentionDone time.Duration
+
+	// NoPythonQuirk, NoV1Prefix and NoCompatMembers switch off what some clients need (contract 10 §16, 50 A7, 40 §1.3).
+	NoPythonQuirk   bool
+	NoV1Prefix      bool
+	NoCompatMembers bool
+
+	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
+	TestReset bool
+
+	// Events are the settings of the event log.
+	Events Events
+
+	// LogSample is the share of log lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
+	LogSample float64
+
+	// ShutdownTimeout bounds how long requests may take to end after a stop. 30 s.
+	ShutdownTimeout time.Duration
+}
+
+// Events are the settings of the event log (contract 40 §15).
+type Events struct {
+	// ServiceName stands in every event's source, ojs://{service}/…. "ojs".
+	ServiceName string
+
+	// MaxDataBytes caps the payload of an event. 24 576.
+	MaxDataBytes int
+
+	// PollFallback is how often the log is read while LISTEN is impossible. 500 ms.
+	PollFallback time.Duration
+
+	// RetentionPeriod and MaxCount bound what is kept; whole partitions go, so a little more may stay. 168 h and
+	// 1 000 000; negative: no limit.
+	RetentionPeriod time.Duration
+	MaxCount        int64
+
+	// PruneInterval is how often retention is looked at. 60 s.
+	PruneInterval time.Duration
+
+	// NoWorkerHeartbeat leaves out worker.heartbeat, one event per heartbeat call.
+	NoWorkerHeartbeat bool
+}
+
+var serviceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$`)
+
+// maxConfigured is the largest value of any duration setting: 36 500 days.
+const maxConfigured = 36_500 * 24 * time.Hour
+
+// validate fills in defaults and refuses what cannot work.
+func (c Config) validate() (Config, error) {
+	if c.DatabaseURL == "" {
+		return c, errors.New("no database: set DATABASE_URL or --database-url, e.g. postgres://user:password@host/name; `ojsd dev` brings its own")
+	}
+	setDefault(&c.DatabaseListenURL, c.DatabaseURL)
+	setDefault(&c.DatabaseMaxConns, 16)
+	setDefault(&c.Listen, ":8080")
+	setDefault(&c.Version, "dev")
+	setDefault(&c.DefaultVisibility, 30*time.Second)
+	setDefault(&c.DefaultTimeout, 30*time.Minute)
+	setDefault(&c.RetentionDone, 7*24*time.Hour)
+	setDefault(&c.ShutdownTimeout, 30*time.Second)
+	setDefault(&c.Events.ServiceName, "ojs")
+	setDefault(&c.Events.MaxDataBytes, 24_576)
+	setDefault(&c.Events.PollFallback, 500*time.Millisecond)
+	setDefault(&c.Events.RetentionPeriod, 168*time.Hour)
+	setDefault(&c.Events.MaxCount, 1_000_000)
+	setDefault(&c.Events.PruneInterval, time.Minute)
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	switch {
+	case !serviceName.MatchString(c.Events.ServiceName):
+		return c, fmt.Errorf("events service name %q must match %s", c.Events.ServiceName, serviceName)
+	case c.Events.MaxDataBytes < 4096:
+		return c, fmt.Errorf("events max data bytes must be at least 4096, got %d", c.Events.MaxDataBytes)
+	case c.Limits.MaxEnvelopeBytes > 10_485_760:
+		return c, fmt.Errorf("max envelope bytes must be at most 10485760, got %d", c.Limits.MaxEnvelopeBytes)
+	case c.MaxBatchSize != 0 && c.MaxBatchSize < 1000:
+		return c, fmt.Errorf("max batch size must be at least 1000, got %d", c.MaxBatchSize)
+	case slices.Contains(c.APIKeys, ""):
+		return c, errors.New("an api key is empty: leave the setting out for an open server")
+	case slices.Contains(c.CORSOrigins, "*") && len(c.APIKeys) > 0:
+		return c, errors.New("cors origin * does not go together with api keys: list the origins")
+	case c.DatabaseMaxConns < 4:
+		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
+	}
+	for name, d := range map[string]time.Duration{
+		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "shutdown timeout": c.ShutdownTimeout,
+		"events poll fallback": c.Events.PollFallback, "events prune interval": c.Events.PruneInterval,
+	} {
+		if d <= 0 || d > maxConfigured {
+			return c, fmt.Errorf("%s must be between 1 ms and 36500 days, got %s", name, d)
+		}
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

@@ -1,0 +1,234 @@
+// Package server builds a node from its parts, starts them in order and stops them in reverse.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/httpapi"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/sweep"
+	"github.com/ojsd/ojsd/migrations"
+)
+
+// Server is one running node. Use Start.
+type Server struct {
+	config   Config
+	pool     *pgxpool.Pool
+	store    *store.Store
+	relay    *eventlog.Relay
+	listener *eventlog.Listener
+	sweeper  *sweep.Sweeper
+	api      *httpapi.API
+	http     *http.Server
+	addr     net.Addr
+	services []startstop.Service
+	failed   chan error
+	stopOnce sync.Once
+	stopErr  error
+}
+
+// Run serves until ctx ends or the server fails, and stops in good order.
+func Run(ctx context.Context, config Config) error {
+	s, err := Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-s.failed:
+	}
+	return errors.Join(err, s.Stop())
+}
+
+// Start returns when the node answers requests. ctx bounds the start only.
+func Start(ctx context.Context, config Config) (*Server, error) {
+	config, err := config.validate()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSchema(ctx, config); err != nil {
+		return nil, err
+	}
+	pool, err := connect(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{config: config, pool: pool, failed: make(chan error, 1)}
+	s.build()
+	if err := s.start(ctx); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	config.Logger.InfoContext(ctx, "server started", slog.String("category", "lifecycle"),
+		slog.Group("attributes", "listen", s.addr.String(), "version", config.Version, "node", s.store.Node(),
+			"authentication", len(config.APIKeys) > 0, "test_reset", config.TestReset))
+	if config.TestReset {
+		config.Logger.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs")
+	}
+	return s, nil
+}
+
+func checkSchema(ctx context.Context, config Config) error {
+	if config.Migrate {
+		if _, err := migrations.Up(ctx, config.DatabaseURL, config.Logger); err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+	}
+	conn, err := pgx.Connect(ctx, config.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // it has only read
+	return migrations.Check(ctx, conn)
+}
+
+func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(config.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("parse database url: %w", err)
+	}
+	pc.MaxConns = config.DatabaseMaxConns
+	pc.MinIdleConns = 2
+	pc.MaxConnIdleTime = 5 * time.Minute
+	pc.ConnConfig.RuntimeParams["application_name"] = "ojsd"
+	pc.ConnConfig.ConnectTimeout = 5 * time.Second
+	if config.DatabasePooler {
+		// Unnamed statements with remembered parameter types: one round trip, no state left in the session.
+		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return pool, nil
+}
+
+func (s *Server) build() {
+	c := s.config
+	archetype := baseservice.NewArchetype(c.Logger)
+	s.store = store.New(s.pool, store.Config{
+		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory,
+		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
+	})
+	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
+	s.sweeper = sweep.NewSweeper(archetype, s.store)
+	s.store.OnCommit(func() {
+		s.relay.Wake()
+		s.sweeper.Stir()
+	})
+	s.listener = eventlog.NewListener(archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, PollFallback: c.Events.PollFallback})
+	s.listener.OnPublished(func(p eventlog.Published) {
+		s.sweeper.Stir()
+		if p.All {
+			s.store.AnnounceAll()
+		}
+		for _, r := range p.Ready {
+			if r.Node != s.store.Node() { // else this node's commit has done it
+				s.store.Announce(r.Queue, r.Priority, r.MinSeq)
+			}
+		}
+	})
+	s.listener.OnWake(s.relay.Wake)
+	s.listener.Handle("ojs_reset", func(payload string) {
+		if payload != "" { // else some notification may have been missed, but hardly this one
+			s.store.Forget()
+		}
+	})
+	s.services = []startstop.Service{
+		s.relay, s.listener, eventlog.NewMaintainer(archetype, s.pool, eventlog.MaintainerConfig{
+			RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, PruneInterval: c.Events.PruneInterval,
+			RetentionDone: c.RetentionDone,
+		}, s.relay),
+		s.sweeper, sweep.NewProber(archetype, s.store),
+	}
+	s.api = httpapi.New(httpapi.Config{
+		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
+		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
+		Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+	}, httpapi.Deps{
+		Store: s.store, Events: eventlog.NewReader(s.pool, s.relay), Logger: c.Logger, Components: s.components, Reset: s.store.Reset,
+	})
+	s.http = &http.Server{
+		Handler:           s.api.Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       2 * time.Minute,
+		IdleTimeout:       5 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+	}
+}
+
+// components are the parts that health reports.
+func (s *Server) components() map[string]string {
+	publisher := "ok"
+	if s.relay.Status().BehindFor > publishLate {
+		publisher = "degraded"
+	}
+	scheduler := "ok"
+	if s.sweeper.Overdue() > sweepLate {
+		scheduler = "degraded"
+	}
+	return map[string]string{"listener": s.listener.Status(), "publisher": publisher, "scheduler": scheduler}
+}
+
+// What health calls late (contract 40 §14.3).
+const (
+	publishLate = 10 * time.Second
+	sweepLate   = 30 * time.Second
+)
+
+func (s *Server) start(ctx context.Context) error {
+	if err := s.store.Prepare(ctx); err != nil {
+		return fmt.Errorf("prepare: %w", err)
+	}
+	// Services outlive the start: they end with Stop, not with ctx.
+	if err := startstop.StartAll(context.WithoutCancel(ctx), s.services...); err != nil {
+		return fmt.Errorf("start services: %w", err)
+	}
+	ln, err := net.Listen("tcp", s.config.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	s.addr = ln.Addr()
+	go func() {
+		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("serve: %w", err)
+		}
+	}()
+	return nil
+}
+
+// Addr is the address of the HTTP interface.
+func (s *Server) Addr() string { return s.addr.String() }
+
+// Store is the node's store, for tests of the whole program.
+func (s *Server) Store() *store.Store { return s.store }
+
+// Stop ends the node: readiness fails, parked fetches return, requests finish, services stop, connections close. No
+// job changes its state by it.
+func (s *Server) Stop() error {
+	s.stopOnce.Do(func() {
+		s.api.SetDraining()
+		s.store.Drain()
+		ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTimeout)
+		defer cancel()
+		if err := s.http.Shutdown(ctx); err != nil {
+			s.stopErr = errors.Join(fmt.Errorf("requests did not end in %s", s.config.ShutdownTimeout), s.http.Close())
+		}
+		startstop.StopAllParallel(s.services...)
+		s.pool.Close()
+		s.config.Logger.Info("server stopped", slog.String("category", "lifecycle"))
+	})
+	return s.stopErr
+}

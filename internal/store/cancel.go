@@ -1,0 +1,105 @@
+package store
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Cancel is a request to stop jobs for good (contract 10 §11).
+type Cancel struct {
+	By     string // shown as cancelled_by
+	Reason string // "": none
+}
+
+type cancellation struct {
+	id   [16]byte
+	data []byte // payload of the event beyond its columns
+}
+
+// liveStates are those a single cancel accepts, idleStates those a bulk cancel does.
+var (
+	liveStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable}
+	idleStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable}
+)
+
+// Cancel moves a job from any non-terminal state to cancelled; PreviousState tells from which.
+func (s *Store) Cancel(ctx context.Context, id [16]byte, c Cancel) (*dbsqlc.Job, error) {
+	job, err := s.cancel.Do(ctx, cancellation{id, c.eventData()})
+	if err != nil {
+		return nil, WireError(err)
+	}
+	if job != nil {
+		return job, nil
+	}
+	stored, err := s.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), liveStates...)
+}
+
+func (c Cancel) eventData() []byte {
+	data, _ := jsontext.AppendQuote([]byte(`{"cancelled_by":`), c.By) // texts were checked when decoded
+	if c.Reason != "" {
+		data, _ = jsontext.AppendQuote(append(data, `,"reason":`...), c.Reason)
+	}
+	return append(data, '}')
+}
+
+func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.Job, error) {
+	rows, err := s.cancelRows(ctx, s.q, cs, liveStates)
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		s.logJob(ctx, slog.LevelInfo, "job cancelled", (*dbsqlc.Job)(&rows[i]))
+	}
+	if len(rows) > 0 {
+		s.committedEvents()
+	}
+	return inOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
+}
+
+func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.node}
+	for _, c := range cs {
+		p.Ids = append(p.Ids, c.id)
+		p.EventData = append(p.EventData, c.data)
+	}
+	rows, err := q.JobCancel(ctx, p)
+	if noPartition(err) && q == s.q { // inside a transaction nothing can follow an error
+		if _, err := q.SystemPartitionsEnsure(ctx); err != nil {
+			return nil, err
+		}
+		return q.JobCancel(ctx, p)
+	}
+	return rows, err
+}
+
+// Activate moves a pending job to available.
+func (s *Store) Activate(ctx context.Context, id [16]byte) (*dbsqlc.Job, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.JobActivate(ctx, [][16]byte{id}, s.node)
+	if err != nil {
+		return nil, WireError(err)
+	}
+	if len(rows) == 1 {
+		job := (*dbsqlc.Job)(&rows[0])
+		s.becameAvailable([]place{{job.Queue, job.Priority, job.ReadySeq.Int64}})
+		s.committedEvents()
+		return job, nil
+	}
+	stored, err := s.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), ojs.StatePending)
+}

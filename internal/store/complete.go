@@ -1,0 +1,175 @@
+package store
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Ack reports success (contract 10 §8).
+type Ack struct {
+	JobID    [16]byte
+	WorkerID string // "": not said, so ownership is not checked
+	Attempt  int32  // -1: not said
+	Result   []byte // nil: none
+}
+
+// Complete moves an active job to completed. A job cancelled while this worker held it is returned with
+// ojs.StateCancelled and no error; nothing has changed then.
+func (s *Store) Complete(ctx context.Context, ack Ack) (*dbsqlc.Job, error) {
+	job, err := s.complete.Do(ctx, ack)
+	if err != nil {
+		return nil, WireError(err)
+	}
+	return s.settled(ctx, job, claimOf(ack))
+}
+
+// CompleteEach is Complete for many, each as if sent alone, in order; errs is nil if none failed.
+func (s *Store) CompleteEach(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, []error) {
+	jobs, errs := s.complete.DoMany(ctx, acks)
+	holders := make([]holder, len(acks))
+	for i, a := range acks {
+		holders[i] = claimOf(a)
+	}
+	return s.settledEach(ctx, jobs, errs, holders)
+}
+
+func claimOf(a Ack) holder { return holder{a.JobID, a.WorkerID, a.Attempt} }
+
+func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, error) {
+	n := len(acks)
+	p := dbsqlc.JobCompleteParams{
+		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
+		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.node,
+	}
+	for i, a := range acks {
+		p.Ids[i], p.Workers[i], p.Attempts[i], p.Results[i] = a.JobID, a.WorkerID, a.Attempt, a.Result
+		p.EventData[i] = s.resultData(a.Result)
+		if a.WorkerID != "" { // else the statement takes the id stored at fetch
+			p.Sources[i] = WorkerSource(a.WorkerID)
+		}
+	}
+
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.JobComplete(ctx, p)
+	if noPartition(err) {
+		if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
+			return nil, err
+		}
+		rows, err = s.q.JobComplete(ctx, p)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range rows {
+		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
+	}
+	if len(rows) > 0 {
+		s.committedEvents()
+	}
+	return inOrder(n, func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
+}
+
+// eventRoom is kept for the members of a payload that come from columns.
+const eventRoom = 1024
+
+// resultData is the payload of job.completed beyond its columns; a result that is too large is only mentioned.
+func (s *Store) resultData(result []byte) []byte {
+	switch {
+	case result == nil:
+		return nil
+	case len(result) > s.config.MaxEventDataBytes-eventRoom:
+		return []byte(`{"result_truncated":true}`)
+	}
+	data := make([]byte, 0, len(result)+len(`{"result":}`))
+	data = append(data, `{"result":`...)
+	data = append(data, result...)
+	return append(data, '}')
+}
+
+// inOrder matches rows to requests by id; a request without a row gets nil.
+func inOrder[Row any](n int, id func(i int) [16]byte, rows []Row, job func(*Row) *dbsqlc.Job) []*dbsqlc.Job {
+	res := make([]*dbsqlc.Job, n)
+	if n == 1 && len(rows) == 1 {
+		res[0] = job(&rows[0])
+		return res
+	}
+	byID := make(map[[16]byte]*dbsqlc.Job, len(rows))
+	for i := range rows {
+		j := job(&rows[i])
+		byID[j.ID] = j
+	}
+	for i := range res {
+		res[i] = byID[id(i)]
+	}
+	return res
+}
+
+// holder is who claims to hold a job.
+type holder struct {
+	jobID    [16]byte
+	workerID string
+	attempt  int32
+}
+
+// settled turns a refused ack or nack (job is nil) into the reason.
+func (s *Store) settled(ctx context.Context, job *dbsqlc.Job, h holder) (*dbsqlc.Job, error) {
+	if job != nil {
+		return job, nil
+	}
+	stored, err := s.Get(ctx, h.jobID)
+	if err != nil {
+		return nil, err
+	}
+	return h.refused(stored)
+}
+
+// settledEach is settled for many, with one look for all that were refused.
+func (s *Store) settledEach(ctx context.Context, jobs []*dbsqlc.Job, failed []error, holders []holder) ([]*dbsqlc.Job, []error) {
+	var missing [][16]byte
+	for i, job := range jobs {
+		if job == nil && (failed == nil || failed[i] == nil) {
+			missing = append(missing, holders[i].jobID)
+		}
+	}
+	if missing == nil && failed == nil {
+		return jobs, nil
+	}
+	errs := make([]error, len(jobs))
+	stored, lookErr := s.getEach(ctx, missing)
+	for i, job := range jobs {
+		switch {
+		case failed != nil && failed[i] != nil:
+			errs[i] = WireError(failed[i])
+		case job != nil:
+		case lookErr != nil:
+			errs[i] = lookErr
+		default:
+			jobs[i], errs[i] = holders[i].refused(stored[holders[i].jobID])
+		}
+	}
+	return jobs, errs
+}
+
+// refused chooses between 404, the conflicts of contract 10 §4.3, and the one case that is answered well: the job was
+// cancelled while this worker held it (A10).
+func (h holder) refused(job *dbsqlc.Job) (*dbsqlc.Job, error) {
+	id := ojs.FormatID(h.jobID)
+	if job == nil {
+		return nil, ojs.ErrNotFound("job", id)
+	}
+	owned := h.workerID == "" || !job.WorkerID.Valid || job.WorkerID.String == h.workerID
+	current := h.attempt < 0 || h.attempt == job.Attempt
+	switch {
+	case job.State == string(ojs.StateCancelled) && job.PreviousState.String == string(ojs.StateActive) && owned && current:
+		return job, nil
+	case job.State == string(ojs.StateActive) && !owned:
+		return nil, ojs.ErrNotOwner(id, h.workerID, job.WorkerID.String)
+	case job.State == string(ojs.StateActive) && !current:
+		return nil, ojs.ErrStaleAttempt(id, int64(h.attempt), int64(job.Attempt))
+	}
+	return nil, ojs.ErrConflict(id, ojs.JobState(job.State), ojs.StateActive)
+}

@@ -1,0 +1,328 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// enqueued is the outcome of one insert; taken means that the id is in use.
+type enqueued struct {
+	job   *dbsqlc.Job
+	taken bool
+}
+
+// conn is the pool or a transaction; Begin on the latter is a savepoint.
+type conn interface {
+	dbsqlc.DBTX
+	Begin(ctx context.Context) (pgx.Tx, error)
+}
+
+// errTaken ends the transaction of an insert whose client-chosen ids turned out to be in use.
+var errTaken = errors.New("id is in use")
+
+// Enqueue stores a job (contract 10 §5). An id that is in use gives ojs.ErrDuplicate.
+func (s *Store) Enqueue(ctx context.Context, job *envelope.Job) (*dbsqlc.Job, error) {
+	s.assignID(job)
+	res, err := s.enqueue.Do(ctx, job)
+	if err != nil {
+		return nil, WireError(err)
+	}
+	return res.outcome(job)
+}
+
+func (e enqueued) outcome(job *envelope.Job) (*dbsqlc.Job, error) {
+	if e.taken {
+		return nil, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
+	}
+	return e.job, nil
+}
+
+// EnqueueEach stores the jobs that can be stored; errs (nil if none failed) tells about the others.
+func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored []*dbsqlc.Job, errs []error) {
+	for _, job := range jobs {
+		s.assignID(job)
+	}
+	res, failed := s.enqueue.DoMany(ctx, jobs)
+	stored, errs = make([]*dbsqlc.Job, len(jobs)), make([]error, len(jobs))
+	bad := false
+	for i, r := range res {
+		if failed != nil && failed[i] != nil {
+			errs[i] = WireError(failed[i])
+		} else {
+			stored[i], errs[i] = r.outcome(jobs[i])
+		}
+		bad = bad || errs[i] != nil
+	}
+	if !bad {
+		errs = nil
+	}
+	return stored, errs
+}
+
+// EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that prevented it, or -1.
+func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []*dbsqlc.Job, at int, err error) {
+	seen := make(map[[16]byte]bool)
+	for i, job := range jobs {
+		s.assignID(job)
+		if job.ClientID {
+			if seen[job.ID] {
+				return nil, i, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
+			}
+			seen[job.ID] = true
+		}
+	}
+	res, err := s.insert(ctx, s.pool, jobs, true)
+	if err != nil {
+		return nil, -1, WireError(err)
+	}
+	stored = make([]*dbsqlc.Job, len(jobs))
+	for i, r := range res {
+		if stored[i], err = r.outcome(jobs[i]); err != nil {
+			return nil, i, err
+		}
+	}
+	s.afterEnqueue(res)
+	return stored, -1, nil
+}
+
+func (s *Store) assignID(job *envelope.Job) {
+	if !job.ClientID {
+		job.ID = NewID()
+	}
+}
+
+func (s *Store) flushEnqueue(ctx context.Context, jobs []*envelope.Job) ([]enqueued, error) {
+	res, err := s.insert(ctx, s.pool, jobs, false)
+	if err == nil {
+		s.afterEnqueue(res)
+	}
+	return res, err
+}
+
+// insert stores the jobs whose ids are free; all or nothing if atomic, and then a result that is taken means that
+// nothing was stored.
+func (s *Store) insert(ctx context.Context, db conn, jobs []*envelope.Job, atomic bool) ([]enqueued, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.knowQueues(ctx, db, jobs); err != nil {
+		return nil, err
+	}
+	res := make([]enqueued, len(jobs))
+	todo := make([]int, len(jobs))
+	clientIDs := false
+	for i, job := range jobs {
+		todo[i] = i
+		clientIDs = clientIDs || job.ClientID
+	}
+	for tries := 0; ; {
+		err := s.tryInsert(ctx, db, insertion{jobs, todo, res, clientIDs, atomic})
+		switch {
+		case err == nil, errors.Is(err, errTaken) && atomic:
+			return res, nil
+		case errors.Is(err, errTaken):
+			todo = free(todo, res)
+		case retryable(err) && db == conn(s.pool) && tries < 3: // batches with the same ids in another order
+			tries++
+		case noPartition(err) && db == conn(s.pool): // inside a transaction nothing can follow an error
+			if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, err
+		}
+		if len(todo) == 0 {
+			return res, nil
+		}
+	}
+}
+
+func free(todo []int, res []enqueued) []int {
+	var left []int
+	for _, i := range todo {
+		if !res[i].taken {
+			left = append(left, i)
+		}
+	}
+	return left
+}
+
+// tryInsert is one statement and, only if clients chose ids, a transaction around it: finished jobs hold their ids too,
+// and are looked for in a statement of its own after the insert (a new snapshot), or the check would lose to an ack that
+// moves the row meanwhile.
+func (s *Store) tryInsert(ctx context.Context, db conn, in insertion) error {
+	params := s.insertParams(in.jobs, in.todo)
+	if !in.clientIDs {
+		rows, err := dbsqlc.New(db).JobInsert(ctx, params)
+		if err != nil {
+			return err
+		}
+		in.fill(rows)
+		return nil
+	}
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		rows, err := q.JobInsert(ctx, params)
+		if err != nil {
+			return err
+		}
+		done, err := q.JobListDoneIDs(ctx, params.Ids)
+		if err != nil {
+			return err
+		}
+		refused := in.fill(rows)
+		if in.markTaken(done) || refused && in.atomic {
+			return errTaken
+		}
+		return nil
+	})
+}
+
+// insertion is one try: the jobs at todo, and where their outcomes go.
+type insertion struct {
+	jobs      []*envelope.Job
+	todo      []int
+	res       []enqueued
+	clientIDs bool
+	atomic    bool
+}
+
+// fill matches rows to jobs; what has no row was refused for its id.
+func (in insertion) fill(rows []dbsqlc.JobInsertRow) (refused bool) {
+	n := 0 // rows come in order
+	for _, i := range in.todo {
+		if n < len(rows) && rows[n].ID == in.jobs[i].ID {
+			in.res[i] = enqueued{job: newJob(in.jobs[i], &rows[n])}
+			n++
+		} else {
+			in.res[i] = enqueued{taken: true}
+			refused = true
+		}
+	}
+	return refused
+}
+
+// markTaken marks the jobs whose ids finished jobs hold. Theirs are in the insert, which therefore has to be undone.
+func (in insertion) markTaken(done [][16]byte) bool {
+	for _, i := range in.todo {
+		if slices.Contains(done, in.jobs[i].ID) {
+			in.res[i] = enqueued{taken: true}
+		}
+	}
+	return len(done) > 0
+}
+
+// newJob is the stored row as the statement wrote it, without reading it back.
+func newJob(j *envelope.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
+	job := &dbsqlc.Job{
+		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
+		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
+		Args: j.Args, Meta: j.Meta, Extra: r.Extra,
+	}
+	if job.Extra == nil {
+		job.Extra = j.Extra
+	}
+	if r.State == string(ojs.StateAvailable) {
+		job.EnqueuedAt = r.CreatedAt
+	}
+	return job
+}
+
+func (s *Store) afterEnqueue(res []enqueued) {
+	places := make([]place, 0, len(res))
+	soonest := time.Duration(-1)
+	for _, r := range res {
+		if r.job == nil {
+			continue
+		}
+		if r.job.ReadySeq.Valid {
+			places = append(places, place{r.job.Queue, r.job.Priority, r.job.ReadySeq.Int64})
+		}
+		if r.job.DueAt.Valid {
+			if in := max(0, r.job.DueAt.Time.Sub(r.job.CreatedAt.Time)); soonest < 0 || in < soonest {
+				soonest = in
+			}
+		}
+	}
+	s.becameAvailable(places)
+	s.logEnqueued(res)
+	if soonest >= 0 {
+		s.armed(soonest)
+	}
+	s.committedEvents()
+}
+
+func (s *Store) logEnqueued(res []enqueued) {
+	for _, r := range res {
+		if r.job != nil {
+			s.logJob(context.Background(), slog.LevelInfo, "job enqueued", r.job)
+		}
+	}
+}
+
+func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertParams {
+	n := len(todo)
+	p := dbsqlc.JobInsertParams{
+		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
+		MaxAttempts: make([]int64, n), Pending: make([]bool, n),
+		ScheduledAt: make([]pgtype.Timestamptz, n), ScheduledInUs: make([]int64, n),
+		ExpiresAt: make([]pgtype.Timestamptz, n), ExpiresInUs: make([]int64, n),
+		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
+		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
+		Source: "api", Node: s.node,
+	}
+	for n, i := range todo {
+		j := jobs[i]
+		p.Ids[n], p.Types[n], p.Queues[n], p.Priorities[n] = j.ID, j.Type, j.Queue, j.Priority
+		p.MaxAttempts[n], p.Pending[n] = j.MaxAttempts, j.Pending
+		p.ScheduledAt[n], p.ScheduledInUs[n] = when(j.ScheduledAt)
+		p.ExpiresAt[n], p.ExpiresInUs[n] = when(j.ExpiresAt)
+		p.TimeoutMs[n], p.VisibilityMs[n], p.GraceMs[n] = j.TimeoutMS, j.VisibilityMS, j.GraceMS
+		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
+	}
+	return p
+}
+
+// when gives an absolute time, or microseconds from the database's now; -1 if it is not relative.
+func when(w envelope.When) (at pgtype.Timestamptz, inUS int64) {
+	switch {
+	case w.Set && w.Relative:
+		return at, w.In.Microseconds()
+	case w.Set:
+		return pgtype.Timestamptz{Time: w.At, Valid: true}, -1
+	}
+	return at, -1
+}
+
+// knowQueues creates queues that this node has not seen; known ones cost nothing. In a transaction it takes its
+// connection, not a second one, and a queue is known only when somebody has created it outside.
+func (s *Store) knowQueues(ctx context.Context, db conn, jobs []*envelope.Job) error {
+	var unknown []string
+	for _, job := range jobs {
+		if _, known := s.queues.Load(job.Queue); !known && !slices.Contains(unknown, job.Queue) {
+			unknown = append(unknown, job.Queue)
+		}
+	}
+	if unknown == nil {
+		return nil
+	}
+	slices.Sort(unknown) // one order for all, or two transactions could wait for each other
+	if err := dbsqlc.New(db).QueueInsert(ctx, unknown); err != nil {
+		return err
+	}
+	if db == conn(s.pool) {
+		for _, name := range unknown {
+			s.queues.Store(name, struct{}{})
+		}
+	}
+	return nil
+}

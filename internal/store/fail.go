@@ -1,0 +1,163 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/retry"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Nack reports failure, or hands a job back (contract 10 §9).
+type Nack struct {
+	JobID    [16]byte
+	WorkerID string // "": not said
+	Attempt  int32  // -1: not said
+	Requeue  bool
+	Error    envelope.WorkerError
+}
+
+// nack is a Nack or a failure that a sweep found.
+type nack struct {
+	Nack
+	dueOnly bool   // only if the job is still overdue
+	reason  string // of the gap row when the job goes back to available
+	source  string // "": the worker's
+}
+
+// Fail moves an active job to retryable, discarded or, with Requeue, available. A job cancelled while this worker held
+// it is returned with ojs.StateCancelled and no error; nothing has changed then.
+func (s *Store) Fail(ctx context.Context, n Nack) (*dbsqlc.Job, error) {
+	job, err := s.fail.Do(ctx, nackOf(n))
+	if err != nil {
+		return nil, WireError(err)
+	}
+	return s.settled(ctx, job, holder{n.JobID, n.WorkerID, n.Attempt})
+}
+
+// FailEach is Fail for many, each as if sent alone, in order; errs is nil if none failed.
+func (s *Store) FailEach(ctx context.Context, nacks []Nack) ([]*dbsqlc.Job, []error) {
+	reqs, holders := make([]nack, len(nacks)), make([]holder, len(nacks))
+	for i, n := range nacks {
+		reqs[i], holders[i] = nackOf(n), holder{n.JobID, n.WorkerID, n.Attempt}
+	}
+	jobs, errs := s.fail.DoMany(ctx, reqs)
+	return s.settledEach(ctx, jobs, errs, holders)
+}
+
+func nackOf(n Nack) nack { return nack{Nack: n, reason: "requeue"} }
+
+// flushFail looks, decides and changes. What decides is fixed at enqueue except attempt, which the change guards: no
+// lock is held while Go computes backoffs, and a job that was lost and fetched again meanwhile is left alone.
+func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	ids := make([][16]byte, len(nacks))
+	for i, n := range nacks {
+		ids[i] = n.JobID
+	}
+	looked, err := s.q.JobListForFail(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make(map[[16]byte]*dbsqlc.JobListForFailRow, len(looked))
+	for i := range looked {
+		jobs[looked[i].ID] = &looked[i]
+	}
+
+	p := dbsqlc.JobFailParams{MaxErrors: int32(s.config.MaxErrorHistory), Node: s.node}
+	for _, n := range nacks {
+		job := jobs[n.JobID]
+		if job == nil || job.State != string(ojs.StateActive) || n.Attempt >= 0 && n.Attempt != job.Attempt {
+			continue
+		}
+		if err := s.addFailure(&p, n, job); err != nil {
+			return nil, err
+		}
+	}
+	if len(p.Ids) == 0 {
+		return make([]*dbsqlc.Job, len(nacks)), nil
+	}
+	rows, err := s.q.JobFail(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	s.afterFail(rows)
+	failed := inOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) })
+	for i, job := range failed {
+		if job != nil {
+			s.logFailed(ctx, job, nacks[i])
+		}
+	}
+	return failed, nil
+}
+
+func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) error {
+	policy, err := retry.Decode(job.Retry)
+	if err != nil {
+		return err
+	}
+	outcome := retry.Decide(s.failure(n, job, policy))
+	state := ojs.StateRetryable
+	switch outcome.Kind {
+	case retry.Discard:
+		state = ojs.StateDiscarded
+	case retry.Release, retry.LoseToAvailable:
+		state = ojs.StateAvailable
+	}
+	worker := n.WorkerID
+	if worker == "" {
+		worker = job.WorkerID.String
+	}
+	stored, shown := `{}`, `{}`
+	if !n.Requeue {
+		stored = string(n.Error.Encode(int(job.Attempt), time.Time{}, worker))
+		// job.discarded carries it twice.
+		shown = string(n.Error.EventErrorWithin((s.config.MaxEventDataBytes - eventRoom) / 2))
+	}
+	source := n.source
+	if source == "" && worker != "" {
+		source = WorkerSource(worker)
+	}
+	p.Ids = append(p.Ids, n.JobID)
+	p.Workers = append(p.Workers, n.WorkerID)
+	p.Attempts = append(p.Attempts, job.Attempt)
+	p.DueOnly = append(p.DueOnly, n.dueOnly)
+	p.Outcomes = append(p.Outcomes, string(state))
+	p.Releases = append(p.Releases, outcome.Kind == retry.Release)
+	p.DelaysMs = append(p.DelaysMs, outcome.Delay.Milliseconds())
+	p.Errors = append(p.Errors, stored)
+	p.EventErrors = append(p.EventErrors, shown)
+	p.Reasons = append(p.Reasons, n.reason)
+	p.Sources = append(p.Sources, source)
+	return nil
+}
+
+func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {
+	f := n.Error.Failure()
+	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue
+	f.Elapsed = job.Now.Time.Sub(job.CreatedAt.Time)
+	f.RunTimeout = s.config.DefaultTimeout
+	if job.TimeoutMs.Valid {
+		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
+	}
+	return f
+}
+
+func (s *Store) afterFail(rows []dbsqlc.JobFailRow) {
+	var places []place
+	for _, r := range rows {
+		if r.ReadySeq.Valid {
+			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
+		}
+		if r.State == string(ojs.StateRetryable) {
+			s.armed(time.Duration(r.RetryDelayMs.Int64) * time.Millisecond)
+		}
+	}
+	s.becameAvailable(places)
+	if len(rows) > 0 {
+		s.committedEvents()
+	}
+}

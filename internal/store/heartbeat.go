@@ -1,0 +1,166 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Beat is a worker's sign of life (contract 10 §10, 20 §6.1).
+type Beat struct {
+	WorkerID     string
+	State        string // running, quiet, terminate; "": not said
+	ActiveJobs   int
+	JobIDs       [][16]byte
+	VisibilityMS int64 // 0: the duration chosen at fetch
+	Hostname     string
+	PID          int64
+	Queues       []string
+	Concurrency  int
+	Facts        []byte // JSON object with the other facts; nil: none
+}
+
+// BeatResult answers a Beat.
+type BeatResult struct {
+	State     string // what the worker should be
+	Extended  [][16]byte
+	Cancelled [][16]byte // cancelled while this worker held them
+	Lost      [][16]byte // neither held by it, nor cancelled, nor completed
+	Time      time.Time  // of the database
+}
+
+// Heartbeat registers the worker and extends the jobs it holds.
+func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
+	res, err := s.heartbeat.Do(ctx, b)
+	return res, WireError(err)
+}
+
+// flushHeartbeat writes workers and jobs in two statements, so that a worker's beat is never undone by a job's.
+func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	res := make([]BeatResult, len(beats))
+	if err := s.beatWorkers(ctx, beats, res); err != nil {
+		return nil, err
+	}
+	if err := s.beatJobs(ctx, beats, res); err != nil {
+		return nil, err
+	}
+	s.committedEvents()
+	return res, s.tellLost(ctx, beats, res)
+}
+
+func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult) error {
+	p := dbsqlc.WorkerBeatParams{Node: s.node, HeartbeatEvents: !s.config.NoWorkerHeartbeatEvents}
+	at := make(map[string]int, len(beats))
+	for i, b := range beats {
+		at[b.WorkerID] = i
+		p.Ids = append(p.Ids, b.WorkerID)
+		p.States = append(p.States, b.State)
+		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
+		p.Queues = append(p.Queues, jsonList(b.Queues))
+		p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
+		p.Hostnames = append(p.Hostnames, b.Hostname)
+		p.Pids = append(p.Pids, b.PID)
+		p.Facts = append(p.Facts, b.Facts)
+		p.Sources = append(p.Sources, WorkerSource(b.WorkerID))
+	}
+	rows, err := s.q.WorkerBeat(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		res[at[r.ID]].Time = r.LastBeatAt.Time
+		res[at[r.ID]].State = desiredState(r.State, r.Directive.String)
+	}
+	return nil
+}
+
+// desiredState is contract 20 §6.2: a worker on its way out stays so; else the operator decides; else its own wish.
+func desiredState(reported, directive string) string {
+	switch {
+	case reported == "terminate":
+		return reported
+	case directive != "":
+		return directive
+	case reported == "quiet":
+		return reported
+	}
+	return "running"
+}
+
+func jsonList(values []string) []byte {
+	if values == nil {
+		return nil
+	}
+	b, _ := json.Marshal(values) // strings always marshal
+	return b
+}
+
+func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
+	p := dbsqlc.JobHeartbeatParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.node}
+	at := map[string]int{}
+	for i, b := range beats {
+		at[b.WorkerID] = i
+		for _, id := range b.JobIDs {
+			p.Ids = append(p.Ids, id)
+			p.Workers = append(p.Workers, b.WorkerID)
+			p.LeasesMs = append(p.LeasesMs, b.VisibilityMS)
+			p.Sources = append(p.Sources, WorkerSource(b.WorkerID))
+		}
+	}
+	if len(p.Ids) == 0 {
+		return nil
+	}
+	rows, err := s.q.JobHeartbeat(ctx, p)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		i := at[r.WorkerID]
+		res[i].Extended = append(res[i].Extended, r.ID)
+		s.armed(r.DueAt.Time.Sub(r.Now.Time))
+	}
+	return nil
+}
+
+// tellLost sorts the ids that were not extended.
+func (s *Store) tellLost(ctx context.Context, beats []Beat, res []BeatResult) error {
+	var ids [][16]byte
+	for i, b := range beats {
+		if len(res[i].Extended) < len(b.JobIDs) {
+			ids = append(ids, b.JobIDs...)
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	rows, err := s.q.JobListHeld(ctx, ids)
+	if err != nil {
+		return err
+	}
+	done := make(map[[16]byte]dbsqlc.JobListHeldRow, len(rows))
+	for _, r := range rows {
+		done[r.ID] = r
+	}
+	for i, b := range beats {
+		extended := make(map[[16]byte]bool, len(res[i].Extended))
+		for _, id := range res[i].Extended {
+			extended[id] = true
+		}
+		for _, id := range b.JobIDs {
+			d, found := done[id]
+			switch {
+			case extended[id], found && d.State == string(ojs.StateCompleted):
+			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+				res[i].Cancelled = append(res[i].Cancelled, id)
+			default:
+				res[i].Lost = append(res[i].Lost, id)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,117 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// List chooses jobs, newest id first (contract 10 §12.2). Empty filters match all.
+type List struct {
+	States, Queues, Types []string
+	Before                *[16]byte // cursor: ids below it
+	Offset, Limit         int
+}
+
+// countLimit bounds what a list counts.
+const countLimit = 10_000
+
+// List returns a page, whether there is more, and the number of matches up to 10 000.
+func (s *Store) List(ctx context.Context, l List) (jobs []*dbsqlc.Job, more bool, total int64, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	before, skip := before(l.Before), int64(l.Offset)
+	rows, err := s.q.JobListPage(ctx, dbsqlc.JobListPageParams{
+		States: orEmpty(l.States), Queues: orEmpty(l.Queues), Types: orEmpty(l.Types), Before: before,
+		MaxRows: skip + int64(l.Limit) + 1, SkipRows: skip, PageRows: int64(l.Limit) + 1,
+	})
+	if err != nil {
+		return nil, false, 0, WireError(err)
+	}
+	total, err = s.q.JobCountPage(ctx, dbsqlc.JobCountPageParams{
+		States: orEmpty(l.States), Queues: orEmpty(l.Queues), Types: orEmpty(l.Types), MaxRows: countLimit,
+	})
+	if err != nil {
+		return nil, false, 0, WireError(err)
+	}
+	if more = len(rows) > l.Limit; more {
+		rows = rows[:l.Limit]
+	}
+	for i := range rows {
+		jobs = append(jobs, &rows[i])
+	}
+	return jobs, more, min(total, countLimit), nil
+}
+
+func orEmpty(values []string) []string {
+	if values == nil {
+		return []string{}
+	}
+	return values
+}
+
+func before(id *[16]byte) pgtype.UUID {
+	if id == nil {
+		return pgtype.UUID{}
+	}
+	return pgtype.UUID{Bytes: *id, Valid: true}
+}
+
+// Candidates chooses jobs for a bulk operation, oldest id first. nil fields match all.
+type Candidates struct {
+	States     []ojs.JobState
+	Type       *string
+	TypePrefix bool // Type is a prefix
+	Queue      *string
+	Priority   *int16
+	Before     time.Time              // enqueued (or, if never, created) before; zero: any
+	After      time.Time              // enqueued (or created) after; zero: any
+	Meta       func(meta []byte) bool // compared here: -> on json fails for a row with \u0000 in it
+	Max        int
+}
+
+// Candidates returns up to Max matching ids and whether there are more.
+func (s *Store) Candidates(ctx context.Context, c Candidates) (ids [][16]byte, more bool, err error) {
+	p := dbsqlc.JobListForBulkParams{States: texts(c.States), MaxRows: int64(c.Max) + 1, TypePrefix: c.TypePrefix}
+	if c.Type != nil {
+		p.Type = pgtype.Text{String: *c.Type, Valid: true}
+	}
+	if c.Queue != nil {
+		p.Queue = pgtype.Text{String: *c.Queue, Valid: true}
+	}
+	if c.Priority != nil {
+		p.Priority = pgtype.Int2{Int16: *c.Priority, Valid: true}
+	}
+	p.EnqueuedBefore = pgtype.Timestamptz{Time: c.Before, Valid: !c.Before.IsZero()}
+	p.EnqueuedAfter = pgtype.Timestamptz{Time: c.After, Valid: !c.After.IsZero()}
+	for {
+		rows, err := s.candidatePage(ctx, p)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, r := range rows {
+			if c.Meta != nil && !c.Meta(r.Meta) {
+				continue
+			}
+			if len(ids) == c.Max {
+				return ids, true, nil
+			}
+			ids = append(ids, r.ID)
+		}
+		if int64(len(rows)) < p.MaxRows {
+			return ids, false, nil
+		}
+		p.After = before(&rows[len(rows)-1].ID)
+	}
+}
+
+func (s *Store) candidatePage(ctx context.Context, p dbsqlc.JobListForBulkParams) ([]dbsqlc.JobListForBulkRow, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.JobListForBulk(ctx, p)
+	return rows, WireError(err)
+}

@@ -1,0 +1,443 @@
+package store_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// count reads one number.
+func (b *bundle) count(sql string, args ...any) (n int) {
+	b.t.Helper()
+	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+func (b *bundle) begin(level pgx.TxIsoLevel) pgx.Tx {
+	b.t.Helper()
+	tx, err := b.pool.BeginTx(b.t.Context(), pgx.TxOptions{IsoLevel: level})
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+func (b *bundle) sqlEnqueue(db querier, p push) [16]byte {
+	b.t.Helper()
+	id, err := p.sql(b.t.Context(), db)
+	require.NoError(b.t, err)
+	return id
+}
+
+func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	const stored = "SELECT (SELECT count(*) FROM ojs.jobs) + (SELECT count(*) FROM ojs.events) + (SELECT count(*) FROM ojs.queues)"
+
+	tx := b.begin(pgx.ReadCommitted)
+	b.sqlEnqueue(tx, push{typ: "a", args: "[]", queue: "q"})
+	require.Zero(t, b.count(stored))
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Zero(t, b.count(stored))
+
+	tx = b.begin(pgx.ReadCommitted)
+	id := b.sqlEnqueue(tx, push{typ: "a", args: "[]", queue: "q"})
+	_, err := tx.Exec(t.Context(), "SAVEPOINT s")
+	require.NoError(t, err)
+	_, err = options(`"queue":"r","notify":5`).sql(t.Context(), tx)
+	require.ErrorContains(t, err, "'notify' must be a boolean, got 5.")
+	_, err = tx.Exec(t.Context(), "ROLLBACK TO s")
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Equal(t, 3, b.count(stored), "what was refused left nothing")
+	require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.events WHERE node IS NULL"), "every node wakes its fetchers")
+
+	jobs := b.fetched(1, "q")
+	require.Len(t, jobs, 1)
+	require.Equal(t, id, jobs[0].ID)
+}
+
+func TestSQLEnqueueWakes(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	listener, err := pgx.ConnectConfig(t.Context(), b.pool.Config().ConnConfig)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, listener.Close(context.Background())) }()
+	_, err = listener.Exec(t.Context(), "LISTEN ojs_wake")
+	require.NoError(t, err)
+	woken := func() string { // the first notification since the last call; mark if there was none
+		b.exec("SELECT pg_notify('ojs_wake', 'mark')")
+		n, err := listener.WaitForNotification(t.Context())
+		require.NoError(t, err)
+		first := n.Payload
+		for n.Payload != "mark" {
+			n, err = listener.WaitForNotification(t.Context())
+			require.NoError(t, err)
+		}
+		return first
+	}
+
+	id := b.sqlEnqueue(b.pool, push{typ: "a", args: "[]"})
+	require.Empty(t, woken())
+	b.sqlEnqueue(b.pool, options(`"notify":true`))
+	require.Empty(t, woken())
+	quietID := b.sqlEnqueue(b.pool, options(`"notify":false`))
+	require.Equal(t, "mark", woken())
+	require.Zero(t, b.count("SELECT count(*) FROM ojs.jobs WHERE id = $1 AND extra IS NOT NULL", quietID), "notify is not echoed")
+	b.exec("SELECT ojs.cancel($1)", id)
+	require.Empty(t, woken())
+	b.exec("SELECT ojs.cancel($1)", id)
+	require.Equal(t, "mark", woken(), "nothing happened")
+}
+
+func TestSQLEnqueueRefuses(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	b.exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
+	for message, p := range map[string]push{
+		ojs.ErrQueuePaused("drain").Message:                                            {typ: "a", args: "[]", queue: "drain"},
+		"'unique' is not supported by ojs.enqueue: enqueue unique jobs over HTTP.":     options(`"unique":{"keys":["type"]}`),
+		"'notify' must be a boolean, got \"yes\".":                                     options(`"notify":"yes"`),
+		ojs.ErrTooLarge("envelope", 1_048_576, 0).Message:                              {typ: "a", args: `["` + strings.Repeat("x", 1_048_576) + `"]`},
+		ojs.ErrTooLarge("meta", 65_536, 0).Message:                                     options(`"meta":{"a":"` + strings.Repeat("é", 32_768) + `"}`),
+		"'queue' must be at most 128 bytes long, got a string.":                        {typ: "a", args: "[]", queue: strings.Repeat("x", 129)},
+		"'unique' must be an object, got true.":                                        options(`"unique":true`),
+		"'unique_key' must be 64 lower-case hex digits, got \"x\".":                    options(`"unique_key":"x","unique":{}`),
+		"'x_\n' must be nested at most 32 levels, got an object.":                      options(`"x_\n":` + nested(33)),
+		"retry.max_interval must be at least initial_interval (PT1.5S), got \"PT1S\".": options(`"retry":{"initial_interval_ms":1500,"max_interval":"PT1S"}`),
+	} {
+		_, err := p.sql(t.Context(), b.pool)
+		require.Equal(t, "22023", sqlState(err), "%v", err)
+		require.ErrorContains(t, err, "ERROR: "+message+" (SQLSTATE 22023)")
+	}
+	_, err := b.pool.Exec(t.Context(), "SELECT ojs.cancel($1, $2)", store.NewID(), strings.Repeat("x", 1025))
+	require.ErrorContains(t, err, "reason must be a text of at most 1024 bytes. (SQLSTATE 22023)")
+	require.Zero(t, b.count("SELECT (SELECT count(*) FROM ojs.jobs) + (SELECT count(*) FROM ojs.events)"))
+	b.sqlEnqueue(b.pool, push{typ: "a", args: "[]", queue: "pause"})
+}
+
+// TestSQLEnqueueCreatesQueues: a transaction that stays open must not hold up others that use the same new queue.
+func TestSQLEnqueueCreatesQueues(t *testing.T) {
+	t.Parallel()
+	const rows = "SELECT count(*) FROM ojs.queues WHERE name = 'new' AND status = 'active'"
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			b := quiet(t)
+			tx, other := b.begin(level), b.begin(pgx.ReadCommitted)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			for _, db := range []pgx.Tx{tx, tx, tx, other} {
+				_, err := push{typ: "a", args: "[]", queue: "new"}.sql(ctx, db)
+				require.NoError(t, err)
+			}
+			_, err := b.Enqueue(ctx, newJob("new"))
+			require.NoError(t, err)
+			require.NoError(t, other.Commit(t.Context()))
+			require.NoError(t, tx.Commit(t.Context()))
+			require.Equal(t, 1, b.count(rows))
+			require.Zero(t, b.count("SELECT count(*) FROM ojs.queue_notes"))
+			require.Equal(t, 5, b.count("SELECT count(*) FROM ojs.jobs"))
+		})
+	}
+}
+
+func TestSQLEnqueueMakesIDs(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	rows, err := b.pool.Query(t.Context(), "SELECT ojs.enqueue('a', '[]')::text FROM generate_series(1, 1000)")
+	require.NoError(t, err)
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	last := ""
+	for _, text := range ids {
+		_, ok := ojs.ParseUUIDv7(text)
+		require.True(t, ok, text)
+		require.GreaterOrEqual(t, text[:18], last[:min(18, len(last))], "ids grow with the time")
+		last = text
+	}
+	require.Equal(t, 1000, b.count("SELECT count(*) FROM ojs.jobs"))
+	born := b.count("SELECT count(*) FROM ojs.jobs WHERE ('x' || replace(left(id::text, 13), '-', ''))::bit(48)::bigint = floor(date_part('epoch', created_at) * 1000)")
+	require.Equal(t, 1000, born)
+}
+
+func TestSQLEnqueueClientIDs(t *testing.T) {
+	t.Parallel()
+
+	t.Run("RefusesUsedOnes", func(t *testing.T) {
+		t.Parallel()
+		b := quiet(t)
+		live, done := newJob("q"), newJob("q")
+		jobs := b.enqueued(live, done)
+		_, err := b.Cancel(t.Context(), jobs[1].ID, store.Cancel{By: "x"})
+		require.NoError(t, err)
+		for _, job := range jobs {
+			_, err := b.sqlWithID(b.pool, job.ID)
+			require.Equal(t, "23505", sqlState(err))
+			require.ErrorContains(t, err, ojs.ErrDuplicateID(ojs.FormatID(job.ID)).Message)
+		}
+		require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.jobs"))
+		require.Equal(t, 3, b.count("SELECT count(*) FROM ojs.events"))
+
+		id := store.NewID()
+		tx := b.begin(pgx.ReadCommitted)
+		got, err := b.sqlWithID(tx, id)
+		require.NoError(t, err)
+		require.Equal(t, id, got)
+		_, err = b.sqlWithID(tx, id)
+		require.Equal(t, "23505", sqlState(err), "twice in one transaction")
+	})
+
+	t.Run("OneOfManyWins", func(t *testing.T) {
+		t.Parallel()
+		b := quiet(t)
+		for range 20 {
+			id := store.NewID()
+			won := make(chan bool, 9)
+			var g errgroup.Group
+			for i := range cap(won) {
+				g.Go(func() error {
+					var err error
+					if i%3 == 0 { // over HTTP
+						job := newJob("q")
+						job.ID, job.ClientID = id, true
+						_, err = b.Enqueue(t.Context(), job)
+					} else if _, err = b.sqlWithID(b.pool, id); err != nil && sqlState(err) != "23505" {
+						return err
+					}
+					won <- err == nil
+					return nil
+				})
+			}
+			require.NoError(t, g.Wait())
+			close(won)
+			winners := 0
+			for w := range won {
+				if w {
+					winners++
+				}
+			}
+			require.Equal(t, 1, winners)
+			require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.jobs WHERE id = $1", id))
+			require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.events WHERE job_id = $1", id))
+		}
+	})
+
+	// The row is moved to jobs_done by a transaction that the insert waits for.
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+		t.Run("SeesAJobThatIsBeingMoved/"+string(level), func(t *testing.T) {
+			t.Parallel()
+			b := quiet(t)
+			id := b.enqueued(newJob("q"))[0].ID
+			mover, inserter := b.begin(pgx.ReadCommitted), b.begin(level)
+			var pid int
+			require.NoError(t, inserter.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid)) // takes the snapshot
+			_, err := mover.Exec(t.Context(), "SELECT ojs.cancel($1)", id)
+			require.NoError(t, err)
+			refused := make(chan error, 1)
+			go func() {
+				_, err := b.sqlWithID(inserter, id)
+				refused <- err
+			}()
+			require.Eventually(t, func() bool {
+				return b.count("SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", pid) == 1
+			}, 10*time.Second, 5*time.Millisecond)
+			require.NoError(t, mover.Commit(t.Context()))
+			require.Equal(t, "23505", sqlState(<-refused))
+		})
+	}
+}
+
+func (b *bundle) sqlWithID(db querier, id [16]byte) ([16]byte, error) {
+	return options(`"id":"`+ojs.FormatID(id)+`"`).sql(b.t.Context(), db)
+}
+
+// TestSQLCancelEqualsHTTP cancels jobs of every state both ways.
+func TestSQLCancelEqualsHTTP(t *testing.T) {
+	t.Parallel()
+	const shown = `
+		SELECT ARRAY[(to_jsonb(d) - '{id,created_at,enqueued_at,started_at,finished_at,scheduled_at,next_attempt_at,error,errors}'::text[])::text,
+			num_nulls(d.enqueued_at, d.started_at, d.scheduled_at, d.error, d.errors)::text, (d.finished_at > now() - interval '1 minute')::text,
+			(to_jsonb(e) - '{seq,time,job_id,node,data}'::text[])::text, e.data::text, (e.time = d.finished_at)::text]
+		FROM ojs.jobs_done d JOIN ojs.events e ON e.job_id = d.id AND e.type = 'job.cancelled' WHERE d.id = $1`
+	b := quiet(t)
+	for i, reason := range []string{"", "no longer\n\"needed\" é"} {
+		ids := [2][][16]byte{b.oneOfEachState(), b.oneOfEachState()}
+		for n := range ids[0] {
+			_, err := b.Cancel(t.Context(), ids[0][n], store.Cancel{By: "sql", Reason: reason})
+			require.NoError(t, err)
+			var done bool
+			require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.cancel($1, $2)", ids[1][n], reason).Scan(&done))
+			require.True(t, done)
+			var want, got []string
+			require.NoError(t, b.pool.QueryRow(t.Context(), shown, ids[0][n]).Scan(&want))
+			require.NoError(t, b.pool.QueryRow(t.Context(), shown, ids[1][n]).Scan(&got))
+			require.Equal(t, want, got)
+			require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.cancel($1)", ids[1][n]).Scan(&done))
+			require.False(t, done, "cancelled already")
+		}
+		require.Equal(t, 10*(i+1), b.count("SELECT count(*) FROM ojs.jobs_done"))
+	}
+	require.Zero(t, b.count("SELECT count(*) FROM ojs.jobs"))
+	late, err := b.Complete(t.Context(), store.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
+	require.NoError(t, err)
+	require.Equal(t, "cancelled", late.State, "its worker is told")
+}
+
+func (b *bundle) activeThenCancelled() [16]byte {
+	id := b.enqueued(newJob("late"))[0].ID
+	b.fetched(1, "late")
+	b.exec("SELECT ojs.cancel($1)", id)
+	return id
+}
+
+// oneOfEachState gives jobs that can be cancelled.
+func (b *bundle) oneOfEachState() [][16]byte {
+	b.t.Helper()
+	var ids [][16]byte
+	for _, members := range []string{`"queue":"w"`, `"pending":true`, `"scheduled_at":"2040-01-01T00:00:00Z"`, `"queue":"a"`, `"queue":"r","meta":{"trace_id":"t"},"timeout_ms":5000,"retry":{"jitter":false}`} {
+		ids = append(ids, b.sqlEnqueue(b.pool, options(members)))
+	}
+	b.fetched(1, "a")
+	b.fetched(1, "r")
+	failed, err := b.Fail(b.t.Context(), store.Nack{JobID: ids[4], Attempt: -1, Error: decodeError(b.t, `{"code":"x","message":"y"}`)})
+	require.NoError(b.t, err)
+	require.Equal(b.t, "retryable", failed.State)
+	return ids
+}
+
+func TestSQLCancelIgnoresWhatCannotBeCancelled(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	in := newJob("q")
+	in.MaxAttempts = 1
+	jobs := b.enqueued(in, newJob("q"))
+	b.fetched(2, "q")
+	_, err := b.Fail(t.Context(), store.Nack{JobID: jobs[0].ID, Attempt: -1, Error: decodeError(t, `{"code":"x","message":"y"}`)})
+	require.NoError(t, err)
+	_, err = b.Complete(t.Context(), store.Ack{JobID: jobs[1].ID, Attempt: -1})
+	require.NoError(t, err)
+	events := b.count("SELECT count(*) FROM ojs.events")
+	for _, id := range []any{jobs[0].ID, jobs[1].ID, store.NewID(), nil} {
+		var done bool
+		require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.cancel($1)", id).Scan(&done))
+		require.False(t, done)
+	}
+	require.Equal(t, events, b.count("SELECT count(*) FROM ojs.events"))
+	require.Equal(t, ojs.StateDiscarded, b.state(jobs[0].ID))
+}
+
+func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	id := b.enqueued(newJob("q"))[0].ID
+	tx := b.begin(pgx.ReadCommitted)
+	_, err := tx.Exec(t.Context(), "SELECT ojs.cancel($1)", id)
+	require.NoError(t, err)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, ojs.StateAvailable, b.state(id))
+	require.Equal(t, []string{"job.enqueued>available"}, b.eventTypes(id))
+}
+
+// TestSQLNeedsNoServer: partitions that nobody prepared.
+func TestSQLNeedsNoServer(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	b.exec(`DO $$ DECLARE p regclass; BEGIN
+		FOR p IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'ojs.jobs_done'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`)
+	id := b.sqlEnqueue(b.pool, push{typ: "a", args: "[]"})
+	b.exec("SELECT ojs.cancel($1)", id)
+	require.Equal(t, ojs.StateCancelled, b.state(id))
+
+	last := b.count(`SELECT max(substr(c.relname, 9)::integer) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'ojs.events'::regclass`)
+	b.exec("SELECT setval('ojs.event_seq', $1::bigint * 500000 + 449990)", last)
+	b.exec("SELECT ojs.enqueue('a', '[]') FROM generate_series(1, 20)")
+	b.exec("SELECT setval('ojs.event_seq', ($1::bigint + 1) * 500000)", last)
+	b.sqlEnqueue(b.pool, push{typ: "a", args: "[]"})
+}
+
+func TestSQLJobView(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	ids := append(b.oneOfEachState(), b.activeThenCancelled())
+	in := newJob("d")
+	in.MaxAttempts = 1
+	more := b.enqueued(in, newJob("c"))
+	b.fetched(1, "d")
+	b.fetched(1, "c")
+	_, err := b.Fail(t.Context(), store.Nack{JobID: more[0].ID, Attempt: -1, Error: decodeError(t, `{"code":"x","message":"y"}`)})
+	require.NoError(t, err)
+	_, err = b.Complete(t.Context(), store.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
+	require.NoError(t, err)
+	expired := b.sqlEnqueue(b.pool, options(`"expires_at":"2001-01-01T00:00:00Z"`))
+	_, err = b.PromoteDue(t.Context())
+	require.NoError(t, err)
+	ids = append(ids, more[0].ID, more[1].ID, expired)
+
+	for i, want := range []string{
+		"available 0 enqueued", "pending 0", "scheduled 0 scheduled", "active 1 enqueued started worker", "retryable 1 enqueued started next error errors delay",
+		"cancelled 1 enqueued started cancelled", "discarded 1 enqueued started completed discarded error errors", "completed 1 enqueued started completed result",
+		"discarded 0 enqueued expires discarded error",
+	} {
+		var got string
+		require.NoError(t, b.pool.QueryRow(t.Context(), `
+			SELECT concat_ws(' ', j.state, j.attempt, CASE WHEN j.enqueued_at IS NOT NULL THEN 'enqueued' END, CASE WHEN j.scheduled_at IS NOT NULL THEN 'scheduled' END,
+				CASE WHEN j.expires_at IS NOT NULL THEN 'expires' END, CASE WHEN j.started_at IS NOT NULL THEN 'started' END, CASE WHEN j.completed_at IS NOT NULL THEN 'completed' END,
+				CASE WHEN j.cancelled_at IS NOT NULL THEN 'cancelled' END, CASE WHEN j.discarded_at IS NOT NULL THEN 'discarded' END, CASE WHEN j.next_attempt_at IS NOT NULL THEN 'next' END,
+				CASE WHEN j.worker_id IS NOT NULL THEN 'worker' END, CASE WHEN j.error IS NOT NULL THEN 'error' END, CASE WHEN j.errors IS NOT NULL THEN 'errors' END,
+				CASE WHEN j.retry_delay_ms IS NOT NULL THEN 'delay' END, CASE WHEN j.result IS NOT NULL THEN 'result' END)
+			FROM ojs.job j WHERE j.id = $1`, ids[i]).Scan(&got))
+		require.Equal(t, want, got)
+	}
+	var meta, attributes, errors string
+	require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT meta::text, attributes::text, errors::text FROM ojs.job WHERE id = $1", ids[4]).Scan(&meta, &attributes, &errors))
+	require.Equal(t, `{"trace_id":"t"}`, meta)
+	require.Equal(t, `{"timeout_ms":5000,"retry":{"jitter":false}}`, attributes)
+	var list []map[string]any
+	require.NoError(t, json.Unmarshal([]byte(errors), &list))
+	require.Len(t, list, 1)
+	require.Equal(t, "x", list[0]["code"])
+}
+
+func TestSQLJobViewUsesIndexes(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	tx := b.begin(pgx.ReadCommitted)
+	_, err := tx.Exec(t.Context(), "SET LOCAL enable_seqscan = off") // the tables are empty
+	require.NoError(t, err)
+	for _, where := range []string{"id = '019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f'", "id = ANY('{019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f}')", "id > '019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f'"} {
+		rows, err := tx.Query(t.Context(), "EXPLAIN SELECT * FROM ojs.job WHERE "+where)
+		require.NoError(t, err)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		plan := strings.Join(lines, "\n")
+		require.Contains(t, plan, "jobs_pkey")
+		require.Contains(t, plan, "jobs_done")
+		require.NotContains(t, plan, "Seq Scan", plan)
+	}
+}
+
+// BenchmarkSQLEnqueue stores 1 000 jobs per transaction; an op is one of them.
+func BenchmarkSQLEnqueue(b *testing.B) {
+	for name, call := range map[string]string{
+		"Plain":   `ojs.enqueue('mail.send', '[1,"x"]')`,
+		"Options": `ojs.enqueue('mail.send', '[1,"x"]', 'q', '{"priority":5,"timeout_ms":30000,"meta":{"a":1}}')`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			pool := dbtest.New(b)
+			for n := 0; n < b.N; n += 1000 {
+				_, err := pool.Exec(b.Context(), "DO $do$ BEGIN FOR i IN 1..1000 LOOP PERFORM "+call+"; END LOOP; END $do$")
+				require.NoError(b, err)
+			}
+		})
+	}
+}

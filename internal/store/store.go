@@ -1,0 +1,169 @@
+// Package store owns every state change of a job. Each is one SQL statement over arrays that moves the jobs and writes
+// their events; concurrent callers share statements through package batch. It owns transactions and the knowledge of
+// where ready jobs are (ready.go); it must never answer a caller before commit, and never read the clock of this
+// machine to decide anything about a job.
+package store
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+)
+
+// Config holds what the store decides by. The zero value of a field means its default.
+type Config struct {
+	// DefaultVisibility is the reservation of a job when neither the fetch nor the job asks for another. 30 s.
+	DefaultVisibility time.Duration
+
+	// DefaultTimeout is the execution timeout of a job that has none. 30 min.
+	DefaultTimeout time.Duration
+
+	// MaxErrorHistory is the number of failures kept per job, the newest win. 50, at least 10.
+	MaxErrorHistory int
+
+	// MaxEventDataBytes caps the payload of an event. 24 576.
+	MaxEventDataBytes int
+
+	// StatementTimeout bounds every statement, waiting for a connection included. 15 s.
+	StatementTimeout time.Duration
+
+	// Logger gets a line for each change of a job. slog.Default().
+	Logger *slog.Logger
+
+	// LogSample is the share of lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
+	LogSample float64
+
+	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
+	NoWorkerHeartbeatEvents bool
+}
+
+func (c Config) withDefaults() Config {
+	if c.DefaultVisibility == 0 {
+		c.DefaultVisibility = 30 * time.Second
+	}
+	if c.DefaultTimeout == 0 {
+		c.DefaultTimeout = 30 * time.Minute
+	}
+	if c.MaxErrorHistory == 0 {
+		c.MaxErrorHistory = 50
+	}
+	c.MaxErrorHistory = max(c.MaxErrorHistory, 10)
+	if c.MaxEventDataBytes == 0 {
+		c.MaxEventDataBytes = 24576
+	}
+	if c.LogSample == 0 {
+		c.LogSample = 1
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.StatementTimeout == 0 {
+		c.StatementTimeout = 15 * time.Second
+	}
+	return c
+}
+
+// Store performs state changes. Use New.
+type Store struct {
+	pool   *pgxpool.Pool
+	q      *dbsqlc.Queries
+	config Config
+	node   int32 // marks this process's events, so that it does not announce its own jobs to itself
+
+	enqueue   *batch.Batcher[*envelope.Job, enqueued]
+	complete  *batch.Batcher[Ack, *dbsqlc.Job]
+	fail      *batch.Batcher[nack, *dbsqlc.Job]
+	cancel    *batch.Batcher[cancellation, *dbsqlc.Job]
+	heartbeat *batch.Batcher[Beat, BeatResult]
+	fetchers  fetchers
+
+	ready  ready
+	queues sync.Map // names known to exist
+	hooks  hooks
+}
+
+// hooks are set once, before the store is used, by those who must know of commits.
+type hooks struct {
+	committed func()                    // events were written: the relay should look
+	due       func(in time.Duration)    // a job becomes due then: arm a timer
+	sweep     func(ctx context.Context) // apply what is due, if anything is; before a fetch
+	draining  atomic.Pointer[chan struct{}]
+}
+
+// New returns a store on the pool.
+func New(pool *pgxpool.Pool, config Config) *Store {
+	s := &Store{pool: pool, q: dbsqlc.New(pool), config: config.withDefaults(), node: newNode()}
+	drain := make(chan struct{})
+	s.hooks.draining.Store(&drain)
+	s.ready.init()
+	s.fetchers.byQueues = map[string]*batch.Batcher[claimant, []*dbsqlc.Job]{}
+	s.enqueue = batch.New(batch.Config[*envelope.Job, enqueued]{
+		Flush: s.flushEnqueue, Split: splittable, Retry: retryable,
+		Key: func(j *envelope.Job) ([16]byte, bool) { return j.ID, j.ClientID },
+	})
+	s.complete = batch.New(batch.Config[Ack, *dbsqlc.Job]{
+		Flush: s.flushComplete, Split: splittable, Retry: retryable,
+		Key: func(a Ack) ([16]byte, bool) { return a.JobID, true },
+	})
+	s.fail = batch.New(batch.Config[nack, *dbsqlc.Job]{
+		Flush: s.flushFail, Split: splittable, Retry: retryable,
+		Key: func(n nack) ([16]byte, bool) { return n.JobID, true },
+	})
+	s.cancel = batch.New(batch.Config[cancellation, *dbsqlc.Job]{
+		Flush: s.flushCancel, Split: splittable, Retry: retryable,
+		Key: func(c cancellation) ([16]byte, bool) { return c.id, true },
+	})
+	s.heartbeat = batch.New(batch.Config[Beat, BeatResult]{
+		Flush: s.flushHeartbeat, Split: splittable, Retry: retryable,
+		Key:    func(b Beat) ([16]byte, bool) { return hashKey(b.WorkerID), true },
+		Weight: func(b Beat) int { return 1 + len(b.JobIDs) },
+	})
+	return s
+}
+
+// OnCommit sets what is called after each commit that wrote events. It must not block.
+func (s *Store) OnCommit(f func()) { s.hooks.committed = f }
+
+// OnDue sets what is called when this node has written a due time. It must not block.
+func (s *Store) OnDue(f func(in time.Duration)) { s.hooks.due = f }
+
+// BeforeFetch sets what a fetch calls first, to have due jobs made available.
+func (s *Store) BeforeFetch(f func(ctx context.Context)) { s.hooks.sweep = f }
+
+// Node is the mark of this process in the events it writes.
+func (s *Store) Node() int32 { return s.node }
+
+func newNode() int32 {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return int32(binary.BigEndian.Uint32(b[:]) & 0x7fffffff)
+}
+
+// bounded is the context of a statement.
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.config.StatementTimeout)
+}
+
+// committedEvents tells the relay.
+func (s *Store) committedEvents() {
+	if s.hooks.committed != nil {
+		s.hooks.committed()
+	}
+}
+
+// armed tells the sweeper of a due time, relative to the database's clock at the statement that wrote it.
+func (s *Store) armed(in time.Duration) {
+	if s.hooks.due != nil {
+		s.hooks.due(in)
+	}
+}

@@ -1,0 +1,42 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// Ping asks the database for its time.
+func (s *Store) Ping(ctx context.Context) (time.Time, error) {
+	now, err := s.q.SystemPing(ctx)
+	return now.Time, err
+}
+
+// Prepare makes sure that there are partitions to write to.
+func (s *Store) Prepare(ctx context.Context) error {
+	_, err := s.q.SystemPartitionsEnsure(ctx)
+	return err
+}
+
+// QueueTotals counts queues by status.
+func (s *Store) QueueTotals(ctx context.Context) (dbsqlc.QueueTotalsRow, error) {
+	return s.q.QueueTotals(ctx)
+}
+
+// Reset empties everything, what this node remembers included. For tests only.
+func (s *Store) Reset(ctx context.Context) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if err := s.q.SystemReset(ctx); err != nil {
+		return WireError(err)
+	}
+	s.Forget()
+	return nil
+}
+
+// Forget drops what this node remembers of queues and jobs; what it needs it reads again.
+func (s *Store) Forget() {
+	s.queues.Clear()
+	s.ready.forget()
+}

@@ -1,0 +1,192 @@
+// Package sweep applies what time brings: due timers (promotion, expiry, lost leases, timeouts) and the safety look for
+// fetchers that wait. It decides nothing about a job; the store does, by the database's clock. Any node may sweep at any
+// time, there is no leader.
+package sweep
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+	"github.com/riverqueue/river/rivershared/testsignal"
+	"github.com/riverqueue/river/rivershared/util/testutil"
+
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+const (
+	// busyLook and idleLook are how often a node looks at the earliest due time although its own timers are silent: the
+	// node that armed the timer may be gone.
+	busyLook = 5 * time.Second
+	idleLook = 60 * time.Second
+
+	// costShare keeps looks below a twentieth of the time: under a pinned xmin dead entries pile up at the head of
+	// jobs_due and a look walks them all.
+	costShare = 20
+
+	errorPause = time.Second
+)
+
+// Sweeper sleeps until the earliest due time this node knows of, and applies what is due then.
+type Sweeper struct {
+	baseservice.BaseService
+	startstop.BaseStartStop
+
+	store *store.Store
+	next  atomic.Int64  // local time of the next run in nanoseconds
+	poke  chan struct{} // next became earlier
+	mu    sync.Mutex    // one run at a time
+
+	stirred atomic.Bool // jobs have moved since the last run
+
+	TestSignals sweeperSignals
+}
+
+type sweeperSignals struct {
+	Swept testsignal.TestSignal[struct{}] // a run has ended
+}
+
+// Init prepares the signals for a test.
+func (ts *sweeperSignals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
+
+// NewSweeper returns a sweeper for the store's jobs. It has the store tell it of due times; Stir is for the caller.
+func NewSweeper(archetype *baseservice.Archetype, s *store.Store) *Sweeper {
+	w := baseservice.Init(archetype, &Sweeper{store: s, poke: make(chan struct{}, 1)})
+	w.next.Store(math.MaxInt64)
+	s.OnDue(w.Arm)
+	s.BeforeFetch(w.catchUp)
+	return w
+}
+
+// Arm makes sure that a run happens when the time has passed. Nearly every call finds an earlier one and costs a load.
+func (w *Sweeper) Arm(in time.Duration) {
+	at := time.Now().Add(in).UnixNano()
+	for {
+		next := w.next.Load()
+		if at >= next {
+			return
+		}
+		if w.next.CompareAndSwap(next, at) {
+			break
+		}
+	}
+	select {
+	case w.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Stir says that jobs move, here or on another node, which may have armed a timer and be gone before it fires: the next
+// look is soon. Call it after every commit and for every announcement of another node.
+func (w *Sweeper) Stir() {
+	if !w.stirred.Load() && !w.stirred.Swap(true) {
+		w.Arm(busyLook)
+	}
+}
+
+// Overdue is for how long a run should have happened; 0 if none is due.
+func (w *Sweeper) Overdue() time.Duration {
+	return max(0, time.Since(time.Unix(0, min(w.next.Load(), math.MaxInt64/2))))
+}
+
+// Start runs the loop until stopped.
+func (w *Sweeper) Start(ctx context.Context) error {
+	ctx, shouldStart, started, stopped := w.StartInit(ctx)
+	if !shouldStart {
+		return nil
+	}
+	w.Arm(0) // what became due while nobody was running
+	go func() {
+		started()
+		defer stopped()
+		w.loop(ctx)
+	}()
+	return nil
+}
+
+func (w *Sweeper) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.poke:
+			timer.Reset(time.Until(time.Unix(0, w.next.Load())))
+		case <-timer.C:
+			if time.Now().UnixNano() >= w.next.Load() {
+				w.run(ctx)
+			}
+			timer.Reset(time.Until(time.Unix(0, w.next.Load())))
+		}
+	}
+}
+
+// catchUp is called by a fetch: what this node knows to be due is applied first.
+func (w *Sweeper) catchUp(ctx context.Context) {
+	if time.Now().UnixNano() >= w.next.Load() {
+		w.run(context.WithoutCancel(ctx))
+	}
+}
+
+func (w *Sweeper) run(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Now().UnixNano() < w.next.Load() {
+		return // somebody else just did
+	}
+	// Until the run ends, due times that others arm count from here.
+	w.next.Store(math.MaxInt64)
+	start := time.Now()
+	busy := w.stirred.Swap(false)
+	moved, failed, next, err := w.runOnce(ctx)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		w.Logger.WarnContext(ctx, "sweep of due jobs ended early", slog.Any("error", err))
+		w.Arm(errorPause)
+	default:
+		look := idleLook
+		if busy || moved+failed > 0 {
+			look = busyLook
+		}
+		w.Arm(max(min(next, look), min(costShare*time.Since(start), busyLook)))
+	}
+	if moved+failed > 0 {
+		w.Logger.DebugContext(ctx, "due jobs swept", slog.Int("moved", moved), slog.Int("failed", failed))
+	}
+	w.TestSignals.Swept.Signal(struct{}{})
+}
+
+// runOnce applies everything that is due now and returns the time until the next due job. Nothing due costs one probe
+// of an index, which is what an idle server pays for a look.
+func (w *Sweeper) runOnce(ctx context.Context) (moved, failed int, next time.Duration, err error) {
+	for {
+		in, found, err := w.store.NextDue(ctx)
+		switch {
+		case err != nil:
+			return moved, failed, 0, err
+		case !found:
+			return moved, failed, math.MaxInt64, nil
+		case in > 0:
+			return moved, failed, in, nil
+		}
+		n, err := w.store.PromoteDue(ctx)
+		if err != nil {
+			return moved, failed, 0, err
+		}
+		_, lost, err := w.store.FailOverdue(ctx)
+		moved, failed = moved+n, failed+lost
+		if err != nil {
+			return moved, failed, 0, err
+		}
+		if n+lost == 0 { // another node has them locked
+			return moved, failed, 0, nil
+		}
+	}
+}

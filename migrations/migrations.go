@@ -1,0 +1,167 @@
+// Package migrations holds the schema of ojsd and brings databases to it.
+//
+// The SQL files are plain goose migrations, so that `goose -dir migrations postgres "$DATABASE_URL" up` does the same
+// as `ojsd migrate up`. Everything lives in schema ojs; this package never touches objects of the user's other schemas.
+package migrations
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/pressly/goose/v3"
+	"github.com/pressly/goose/v3/database"
+)
+
+// FS holds the migrations, as files in its root.
+//
+//go:embed *.sql
+var FS embed.FS
+
+const (
+	// lockTimeout is how long a migration may wait for a lock on a table in use. Queries that come after it queue up
+	// behind it meanwhile, so it must be short; the migration is tried again instead.
+	lockTimeout = 2 * time.Second
+	// lockAttempts and the pauses between them (below) make about five minutes.
+	lockAttempts = 30
+	maxPause     = 10 * time.Second
+)
+
+// Up applies all migrations that are missing and returns them. Any number of nodes may call it at once: one works, the
+// others wait for it. Beside a running system it takes table locks only for moments, and retries when it gets none.
+func Up(ctx context.Context, databaseURL string, log *slog.Logger) ([]*goose.MigrationResult, error) {
+	m, err := newMigrator(databaseURL, FS, log)
+	if err != nil {
+		return nil, err
+	}
+	return m.up(ctx)
+}
+
+// Down rolls the newest migration back and returns it. Rolling back the first one drops schema ojs with all jobs.
+func Down(ctx context.Context, databaseURL string, log *slog.Logger) (*goose.MigrationResult, error) {
+	m, err := newMigrator(databaseURL, FS, log)
+	if err != nil {
+		return nil, err
+	}
+	return m.down(ctx)
+}
+
+func (m *migrator) up(ctx context.Context) (results []*goose.MigrationResult, err error) {
+	err = m.withProvider(ctx, func(p *goose.Provider) error {
+		done, err := p.Up(ctx)
+		if partial, ok := errors.AsType[*goose.PartialError](err); ok {
+			done = partial.Applied
+		}
+		results = append(results, done...)
+		return err
+	})
+	if err != nil {
+		return results, fmt.Errorf("migrate up: %w", err)
+	}
+	return results, nil
+}
+
+func (m *migrator) down(ctx context.Context) (result *goose.MigrationResult, err error) {
+	err = m.withProvider(ctx, func(p *goose.Provider) error {
+		var err error
+		result, err = p.Down(ctx)
+		if errors.Is(err, goose.ErrNoNextVersion) {
+			return fmt.Errorf("nothing to roll back: %w", ErrSchemaMissing)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("migrate down: %w", err)
+	}
+	return result, nil
+}
+
+// withProvider calls fn under the migration lock, again and again while it fails only for want of a table lock. Each
+// migration is a transaction of its own, so a failed one leaves nothing behind and the finished ones are kept.
+func (m *migrator) withProvider(ctx context.Context, fn func(*goose.Provider) error) error {
+	return m.withLock(ctx, func() error {
+		db := m.open()
+		defer func() { _ = db.Close() }() // only connections that have nothing to lose
+		table, err := m.versionTable(ctx, db)
+		if err != nil {
+			return err
+		}
+		store, err := database.NewStore(database.DialectPostgres, table)
+		if err != nil {
+			return fmt.Errorf("version table: %w", err)
+		}
+		p, err := goose.NewProvider(goose.DialectCustom, db, m.fsys, goose.WithStore(versionStore{store}),
+			goose.WithDisableGlobalRegistry(true))
+		if err != nil {
+			return fmt.Errorf("read migrations: %w", err)
+		}
+		return m.retryLocked(ctx, func() error { return fn(p) })
+	})
+}
+
+// retryLocked repeats fn while it gives up on a table lock.
+func (m *migrator) retryLocked(ctx context.Context, fn func() error) error {
+	pause := lockTimeout / 4
+	for attempt := 1; ; attempt++ {
+		err := fn()
+		pgErr, ok := errors.AsType[*pgconn.PgError](err)
+		if !ok || pgErr.Code != "55P03" { // lock_not_available
+			return err
+		}
+		if attempt == lockAttempts {
+			return fmt.Errorf("another transaction keeps a lock that the migration needs "+
+				"(look for old ones in pg_stat_activity), given up after %d attempts: %w", attempt, err)
+		}
+		m.log.WarnContext(ctx, "migration waits for a lock held by another transaction",
+			"attempt", attempt, "pause", pause, "error", err)
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// latest is the number of the newest migration in fsys.
+func latest(fsys fs.FS) (int64, error) {
+	all, err := versions(fsys)
+	if err != nil {
+		return 0, err
+	}
+	return all[len(all)-1], nil
+}
+
+// versions lists the numbers of the migrations in fsys, in order: fs.Glob sorts, and the names have leading zeros.
+func versions(fsys fs.FS) ([]int64, error) {
+	names, err := fs.Glob(fsys, "*.sql")
+	if err != nil {
+		return nil, fmt.Errorf("list migrations: %w", err)
+	}
+	if len(names) == 0 {
+		return nil, goose.ErrNoMigrations
+	}
+	var numbers []int64
+	for _, name := range names {
+		number, err := goose.NumericComponent(name)
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", name, err)
+		}
+		numbers = append(numbers, number)
+	}
+	return numbers, nil
+}

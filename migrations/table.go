@@ -1,0 +1,142 @@
+package migrations
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pressly/goose/v3/database"
+)
+
+const (
+	// ownTable is where this package keeps goose's book.
+	ownTable = "ojs.goose_db_version"
+	// cliTable is where the goose command keeps it by default. It may also be the book of the user's own migrations.
+	cliTable = "public.goose_db_version"
+)
+
+// versionTable returns the table that says which migrations are applied, and creates ownTable if neither fits.
+func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error) {
+	version, err := schemaVersion(db.QueryRowContext(ctx, versionQuery).Scan)
+	if err != nil && !errors.Is(err, ErrSchemaMissing) {
+		return "", err
+	}
+	newest, err := latest(m.fsys)
+	if err != nil {
+		return "", err
+	}
+	if version > newest {
+		return "", fmt.Errorf("%w (it is at version %d, this ojsd knows %d)", ErrSchemaNewer, version, newest)
+	}
+	table, err := m.findVersionTable(ctx, db, version)
+	if err != nil || table != "" {
+		return table, err
+	}
+	return ownTable, m.createVersionTable(ctx, db, version)
+}
+
+// findVersionTable returns the table in use, or "". cliTable counts only if it lists exactly the migrations that the
+// schema has; otherwise it is somebody else's.
+func (m *migrator) findVersionTable(ctx context.Context, db *sql.DB, version int64) (string, error) {
+	if exists, err := tableExists(ctx, db, ownTable); err != nil || exists {
+		return ownTable, err
+	}
+	if version == 0 {
+		return "", nil
+	}
+	exists, err := tableExists(ctx, db, cliTable)
+	if err != nil || !exists {
+		return "", err
+	}
+	store, err := database.NewStore(database.DialectPostgres, cliTable)
+	if err != nil {
+		return "", fmt.Errorf("version table: %w", err)
+	}
+	rows, err := store.ListMigrations(ctx, db)
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", cliTable, err)
+	}
+	var listed []int64
+	for _, row := range rows {
+		if row.IsApplied {
+			listed = append(listed, row.Version)
+		}
+	}
+	expected, err := m.applied(version)
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(listed)
+	if !slices.Equal(slices.Compact(listed), expected) {
+		return "", nil
+	}
+	return cliTable, nil
+}
+
+// createVersionTable creates ownTable as if goose had applied all migrations up to version with it.
+func (m *migrator) createVersionTable(ctx context.Context, db *sql.DB, version int64) error {
+	applied, err := m.applied(version)
+	if err != nil {
+		return err
+	}
+	store, err := database.NewStore(database.DialectPostgres, ownTable)
+	if err != nil {
+		return fmt.Errorf("version table: %w", err)
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return fmt.Errorf("create %s: %w", ownTable, err)
+	}
+	defer func() { _ = tx.Rollback() }() // does nothing after the commit
+	if _, err := tx.ExecContext(ctx, "CREATE SCHEMA IF NOT EXISTS ojs"); err != nil {
+		return fmt.Errorf("create schema ojs: %w", err)
+	}
+	if err := store.CreateVersionTable(ctx, tx); err != nil {
+		return fmt.Errorf("create %s: %w", ownTable, err)
+	}
+	for _, number := range applied {
+		if err := store.Insert(ctx, tx, database.InsertRequest{Version: number}); err != nil {
+			return fmt.Errorf("create %s: %w", ownTable, err)
+		}
+	}
+	if err := tx.Commit(); err != nil {
+		return fmt.Errorf("create %s: %w", ownTable, err)
+	}
+	return nil
+}
+
+// applied lists what goose's book contains when the schema is at version, goose's own 0 included.
+func (m *migrator) applied(version int64) ([]int64, error) {
+	all, err := versions(m.fsys)
+	if err != nil {
+		return nil, err
+	}
+	numbers := []int64{0}
+	for _, number := range all {
+		if number <= version {
+			numbers = append(numbers, number)
+		}
+	}
+	return numbers, nil
+}
+
+// versionStore lets the first migration be rolled back: it drops schema ojs, ownTable included, before goose deletes
+// its row there.
+type versionStore struct{ database.Store }
+
+func (s versionStore) Delete(ctx context.Context, db database.DBTxConn, version int64) error {
+	if exists, err := tableExists(ctx, db, s.Tablename()); err != nil || !exists {
+		return err
+	}
+	return s.Store.Delete(ctx, db, version)
+}
+
+func tableExists(ctx context.Context, db database.DBTxConn, table string) (bool, error) {
+	var exists bool
+	if err := db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil {
+		return false, fmt.Errorf("look for table %s: %w", table, err)
+	}
+	return exists, nil
+}

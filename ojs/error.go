@@ -1,0 +1,54 @@
+package ojs
+
+import "strings"
+
+// Error is a refusal that a client sees (contract 10 §2.1). Everything else that goes wrong is logged and shown as
+// [ErrInternal].
+type Error struct {
+	Code      string         `json:"code"` // lower_snake_case, from the catalogue
+	Type      string         `json:"type"` // finer class; equals Code unless the catalogue says otherwise
+	Message   string         `json:"message"`
+	Status    int            `json:"-"` // HTTP status
+	Retryable bool           `json:"retryable"`
+	Hint      string         `json:"hint"`
+	DocsURL   string         `json:"docs_url"`
+	Details   map[string]any `json:"details,omitempty"`
+	RequestID string         `json:"request_id,omitempty"` // set by the transport; absent in items of a bulk answer
+}
+
+// Error gives "code: message".
+func (e *Error) Error() string { return e.Code + ": " + e.Message }
+
+// Is makes errors.Is compare code and type, so that a sentinel need not repeat the message.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && e.Code == t.Code && (t.Type == "" || e.Type == t.Type)
+}
+
+// With adds one member to Details and returns e.
+func (e *Error) With(key string, value any) *Error {
+	if e.Details == nil {
+		e.Details = make(map[string]any, 1)
+	}
+	e.Details[key] = value
+	return e
+}
+
+// NewError makes an error of a kind. details may be nil.
+func NewError(kind ErrorKind, message string, details map[string]any) *Error {
+	c, ok := catalogue[kind]
+	if !ok {
+		panic("ojs: error kind is not in the catalogue: " + string(kind))
+	}
+	code, doc := c.code, c.doc
+	if code == "" {
+		code = string(kind)
+	}
+	if doc == "" {
+		doc = strings.ToUpper(string(kind))
+	}
+	return &Error{
+		Code: code, Type: string(kind), Message: message, Status: c.status, Retryable: c.retryable,
+		Hint: c.hint, DocsURL: "https://openjobspec.org/errors/" + doc, Details: details,
+	}
+}

@@ -1,0 +1,133 @@
+package ojs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Rows of contract 10 §2.2: code, status, retryable, canonical name.
+func TestCatalogue(t *testing.T) {
+	t.Parallel()
+	type row struct {
+		code      string
+		status    int
+		retryable bool
+		doc       string
+	}
+	want := map[ErrorKind]row{
+		KindInvalidPayload: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidJobType: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
+		KindInvalidQueue: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidArgs: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
+		KindInvalidMetadata: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidCron: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
+		KindQueueNameTooLong: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindJobTypeTooLong: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
+		KindInvalidRequest: {"invalid_request", 400, false, "INVALID_PAYLOAD"}, KindMethodNotAllowed: {"invalid_request", 405, false, "METHOD_NOT_ALLOWED"},
+		KindValidation: {"validation_error", 422, false, "INVALID_RETRY_POLICY"}, KindSchemaValidation: {"schema_validation", 422, false, "SCHEMA_VALIDATION_FAILED"},
+		KindUnsupported: {"unsupported", 422, false, "UNSUPPORTED_FEATURE"}, KindCompression: {"unsupported_compression", 415, false, "UNSUPPORTED_COMPRESSION"},
+		KindUnauthenticated: {"unauthenticated", 401, false, "UNAUTHENTICATED"}, KindPermissionDenied: {"permission_denied", 403, false, "PERMISSION_DENIED"},
+		KindNotFound: {"not_found", 404, false, "NOT_FOUND"}, KindInvalidStateTransition: {"conflict", 409, false, "INVALID_STATE_TRANSITION"},
+		KindNotOwner: {"conflict", 409, false, "INVALID_STATE_TRANSITION"}, KindStaleAttempt: {"conflict", 409, false, "INVALID_STATE_TRANSITION"},
+		KindIdempotencyConflict: {"conflict", 409, false, "IDEMPOTENCY_KEY_CONFLICT"}, KindDuplicateJob: {"duplicate", 409, false, "DUPLICATE_JOB"},
+		KindPayloadTooLarge: {"payload_too_large", 413, false, "PAYLOAD_TOO_LARGE"}, KindMetadataTooLarge: {"metadata_too_large", 413, false, "METADATA_TOO_LARGE"},
+		KindBatchSize: {"batch_size_exceeded", 413, false, "PAYLOAD_TOO_LARGE"}, KindQueuePaused: {"queue_paused", 422, true, "QUEUE_PAUSED"},
+		KindQueueFull: {"QUEUE_FULL", 429, true, "QUEUE_FULL"}, KindRateLimited: {"rate_limited", 429, true, "RATE_LIMITED"},
+		KindInternal: {"internal_error", 500, true, "BACKEND_ERROR"}, KindUnavailable: {"backend_error", 503, true, "BACKEND_UNAVAILABLE"},
+		KindTimeout: {"backend_error", 504, true, "BACKEND_TIMEOUT"}, KindJobTypeNotAllowed: {"x_job_type_not_allowed", 422, false, "X_JOB_TYPE_NOT_ALLOWED"},
+		KindWaitTimeout: {"x_wait_timeout", 408, true, "X_WAIT_TIMEOUT"}, KindResultPruned: {"x_result_pruned", 410, false, "X_RESULT_PRUNED"},
+		KindCursorExpired: {"x_cursor_expired", 410, false, "X_CURSOR_EXPIRED"},
+	}
+	require.Len(t, catalogue, len(want))
+	for kind, w := range want {
+		e := NewError(kind, "m", nil)
+		require.Equal(t, w, row{e.Code, e.Status, e.Retryable, strings.TrimPrefix(e.DocsURL, "https://openjobspec.org/errors/")}, kind)
+		require.Equal(t, string(kind), e.Type)
+		require.NotEmpty(t, e.Hint, kind)
+	}
+	require.Panics(t, func() { _ = NewError("no_such_kind", "m", nil) })
+}
+
+func TestErrorJSON(t *testing.T) {
+	t.Parallel()
+	e := ErrNotFound("job", "019a")
+	e.RequestID = "req_1"
+	b, err := json.Marshal(map[string]any{"error": e})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"error":{"code":"not_found","type":"not_found","message":"job 019a does not exist; check the id.","retryable":false,
+		"hint":"Check the id; finished jobs disappear after the retention period.","docs_url":"https://openjobspec.org/errors/NOT_FOUND",
+		"details":{"resource_type":"job","resource_id":"019a"},"request_id":"req_1"}}`, string(b))
+
+	b, err = json.Marshal(ErrInternal())
+	require.NoError(t, err)
+	require.NotContains(t, string(b), "details")
+	require.NotContains(t, string(b), "request_id")
+	require.NotContains(t, string(b), "Status")
+}
+
+func TestConstructorsNameFieldAndDetails(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err    *Error
+		kind   ErrorKind
+		text   string
+		detail string
+		value  any
+	}{
+		"Payload":     {ErrInvalidPayload("priority", "an integer", 5, "'priority' must be …"), KindInvalidPayload, "priority", "field", "priority"},
+		"Field":       {ErrInvalidField(KindInvalidQueue, "queue", "a name", nil, "'queue' …"), KindInvalidQueue, "queue", "expected", "a name"},
+		"Request":     {ErrInvalidRequest("limit", "an integer", "x", "limit must be …"), KindInvalidRequest, "limit", "parameter", "limit"},
+		"Method":      {ErrMethodNotAllowed("PUT", "/x", []string{"GET", "HEAD"}), KindMethodNotAllowed, "GET, HEAD", "method", "PUT"},
+		"Validation":  {ErrValidation("retry.jitter", 1, "retry.jitter …"), KindValidation, "jitter", "field", "retry.jitter"},
+		"Version":     {ErrVersion("specversion", "2.0"), KindUnsupported, "specversion", "requested", "2.0"},
+		"Compression": {ErrCompression("br"), KindCompression, "br", "received", "br"},
+		"Auth":        {ErrUnauthenticated(), KindUnauthenticated, "Authorization", "", nil},
+		"Permission":  {ErrPermissionDenied("ojs:admin:read"), KindPermissionDenied, "ojs:admin:read", "scope", "ojs:admin:read"},
+		"TooLarge":    {ErrTooLarge("envelope", 10, 11), KindPayloadTooLarge, "envelope", "actual_bytes", 11},
+		"MetaLarge":   {ErrTooLarge("meta", 10, 0), KindMetadataTooLarge, "meta", "max_bytes", 10},
+		"BatchSize":   {ErrBatchSize(10, 11), KindBatchSize, "10", "max_batch_size", 10},
+		"Conflict":    {ErrConflict("j", StateCompleted, StateActive), KindInvalidStateTransition, "completed", "expected_state", StateActive},
+		"Conflicts":   {ErrConflict("j", StateCompleted, StateActive, StatePending), KindInvalidStateTransition, "active or pending", "expected_state", []JobState{StateActive, StatePending}},
+		"NotOwner":    {ErrNotOwner("j", "w1", "w2"), KindNotOwner, "worker_id", "owner_worker_id", "w2"},
+		"Stale":       {ErrStaleAttempt("j", 1, 2), KindStaleAttempt, "attempt", "current_attempt", int64(2)},
+		"Idempotency": {ErrIdempotencyConflict("k"), KindIdempotencyConflict, "idempotency_key", "idempotency_key", "k"},
+		"DuplicateID": {ErrDuplicateID("j"), KindDuplicateJob, "id", "existing_job_id", "j"},
+		"Duplicate":   {ErrDuplicate("j", StateActive, "25ff"), KindDuplicateJob, "exists", "unique_key", "25ff"},
+		"Paused":      {ErrQueuePaused("q"), KindQueuePaused, "queue", "queue", "q"},
+		"Full":        {ErrQueueFull("q", 5, 1), KindQueueFull, "queue", "retry_after_seconds", 1},
+		"RateLimited": {ErrRateLimited(5, 60, 2), KindRateLimited, "5", "window_seconds", 60},
+		"Unavailable": {ErrUnavailable(), KindUnavailable, "again", "", nil},
+		"Timeout":     {ErrTimeout(), KindTimeout, "again", "", nil},
+		"Internal":    {ErrInternal(), KindInternal, "request id", "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, string(c.kind), c.err.Type)
+			require.Contains(t, c.err.Message, c.text)
+			if c.detail != "" {
+				require.Equal(t, c.value, c.err.Details[c.detail])
+			}
+		})
+	}
+	require.NotContains(t, ErrTooLarge("meta", 10, 0).Details, "actual_bytes")
+	require.NotContains(t, ErrInvalidPayload("a", "b", nil, "c").Details, "received")
+}
+
+func TestErrorIs(t *testing.T) {
+	t.Parallel()
+	err := fmt.Errorf("push: %w", ErrDuplicateID("x"))
+	require.ErrorIs(t, err, &Error{Code: "duplicate"})
+	require.NotErrorIs(t, err, &Error{Code: "conflict"})
+	require.NotErrorIs(t, ErrNotOwner("j", "a", "b"), &Error{Code: "conflict", Type: "stale_attempt"})
+	var e *Error
+	require.True(t, errors.As(err, &e))
+	require.EqualError(t, e, "duplicate: A job with id x already exists.")
+}
+
+func TestErrIndexed(t *testing.T) {
+	t.Parallel()
+	e := ErrIndexed(ErrInternal(), 2)
+	require.Contains(t, e.Message, "job at index 2: ")
+	require.Equal(t, 2, e.Details["index"])
+}

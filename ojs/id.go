@@ -1,0 +1,63 @@
+package ojs
+
+import (
+	"encoding/hex"
+	"strings"
+)
+
+// ParseID reads a job or workflow id: a lower-case UUIDv7. A leading job_ or wf_ is ignored, as everywhere outside the
+// `id` of a new job (contract 10 §1.5). What is no such id belongs to no job.
+func ParseID(s string) (id [16]byte, ok bool) {
+	if rest, cut := strings.CutPrefix(s, "job_"); cut {
+		s = rest
+	} else {
+		s = strings.TrimPrefix(s, "wf_")
+	}
+	return ParseUUIDv7(s)
+}
+
+// ParseUUIDv7 reads exactly ^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$.
+func ParseUUIDv7[T string | []byte](s T) (id [16]byte, ok bool) {
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return id, false
+	}
+	n := 0
+	for i := 0; i < len(s); i++ {
+		if i == 8 || i == 13 || i == 18 || i == 23 {
+			continue
+		}
+		d, ok := hexDigit(s[i])
+		if !ok {
+			return [16]byte{}, false
+		}
+		id[n/2] = id[n/2]<<4 | d
+		n++
+	}
+	if id[6]>>4 != 7 || id[8]>>6 != 2 {
+		return [16]byte{}, false
+	}
+	return id, true
+}
+
+func hexDigit(c byte) (byte, bool) {
+	switch {
+	case c >= '0' && c <= '9':
+		return c - '0', true
+	case c >= 'a' && c <= 'f':
+		return c - 'a' + 10, true
+	default:
+		return 0, false
+	}
+}
+
+// FormatID gives the text of an id.
+func FormatID(id [16]byte) string {
+	var b [36]byte
+	hex.Encode(b[0:8], id[0:4])
+	hex.Encode(b[9:13], id[4:6])
+	hex.Encode(b[14:18], id[6:8])
+	hex.Encode(b[19:23], id[8:10])
+	hex.Encode(b[24:36], id[10:16])
+	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
+	return string(b[:])
+}

@@ -1,0 +1,41 @@
+-- name: DoctorCounts :many
+-- What the kept counts say against what the tables hold, both in the caller's snapshot. Rows that differ only.
+WITH kept AS (
+    SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
+        SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
+        UNION ALL
+        SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+        WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND v.state IS NOT NULL
+        UNION ALL
+        SELECT e.queue, v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+            CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+        WHERE g.passed AND v.state IS NOT NULL AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+    ) c GROUP BY c.queue, c.state
+), held AS (
+    SELECT t.queue, t.state, count(*) AS n FROM (
+        SELECT j.queue, j.state FROM ojs.jobs j UNION ALL SELECT d.queue, d.state FROM ojs.jobs_done d
+    ) t GROUP BY t.queue, t.state
+)
+SELECT COALESCE(k.queue, h.queue)::text AS queue, COALESCE(k.state, h.state)::text AS state,
+    COALESCE(k.n, 0)::bigint AS kept, COALESCE(h.n, 0)::bigint AS held
+FROM kept k FULL JOIN held h ON h.queue = k.queue AND h.state = k.state
+WHERE COALESCE(k.n, 0) <> COALESCE(h.n, 0)
+ORDER BY 1, 2;
+
+-- name: DoctorRelay :one
+SELECT r.watermark, (SELECT count(*) FROM ojs.events e WHERE e.seq > r.watermark) AS unpublished,
+    (SELECT count(*) FROM ojs.event_gaps) AS gaps,
+    COALESCE((SELECT date_part('epoch', clock_timestamp() - min(e.time)) FROM ojs.events e WHERE e.seq > r.watermark), 0)::double precision AS lag_seconds,
+    COALESCE((SELECT date_part('epoch', clock_timestamp() - e.time) FROM ojs.events e WHERE e.seq > r.pruned ORDER BY e.seq LIMIT 1), 0)::double precision AS kept_seconds
+FROM ojs.event_relay r;
+
+-- name: DoctorXmin :many
+SELECT h.holder::text AS holder, h.seconds::double precision AS seconds FROM ojs.xmin_holders() h ORDER BY 2 DESC LIMIT 10;
+
+-- name: DoctorTables :many
+SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_sizes() t ORDER BY 1;
+
+-- name: DoctorRows :one
+SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
+    (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
+    (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL)) AS unordered;

@@ -1,0 +1,482 @@
+-- Every state change is one statement over arrays: it moves the jobs and writes their events. State and owner are
+-- guarded in the WHERE clause; a job that is missing from the result was refused, and one look tells why.
+
+-- name: JobInsert :many
+-- Contract 10 §4.2 T1–T3. Times come from one clock reading, so that a batch is due together. The echo of relative
+-- times is spliced into extra here, because only the database knows what they resolve to.
+WITH t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), item AS (
+    SELECT unnest(@ids::uuid[]) AS id,
+        unnest(@types::text[]) AS type,
+        unnest(@queues::text[]) AS queue,
+        unnest(@priorities::smallint[]) AS priority,
+        unnest(@max_attempts::bigint[]) AS max_attempts,
+        unnest(@pending::boolean[]) AS pending,
+        unnest(@scheduled_at::timestamptz[]) AS scheduled_at,
+        unnest(@scheduled_in_us::bigint[]) AS scheduled_in_us,
+        unnest(@expires_at::timestamptz[]) AS expires_at,
+        unnest(@expires_in_us::bigint[]) AS expires_in_us,
+        unnest(@timeout_ms::bigint[]) AS timeout_ms,
+        unnest(@visibility_ms::bigint[]) AS visibility_ms,
+        unnest(@grace_ms::bigint[]) AS grace_ms,
+        unnest(@trace_ids::text[]) AS trace_id,
+        unnest(@retry::json[]) AS retry,
+        unnest(@args::json[]) AS args,
+        unnest(@meta::json[]) AS meta,
+        unnest(@extra::json[]) AS extra
+), timed AS (
+    SELECT i.*, t.now,
+        CASE WHEN i.scheduled_in_us >= 0 THEN t.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
+        CASE WHEN i.expires_in_us >= 0 THEN t.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at
+    FROM item i CROSS JOIN t
+), placed AS (
+    SELECT d.*, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
+    FROM timed d
+), ins AS (
+    INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
+        scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra)
+    SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
+        CASE WHEN p.state = 'available' THEN nextval('ojs.ready_seq') END,
+        LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at),
+        p.now, CASE WHEN p.state = 'available' THEN p.now END,
+        p.run_at, p.dead_at, NULLIF(p.timeout_ms, 0), NULLIF(p.visibility_ms, 0), NULLIF(p.grace_ms, 0), NULLIF(p.trace_id, ''),
+        p.retry, p.args, p.meta,
+        CASE WHEN p.scheduled_in_us < 0 AND p.expires_in_us < 0 THEN p.extra
+            ELSE ('{' || concat_ws(',', NULLIF(substr(p.extra::text, 2, length(p.extra::text) - 2), ''),
+                CASE WHEN p.scheduled_in_us >= 0 THEN '"scheduled_at":"' || ojs.time_text(p.run_at) || '"' END,
+                CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END
+    FROM placed p
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
+        CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
+    SELECT CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
+        @source::text, i.created_at, i.id, i.type, i.queue, i.trace_id, i.state, i.state = 'pending', i.priority, i.ready_seq, @node::integer,
+        CASE WHEN i.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(i.scheduled_at) || '"}')::json END
+    FROM ins i
+)
+SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra FROM ins;
+
+-- name: JobListDoneIDs :many
+-- After an insert with client-chosen ids, in a statement of its own: only a new snapshot sees a job that an ack moved
+-- away while the insert waited for its key.
+SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
+
+-- name: JobFetch :many
+-- Contract 10 §7, T6. probe holds the places to look, in dispatch order, each with the lowest ready_seq this node may
+-- still find there; the nested loop keeps that order, the outer LIMIT stops it. A CTE, never WHERE id IN (… LIMIT): the
+-- planner may run such a subquery again and claim more than asked.
+WITH probe AS (
+    SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
+), found AS (
+    SELECT c.id, c.ready_seq FROM probe p CROSS JOIN LATERAL (
+        SELECT j.id, j.ready_seq FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
+            AND (j.expires_at IS NULL OR j.expires_at > now())
+            AND (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
+        ORDER BY j.ready_seq
+        LIMIT @want::integer
+        FOR UPDATE SKIP LOCKED
+    ) c
+    LIMIT @want::integer
+), picked AS MATERIALIZED (
+    SELECT f.id, f.ready_seq, row_number() OVER () AS slot FROM found f
+), slot AS (
+    SELECT unnest(@workers::text[]) AS worker_id, unnest(@sources::text[]) AS source, unnest(@leases_ms::bigint[]) AS lease_ms,
+        generate_subscripts(@workers::text[], 1) AS slot
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), claimed AS (
+    UPDATE ojs.jobs j
+    SET state = 'active', attempt = j.attempt + 1, started_at = t.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
+        lease_ms = COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
+        lease_until = t.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint) * interval '1 millisecond',
+        due_at = t.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
+            COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond'
+    FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN t
+    WHERE j.id = p.id
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, p.ready_seq, j.due_at, j.created_at,
+        j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms,
+        j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed,
+        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, s.source, p.slot
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
+    SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
+        (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
+    FROM claimed c
+)
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
+    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
+    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+FROM claimed ORDER BY slot;
+
+-- name: JobFetchSurvey :many
+-- The lowest ready_seq per priority of each queue, by skipping from priority to priority. It has no lower bound, so it
+-- finds what a cursor has passed (a transaction that committed late).
+WITH RECURSIVE level AS (
+    (SELECT q.queue, f.priority, f.ready_seq
+     FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
+        SELECT j.priority, j.ready_seq FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = q.queue
+        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) f)
+    UNION ALL
+    SELECT l.queue, n.priority, n.ready_seq
+    FROM level l CROSS JOIN LATERAL (
+        SELECT j.priority, j.ready_seq FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.priority < l.priority
+        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+)
+SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l;
+
+-- name: JobComplete :many
+-- Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten.
+WITH item AS (
+    SELECT unnest(@ids::uuid[]) AS id,
+        unnest(@workers::text[]) AS worker_id,
+        unnest(@attempts::integer[]) AS attempt,
+        unnest(@results::json[]) AS result,
+        unnest(@event_data::json[]) AS event_data,
+        unnest(@sources::text[]) AS source
+), gone AS (
+    DELETE FROM ojs.jobs j USING item i
+    WHERE j.id = i.id AND j.state = 'active'
+        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
+        AND (i.attempt < 0 OR j.attempt = i.attempt)
+    RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
+        clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
+        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors
+), done AS (
+    INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
+        scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
+        retry, args, meta, extra, errors, result)
+    SELECT g.id, g.type, g.queue, 'completed', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
+        g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, 'active',
+        g.retry, g.args, g.meta, g.extra, g.errors, i.result
+    FROM gone g JOIN item i ON i.id = g.id
+    RETURNING *
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
+    SELECT 'job.completed', CASE WHEN i.source = '' THEN ojs.worker_source(g.worker_id) ELSE i.source END, g.finished_at, g.id, g.type, g.queue, g.attempt,
+        g.worker_id, g.trace_id, 'active', 'completed', @node::integer,
+        (date_part('epoch', g.finished_at - g.started_at) * 1000)::bigint, i.event_data
+    FROM gone g JOIN item i ON i.id = g.id
+)
+SELECT * FROM done;
+
+-- name: JobListForFail :many
+-- What the decision about a failure needs (contract 20 §2.7): all of it is fixed at enqueue but attempt, which JobFail guards.
+SELECT id, state, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, extra,
+    clock_timestamp()::timestamptz AS now
+FROM ojs.jobs WHERE id = ANY(@ids::uuid[]);
+
+-- name: JobListOverdue :many
+-- Active jobs whose lease or execution time is over. Not locked: JobFail looks at due_at again.
+SELECT id, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, extra,
+    now()::timestamptz AS now
+FROM ojs.jobs
+WHERE due_at IS NOT NULL AND due_at <= now() AND state = 'active'
+ORDER BY due_at
+LIMIT @max_rows;
+
+-- name: JobFail :many
+-- T8, T9, T10. Go has decided the outcome from what cannot change while attempt stays the same. Locked first, so that
+-- the clock is read under the lock and times never decrease along a job.
+WITH item AS (
+    SELECT unnest(@ids::uuid[]) AS id,
+        unnest(@workers::text[]) AS worker_id,
+        unnest(@attempts::integer[]) AS attempt,
+        unnest(@due_only::boolean[]) AS due_only,
+        unnest(@outcomes::text[]) AS outcome,
+        unnest(@releases::boolean[]) AS release,
+        unnest(@delays_ms::bigint[]) AS delay_ms,
+        unnest(@errors::text[]) AS error,
+        unnest(@event_errors::text[]) AS event_error,
+        unnest(@reasons::text[]) AS reason,
+        unnest(@sources::text[]) AS source
+), locked AS MATERIALIZED (
+    SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.delay_ms, i.error, i.event_error, i.reason, i.source
+    FROM item i JOIN ojs.jobs j ON j.id = i.id
+    WHERE j.state = 'active' AND j.attempt = i.attempt
+        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
+        AND (NOT i.due_only OR j.due_at <= clock_timestamp())
+    ORDER BY j.id
+    FOR UPDATE OF j
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM locked LIMIT 1
+), failed AS (
+    UPDATE ojs.jobs j
+    SET state = l.outcome,
+        attempt = CASE WHEN l.release THEN j.attempt - 1 ELSE j.attempt END,
+        previous_state = CASE WHEN l.outcome = 'discarded' THEN 'active' END,
+        failed = (l.outcome = 'discarded'),
+        finished_at = CASE WHEN l.outcome = 'discarded' THEN t.now END,
+        started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
+        enqueued_at = CASE WHEN l.outcome = 'available' THEN t.now ELSE j.enqueued_at END,
+        ready_seq = CASE WHEN l.outcome = 'available' THEN nextval('ojs.ready_seq') END,
+        next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN t.now + l.delay_ms * interval '1 millisecond' END,
+        retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
+        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at)
+            WHEN 'available' THEN j.expires_at END,
+        lease_until = NULL, lease_ms = NULL,
+        worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
+        error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, t.now) END,
+        errors = CASE WHEN l.release THEN j.errors
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), @max_errors::integer) END
+    FROM locked l CROSS JOIN t
+    WHERE j.id = l.id
+    RETURNING j.*, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
+        CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
+        (date_part('epoch', t.now - l.was_started_at) * 1000)::bigint AS ran_ms
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
+        priority, ready_seq, node, duration_ms, data)
+    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
+        e.priority, e.ready_seq, @node::integer, e.ran_ms, e.data::json
+    FROM (
+        SELECT 1 AS step, 'job.failed' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
+            NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
+            '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
+                || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
+        FROM failed f WHERE NOT f.release
+        UNION ALL
+        SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded' ELSE 'job.state_changed' END,
+            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available',
+            f.priority, f.ready_seq, NULL,
+            CASE f.state
+                WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
+                    || '","error":' || f.event_error || ',"next_attempt":' || f.attempt + 1 || '}'
+                WHEN 'discarded' THEN '{"last_error":' || f.event_error || ',"error":' || f.event_error || '}'
+                ELSE '{"reason":"' || f.reason || '"}' END
+        FROM failed f
+    ) e
+    ORDER BY e.id, e.step
+)
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
+    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
+    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+FROM failed;
+
+-- name: JobCancel :many
+-- T12: moves the row like an ack. worker_id and previous_state stay with it, to answer the holder's late ack.
+WITH item AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@event_data::json[]) AS event_data
+), gone AS (
+    DELETE FROM ojs.jobs j USING item i
+    WHERE j.id = i.id AND j.state = ANY(@states::text[])
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
+        clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
+        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors
+), done AS (
+    INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
+        scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
+        retry, args, meta, extra, error, errors)
+    SELECT g.id, g.type, g.queue, 'cancelled', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
+        g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, g.state,
+        g.retry, g.args, g.meta, g.extra, g.error, g.errors
+    FROM gone g
+    RETURNING *
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
+    SELECT 'job.cancelled', @source::text, g.finished_at, g.id, g.type, g.queue, g.attempt, g.worker_id, g.trace_id, g.state, 'cancelled', @node::integer, i.event_data
+    FROM gone g JOIN item i ON i.id = g.id
+)
+SELECT * FROM done;
+
+-- name: JobActivate :many
+-- T5.
+WITH locked AS MATERIALIZED (
+    SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
+), moved AS (
+    UPDATE ojs.jobs j
+    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'), due_at = j.expires_at
+    FROM locked l WHERE j.id = l.id
+    RETURNING j.*
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
+    SELECT 'job.enqueued', 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
+    FROM moved m
+)
+SELECT * FROM moved;
+
+-- name: JobRetry :many
+-- T14 for discarded jobs, T15 for those in backoff.
+WITH locked AS MATERIALIZED (
+    SELECT j.id, j.state AS was FROM ojs.jobs j
+    WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[]) AND j.state IN ('discarded', 'retryable')
+    ORDER BY j.id FOR UPDATE
+), moved AS (
+    UPDATE ojs.jobs j
+    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'), next_attempt_at = NULL,
+        due_at = CASE WHEN l.was = 'retryable' THEN j.expires_at END,
+        expires_at = CASE WHEN l.was = 'retryable' THEN j.expires_at END,
+        attempt = CASE WHEN l.was = 'retryable' THEN j.attempt ELSE 0 END,
+        error = CASE WHEN l.was = 'retryable' THEN j.error END,
+        errors = CASE WHEN l.was = 'retryable' THEN j.errors END,
+        started_at = CASE WHEN l.was = 'retryable' THEN j.started_at END,
+        retry_delay_ms = CASE WHEN l.was = 'retryable' THEN j.retry_delay_ms END,
+        finished_at = NULL, previous_state = NULL, failed = false, worker_id = NULL
+    FROM locked l WHERE j.id = l.id
+    RETURNING j.*, l.was
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT CASE m.was WHEN 'discarded' THEN 'job.enqueued' ELSE 'job.state_changed' END, 'api', m.enqueued_at, m.id, m.type, m.queue,
+        m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable', m.priority, m.ready_seq, @node::integer,
+        CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}'::json END
+    FROM moved m
+)
+SELECT id, queue, priority, ready_seq, was AS previous_state FROM moved;
+
+-- name: JobDelete :many
+-- Removes terminal jobs for good; the gap row takes them out of the counts.
+WITH gone AS (
+    DELETE FROM ojs.jobs j
+    WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY(@states::text[])
+    RETURNING j.id, j.type, j.queue, j.state, j.trace_id, clock_timestamp() AS now
+), gone_done AS (
+    DELETE FROM ojs.jobs_done d
+    WHERE d.id = ANY(@ids::uuid[]) AND d.state = ANY(@states::text[])
+    RETURNING d.id, d.type, d.queue, d.state, d.trace_id, clock_timestamp() AS now
+), both_gone AS (
+    SELECT * FROM gone UNION ALL SELECT * FROM gone_done
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
+    SELECT 'job.state_changed', 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, @node::integer, '{"reason":"deleted"}'::json
+    FROM both_gone b
+)
+SELECT b.id::uuid AS id FROM both_gone b;
+
+-- name: JobHeartbeat :many
+-- Contract 10 §10: extends what is active and owned (or ownerless), by the given time or the one chosen at fetch.
+WITH item AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source
+), locked AS MATERIALIZED (
+    SELECT j.id, i.worker_id, i.lease_ms, i.source
+    FROM item i JOIN ojs.jobs j ON j.id = i.id
+    WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = i.worker_id)
+    ORDER BY j.id
+    FOR UPDATE OF j
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM locked LIMIT 1
+), beat AS (
+    UPDATE ojs.jobs j
+    SET lease_until = t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+        due_at = LEAST(t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+            j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
+    FROM locked l CROSS JOIN t
+    WHERE j.id = l.id
+    RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, t.now, l.worker_id AS beat_by, l.source
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
+    SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, @node::integer,
+        ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
+    FROM beat b
+)
+SELECT id, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat;
+
+-- name: JobListHeld :many
+-- Of ids a worker reported but no longer holds: which were cancelled while it held them, which are finished.
+SELECT d.id, d.state, d.previous_state, d.worker_id FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
+
+-- name: JobPromoteDue :many
+-- T4, T11, T13 of whatever is due and not active. now() and not clock_timestamp(), which no index condition can use.
+WITH due AS MATERIALIZED (
+    SELECT j.id, j.state AS was, j.started_at AS was_started_at, (j.expires_at IS NOT NULL AND j.expires_at <= now()) AS dead
+    FROM ojs.jobs j
+    WHERE j.due_at IS NOT NULL AND j.due_at <= now() AND j.state <> 'active'
+    ORDER BY j.due_at
+    LIMIT @max_rows
+    FOR UPDATE SKIP LOCKED
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM due LIMIT 1
+), moved AS (
+    UPDATE ojs.jobs j
+    SET state = CASE WHEN d.dead THEN 'discarded' ELSE 'available' END,
+        due_at = CASE WHEN d.dead THEN NULL ELSE j.expires_at END,
+        next_attempt_at = NULL,
+        ready_seq = CASE WHEN d.dead THEN NULL ELSE nextval('ojs.ready_seq') END,
+        enqueued_at = CASE WHEN d.dead THEN j.enqueued_at ELSE t.now END,
+        finished_at = CASE WHEN d.dead THEN t.now END,
+        previous_state = CASE WHEN d.dead THEN d.was END,
+        error = CASE WHEN d.dead THEN ojs.error_at('{"type":"expired","code":"expired","message":"The job expired before it could run.","retryable":false,"attempt":' || j.attempt || '}', t.now)
+            ELSE j.error END
+    FROM due d CROSS JOIN t
+    WHERE j.id = d.id
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.expires_at, j.due_at, j.trace_id, t.now, d.was
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT CASE WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' THEN 'job.enqueued' ELSE 'job.state_changed' END,
+        'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled',
+        m.priority, m.ready_seq, @node::integer,
+        CASE WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
+                || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.expires_at - m.created_at) * 1000)::bigint) || '}')::json
+            WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
+            ELSE '{"reason":"retry"}'::json END
+    FROM moved m
+)
+SELECT id, queue, state, priority, ready_seq FROM moved;
+
+-- name: JobNextDue :one
+-- The first entry of jobs_due: one index probe.
+SELECT date_part('epoch', j.due_at - clock_timestamp()) AS seconds
+FROM ojs.jobs j WHERE j.due_at IS NOT NULL ORDER BY j.due_at LIMIT 1;
+
+-- name: JobListByID :many
+-- One snapshot over both places, so a job that is being moved is found exactly once.
+SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
+UNION ALL
+SELECT d.* FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
+
+-- name: JobListPage :many
+-- Newest first by id. Both branches walk an id index and stop at the limit.
+SELECT p.* FROM (
+    (SELECT j.* FROM ojs.jobs j
+     WHERE (sqlc.narg('before')::uuid IS NULL OR j.id < sqlc.narg('before')::uuid)
+        AND (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
+        AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
+        AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
+     ORDER BY j.id DESC LIMIT @max_rows::bigint)
+    UNION ALL
+    (SELECT d.* FROM ojs.jobs_done d
+     WHERE (sqlc.narg('before')::uuid IS NULL OR d.id < sqlc.narg('before')::uuid)
+        AND (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
+        AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
+        AND (cardinality(@types::text[]) = 0 OR d.type = ANY(@types::text[]))
+     ORDER BY d.id DESC LIMIT @max_rows::bigint)
+) p ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
+
+-- name: JobCountPage :one
+-- Exact up to max_rows (10 000), which bounds the work.
+SELECT count(*) FROM (
+    (SELECT FROM ojs.jobs j
+     WHERE (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
+        AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
+        AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
+     LIMIT @max_rows::bigint)
+    UNION ALL
+    (SELECT FROM ojs.jobs_done d
+     WHERE (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
+        AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
+        AND (cardinality(@types::text[]) = 0 OR d.type = ANY(@types::text[]))
+     LIMIT @max_rows::bigint)
+) c;
+
+-- name: JobListForBulk :many
+-- Contract 10 §6.3: candidates of a filter, oldest first. meta is compared by the caller: -> on json fails for the
+-- whole row when any string in it contains \u0000.
+SELECT p.id, p.state, p.meta FROM (
+    SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
+    WHERE j.state = ANY(@states::text[]) AND (sqlc.narg('after')::uuid IS NULL OR j.id > sqlc.narg('after')::uuid)
+    UNION ALL
+    SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
+    WHERE d.state = ANY(@states::text[]) AND (sqlc.narg('after')::uuid IS NULL OR d.id > sqlc.narg('after')::uuid)
+) p
+WHERE (sqlc.narg('type')::text IS NULL OR p.type = sqlc.narg('type')::text
+        OR @type_prefix::boolean AND starts_with(p.type, sqlc.narg('type')::text))
+    AND (sqlc.narg('queue')::text IS NULL OR p.queue = sqlc.narg('queue')::text)
+    AND (sqlc.narg('priority')::smallint IS NULL OR p.priority = sqlc.narg('priority')::smallint)
+    AND (sqlc.narg('enqueued_before')::timestamptz IS NULL OR p.enqueued_at < sqlc.narg('enqueued_before')::timestamptz)
+    AND (sqlc.narg('enqueued_after')::timestamptz IS NULL OR p.enqueued_at > sqlc.narg('enqueued_after')::timestamptz)
+ORDER BY p.id
+LIMIT @max_rows::bigint;

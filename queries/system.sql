@@ -1,0 +1,31 @@
+-- name: SystemReset :exec
+-- The test switch only (contract 10 §13.3): everything goes, positions of events go on ascending.
+SELECT ojs.reset();
+
+-- name: SystemPing :one
+SELECT clock_timestamp()::timestamptz AS now;
+
+-- name: SystemPartitionsEnsure :one
+SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;
+
+-- name: EventPartitionsPrune :one
+SELECT ojs.event_partitions_prune(sqlc.narg('max_age')::interval, @max_count)::integer AS dropped;
+
+-- name: JobsDonePartitionsPrune :one
+SELECT ojs.jobs_done_partitions_prune(sqlc.narg('keep')::interval)::integer AS dropped;
+
+-- name: IdempotencyKeyGet :one
+SELECT * FROM ojs.idempotency_keys WHERE operation = @operation AND key = @key;
+
+-- name: IdempotencyKeyInsert :execrows
+-- Waits for a transaction that holds the same key.
+INSERT INTO ojs.idempotency_keys (operation, key, body_hash, status, response)
+VALUES (@operation, @key, @body_hash, 0, 'null')
+ON CONFLICT (operation, key) DO NOTHING;
+
+-- name: IdempotencyKeyAnswer :exec
+UPDATE ojs.idempotency_keys SET status = @status, response = @response WHERE operation = @operation AND key = @key;
+
+-- name: IdempotencyKeyPrune :execrows
+DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
+    SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT @max_rows);
