@@ -20,6 +20,10 @@ WITH t AS MATERIALIZED (
         unnest(@timeout_ms::bigint[]) AS timeout_ms,
         unnest(@visibility_ms::bigint[]) AS visibility_ms,
         unnest(@grace_ms::bigint[]) AS grace_ms,
+        unnest(@total_ms::bigint[]) AS total_ms,
+        unnest(@ttl_ms::bigint[]) AS ttl_ms,
+        unnest(@stall_ms::bigint[]) AS stall_ms,
+        unnest(@result_ttl_s::bigint[]) AS result_ttl_s,
         unnest(@trace_ids::text[]) AS trace_id,
         unnest(@retry::json[]) AS retry,
         unnest(@args::json[]) AS args,
@@ -28,24 +32,28 @@ WITH t AS MATERIALIZED (
 ), timed AS (
     SELECT i.*, t.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN t.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
-        CASE WHEN i.expires_in_us >= 0 THEN t.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at
+        CASE WHEN i.expires_in_us >= 0 THEN t.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
+        t.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
+        t.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
     FROM item i CROSS JOIN t
 ), placed AS (
     SELECT d.*, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
     FROM timed d
 ), ins AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
-        scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra)
+        scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
         CASE WHEN p.state = 'available' THEN nextval('ojs.ready_seq') END,
-        LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at),
+        LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
         p.now, CASE WHEN p.state = 'available' THEN p.now END,
         p.run_at, p.dead_at, NULLIF(p.timeout_ms, 0), NULLIF(p.visibility_ms, 0), NULLIF(p.grace_ms, 0), NULLIF(p.trace_id, ''),
         p.retry, p.args, p.meta,
         CASE WHEN p.scheduled_in_us < 0 AND p.expires_in_us < 0 THEN p.extra
             ELSE ('{' || concat_ws(',', NULLIF(substr(p.extra::text, 2, length(p.extra::text) - 2), ''),
                 CASE WHEN p.scheduled_in_us >= 0 THEN '"scheduled_at":"' || ojs.time_text(p.run_at) || '"' END,
-                CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END
+                CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
+        p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2)
     FROM placed p
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
@@ -74,7 +82,7 @@ WITH probe AS (
     SELECT c.id, c.ready_seq FROM probe p CROSS JOIN LATERAL (
         SELECT j.id, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
-            AND (j.expires_at IS NULL OR j.expires_at > now())
+            AND (j.due_at IS NULL OR j.due_at > now())
             AND (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
         ORDER BY j.ready_seq
         LIMIT @want::integer
@@ -93,14 +101,21 @@ WITH probe AS (
     SET state = 'active', attempt = j.attempt + 1, started_at = t.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
         lease_ms = COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
         lease_until = t.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint) * interval '1 millisecond',
-        due_at = t.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
-            COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond'
+        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
+            COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
+        ttl_due_at = NULL, stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
+        progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN t
     WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, p.ready_seq, j.due_at, j.created_at,
         j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms,
         j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed,
-        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, s.source, p.slot
+        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result,
+        j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at,
+        j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at,
+        s.source, p.slot
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
@@ -109,7 +124,10 @@ WITH probe AS (
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
     finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
+    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
+    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
+    checkpoint, checkpoint_seq, checkpoint_at
 FROM claimed ORDER BY slot;
 
 -- name: JobFetchSurvey :many
@@ -131,7 +149,8 @@ WITH RECURSIVE level AS (
 SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l;
 
 -- name: JobComplete :many
--- Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten.
+-- Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten. A row that somebody
+-- else holds is skipped, or everybody in the batch would wait for a transaction that may stay open for seconds.
 WITH item AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
@@ -139,21 +158,29 @@ WITH item AS (
         unnest(@results::json[]) AS result,
         unnest(@event_data::json[]) AS event_data,
         unnest(@sources::text[]) AS source
-), gone AS (
-    DELETE FROM ojs.jobs j USING item i
-    WHERE j.id = i.id AND j.state = 'active'
+), locked AS MATERIALIZED (
+    SELECT j.id FROM item i JOIN ojs.jobs j ON j.id = i.id
+    WHERE j.state = 'active'
         AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
         AND (i.attempt < 0 OR j.attempt = i.attempt)
+    FOR UPDATE OF j SKIP LOCKED
+), gone AS (
+    DELETE FROM ojs.jobs j USING locked l WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
         clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors
+        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors,
+        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        j.progress, j.progress_message, j.progress_data, j.progress_at
 ), done AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, errors, result)
+        retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
+        progress, progress_message, progress_data, progress_at)
     SELECT g.id, g.type, g.queue, 'completed', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
         g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, 'active',
-        g.retry, g.args, g.meta, g.extra, g.errors, i.result
+        g.retry, g.args, g.meta, g.extra, g.errors, CASE WHEN g.result_ttl_s = 0 THEN NULL ELSE i.result END,
+        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
+        CASE WHEN g.progress IS NOT NULL THEN 1 END, g.progress_message, g.progress_data, g.progress_at
     FROM gone g JOIN item i ON i.id = g.id
     RETURNING *
 ), ev AS (
@@ -167,22 +194,22 @@ SELECT * FROM done;
 
 -- name: JobListForFail :many
 -- What the decision about a failure needs (contract 20 §2.7): all of it is fixed at enqueue but attempt, which JobFail guards.
-SELECT id, state, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, extra,
+SELECT id, state, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, total_due_at,
     clock_timestamp()::timestamptz AS now
 FROM ojs.jobs WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobListOverdue :many
 -- Active jobs whose lease or execution time is over. Not locked: JobFail looks at due_at again.
-SELECT id, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, extra,
+SELECT id, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at,
     now()::timestamptz AS now
 FROM ojs.jobs
-WHERE due_at IS NOT NULL AND due_at <= now() AND state = 'active'
+WHERE due_at >= @after AND due_at <= now() AND state = 'active'
 ORDER BY due_at
 LIMIT @max_rows;
 
 -- name: JobFail :many
 -- T8, T9, T10. Go has decided the outcome from what cannot change while attempt stays the same. Locked first, so that
--- the clock is read under the lock and times never decrease along a job.
+-- the clock is read under the lock and times never decrease along a job; rows that somebody else holds are skipped.
 WITH item AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
@@ -190,19 +217,19 @@ WITH item AS (
         unnest(@due_only::boolean[]) AS due_only,
         unnest(@outcomes::text[]) AS outcome,
         unnest(@releases::boolean[]) AS release,
+        unnest(@dead_letters::boolean[]) AS dead_letter,
         unnest(@delays_ms::bigint[]) AS delay_ms,
         unnest(@errors::text[]) AS error,
         unnest(@event_errors::text[]) AS event_error,
         unnest(@reasons::text[]) AS reason,
         unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.delay_ms, i.error, i.event_error, i.reason, i.source
+    SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.dead_letter, i.delay_ms, i.error, i.event_error, i.reason, i.source
     FROM item i JOIN ojs.jobs j ON j.id = i.id
     WHERE j.state = 'active' AND j.attempt = i.attempt
         AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
         AND (NOT i.due_only OR j.due_at <= clock_timestamp())
-    ORDER BY j.id
-    FOR UPDATE OF j
+    FOR UPDATE OF j SKIP LOCKED
 ), t AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), failed AS (
@@ -217,13 +244,17 @@ WITH item AS (
         ready_seq = CASE WHEN l.outcome = 'available' THEN nextval('ojs.ready_seq') END,
         next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN t.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
-        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at)
-            WHEN 'available' THEN j.expires_at END,
-        lease_until = NULL, lease_ms = NULL,
+        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
+            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at) END,
+        lease_until = NULL, lease_ms = NULL, stall_due_at = NULL,
+        dead_lettered_at = CASE WHEN l.dead_letter THEN t.now END,
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, t.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), @max_errors::integer) END
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), @max_errors::integer) END,
+        checkpoint = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
     RETURNING j.*, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
@@ -255,7 +286,10 @@ WITH item AS (
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
     finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
+    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
+    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
+    checkpoint, checkpoint_seq, checkpoint_at
 FROM failed;
 
 -- name: JobCancel :many
@@ -267,14 +301,19 @@ WITH item AS (
     WHERE j.id = i.id AND j.state = ANY(@states::text[])
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
         clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors
+        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors,
+        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        j.progress, j.progress_message, j.progress_data, j.progress_at
 ), done AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, error, errors)
+        retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
+        progress, progress_message, progress_data, progress_at)
     SELECT g.id, g.type, g.queue, 'cancelled', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
         g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, g.state,
-        g.retry, g.args, g.meta, g.extra, g.error, g.errors
+        g.retry, g.args, g.meta, g.extra, g.error, g.errors,
+        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
+        g.progress, g.progress_message, g.progress_data, g.progress_at
     FROM gone g
     RETURNING *
 ), ev AS (
@@ -284,13 +323,18 @@ WITH item AS (
 )
 SELECT * FROM done;
 
+-- name: JobLockFree :many
+-- Which jobs no other transaction holds; they are the caller's now.
+SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED;
+
 -- name: JobActivate :many
 -- T5.
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'), due_at = j.expires_at
+    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'),
+        due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at)
     FROM locked l WHERE j.id = l.id
     RETURNING j.*
 ), ev AS (
@@ -355,14 +399,14 @@ WITH item AS (
     SELECT j.id, i.worker_id, i.lease_ms, i.source
     FROM item i JOIN ojs.jobs j ON j.id = i.id
     WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = i.worker_id)
-    ORDER BY j.id
-    FOR UPDATE OF j
+    FOR UPDATE OF j SKIP LOCKED
 ), t AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), beat AS (
     UPDATE ojs.jobs j
     SET lease_until = t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
-        due_at = LEAST(t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+        stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
+        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
@@ -376,15 +420,20 @@ WITH item AS (
 SELECT id, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat;
 
 -- name: JobListHeld :many
--- Of ids a worker reported but no longer holds: which were cancelled while it held them, which are finished.
-SELECT d.id, d.state, d.previous_state, d.worker_id FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
+-- Of ids a worker reported that were not extended: which were cancelled while it held them, which are finished, and which
+-- it still holds, because another transaction had the row.
+SELECT d.id, d.state, d.previous_state, d.worker_id FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[])
+UNION ALL
+SELECT j.id, j.state, j.previous_state, j.worker_id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 
 -- name: JobPromoteDue :many
--- T4, T11, T13 of whatever is due and not active. now() and not clock_timestamp(), which no index condition can use.
+-- T4, T11, T13, T16 of whatever is due and not active; see SweepNextDue for after. now() and not clock_timestamp(), which no index condition can use.
 WITH due AS MATERIALIZED (
-    SELECT j.id, j.state AS was, j.started_at AS was_started_at, (j.expires_at IS NOT NULL AND j.expires_at <= now()) AS dead
+    SELECT j.id, j.state AS was,
+        CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
+            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS dead
     FROM ojs.jobs j
-    WHERE j.due_at IS NOT NULL AND j.due_at <= now() AND j.state <> 'active'
+    WHERE j.due_at >= @after AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
     LIMIT @max_rows
     FOR UPDATE SKIP LOCKED
@@ -392,35 +441,39 @@ WITH due AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = CASE WHEN d.dead THEN 'discarded' ELSE 'available' END,
-        due_at = CASE WHEN d.dead THEN NULL ELSE j.expires_at END,
+    SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
+        due_at = CASE WHEN d.dead IS NOT NULL THEN NULL ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.dead THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead THEN j.enqueued_at ELSE t.now END,
-        finished_at = CASE WHEN d.dead THEN t.now END,
-        previous_state = CASE WHEN d.dead THEN d.was END,
-        error = CASE WHEN d.dead THEN ojs.error_at('{"type":"expired","code":"expired","message":"The job expired before it could run.","retryable":false,"attempt":' || j.attempt || '}', t.now)
+        ready_seq = CASE WHEN d.dead IS NOT NULL THEN NULL ELSE nextval('ojs.ready_seq') END,
+        enqueued_at = CASE WHEN d.dead IS NOT NULL THEN j.enqueued_at ELSE t.now END,
+        finished_at = CASE WHEN d.dead IS NOT NULL THEN t.now END,
+        previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
+        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN t.now END,
+        checkpoint = CASE WHEN d.dead IS NULL THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN d.dead IS NULL THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
+        error = CASE d.dead
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, t.now), t.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, j.created_at, j.total_due_at, t.now), t.now)
+            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, t.now), t.now)
             ELSE j.error END
     FROM due d CROSS JOIN t
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.expires_at, j.due_at, j.trace_id, t.now, d.was
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, t.now, d.was, d.dead,
+        CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' THEN 'job.enqueued' ELSE 'job.state_changed' END,
+    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' THEN 'job.enqueued' ELSE 'job.state_changed' END,
         'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled',
         m.priority, m.ready_seq, @node::integer,
-        CASE WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
-                || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.expires_at - m.created_at) * 1000)::bigint) || '}')::json
+        CASE WHEN m.dead = 'total_timeout' THEN ('{"last_error":' || m.error || ',"error":' || m.error || '}')::json
+            WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
+                || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
             WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
             ELSE '{"reason":"retry"}'::json END
     FROM moved m
 )
 SELECT id, queue, state, priority, ready_seq FROM moved;
-
--- name: JobNextDue :one
--- The first entry of jobs_due: one index probe.
-SELECT date_part('epoch', j.due_at - clock_timestamp()) AS seconds
-FROM ojs.jobs j WHERE j.due_at IS NOT NULL ORDER BY j.due_at LIMIT 1;
 
 -- name: JobListByID :many
 -- One snapshot over both places, so a job that is being moved is found exactly once.

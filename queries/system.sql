@@ -2,6 +2,10 @@
 -- The test switch only (contract 10 §13.3): everything goes, positions of events go on ascending.
 SELECT ojs.reset();
 
+-- name: SystemLockTimeout :exec
+-- For the rest of the transaction.
+SELECT set_config('lock_timeout', @patience::text, true);
+
 -- name: SystemPing :one
 SELECT clock_timestamp()::timestamptz AS now;
 
@@ -29,3 +33,11 @@ UPDATE ojs.idempotency_keys SET status = @status, response = @response WHERE ope
 -- name: IdempotencyKeyPrune :execrows
 DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
     SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT @max_rows);
+
+-- name: SweepNextDue :one
+-- What time will bring first: one probe of an index each. Due jobs before after have been swept already; under a pinned
+-- xmin their dead index entries stay, and every look would walk them all. '-infinity' looks at everything.
+SELECT clock_timestamp()::timestamptz AS now,
+    (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= @after ORDER BY j.due_at LIMIT 1) AS job_due,
+    (SELECT w.seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.seen_at LIMIT 1) AS worker_seen,
+    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due;

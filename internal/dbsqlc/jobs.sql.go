@@ -16,51 +16,70 @@ WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'), due_at = j.expires_at
+    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'),
+        due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at)
     FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
     SELECT 'job.enqueued', 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $2::integer
     FROM moved m
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result FROM moved
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM moved
 `
 
 type JobActivateRow struct {
-	ID            [16]byte
-	Type          string
-	Queue         string
-	State         string
-	Priority      int16
-	Attempt       int32
-	MaxAttempts   int64
-	ReadySeq      pgtype.Int8
-	DueAt         pgtype.Timestamptz
-	CreatedAt     pgtype.Timestamptz
-	EnqueuedAt    pgtype.Timestamptz
-	StartedAt     pgtype.Timestamptz
-	FinishedAt    pgtype.Timestamptz
-	ScheduledAt   pgtype.Timestamptz
-	NextAttemptAt pgtype.Timestamptz
-	ExpiresAt     pgtype.Timestamptz
-	LeaseUntil    pgtype.Timestamptz
-	LeaseMs       pgtype.Int8
-	VisibilityMs  pgtype.Int8
-	TimeoutMs     pgtype.Int8
-	GraceMs       pgtype.Int8
-	RetryDelayMs  pgtype.Int8
-	WorkerID      pgtype.Text
-	TraceID       pgtype.Text
-	PreviousState pgtype.Text
-	Failed        bool
-	Retry         []byte
-	Args          []byte
-	Meta          []byte
-	Extra         []byte
-	Error         []byte
-	Errors        [][]byte
-	Result        []byte
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	WorkerID        pgtype.Text
+	TraceID         pgtype.Text
+	PreviousState   pgtype.Text
+	Failed          bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	Result          []byte
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	StallMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	ResultTtlS      pgtype.Int8
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	PreviousErrors  [][]byte
+	Cron            pgtype.Text
+	CronSerial      bool
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
 }
 
 // T5.
@@ -107,6 +126,24 @@ func (q *Queries) JobActivate(ctx context.Context, ids [][16]byte, node int32) (
 			&i.Error,
 			&i.Errors,
 			&i.Result,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
+			&i.ResultTtlS,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.PreviousErrors,
+			&i.Cron,
+			&i.CronSerial,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.ProgressData,
+			&i.ProgressAt,
+			&i.Checkpoint,
+			&i.CheckpointSeq,
+			&i.CheckpointAt,
 		); err != nil {
 			return nil, err
 		}
@@ -126,22 +163,27 @@ WITH item AS (
     WHERE j.id = i.id AND j.state = ANY($3::text[])
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
         clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors
+        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors,
+        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        j.progress, j.progress_message, j.progress_data, j.progress_at
 ), done AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, error, errors)
+        retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
+        progress, progress_message, progress_data, progress_at)
     SELECT g.id, g.type, g.queue, 'cancelled', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
         g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, g.state,
-        g.retry, g.args, g.meta, g.extra, g.error, g.errors
+        g.retry, g.args, g.meta, g.extra, g.error, g.errors,
+        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
+        g.progress, g.progress_message, g.progress_data, g.progress_at
     FROM gone g
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
     SELECT 'job.cancelled', $4::text, g.finished_at, g.id, g.type, g.queue, g.attempt, g.worker_id, g.trace_id, g.state, 'cancelled', $5::integer, i.event_data
     FROM gone g JOIN item i ON i.id = g.id
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result FROM done
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM done
 `
 
 type JobCancelParams struct {
@@ -153,39 +195,57 @@ type JobCancelParams struct {
 }
 
 type JobCancelRow struct {
-	ID            [16]byte
-	Type          string
-	Queue         string
-	State         string
-	Priority      int16
-	Attempt       int32
-	MaxAttempts   int64
-	ReadySeq      pgtype.Int8
-	DueAt         pgtype.Timestamptz
-	CreatedAt     pgtype.Timestamptz
-	EnqueuedAt    pgtype.Timestamptz
-	StartedAt     pgtype.Timestamptz
-	FinishedAt    pgtype.Timestamptz
-	ScheduledAt   pgtype.Timestamptz
-	NextAttemptAt pgtype.Timestamptz
-	ExpiresAt     pgtype.Timestamptz
-	LeaseUntil    pgtype.Timestamptz
-	LeaseMs       pgtype.Int8
-	VisibilityMs  pgtype.Int8
-	TimeoutMs     pgtype.Int8
-	GraceMs       pgtype.Int8
-	RetryDelayMs  pgtype.Int8
-	WorkerID      pgtype.Text
-	TraceID       pgtype.Text
-	PreviousState pgtype.Text
-	Failed        bool
-	Retry         []byte
-	Args          []byte
-	Meta          []byte
-	Extra         []byte
-	Error         []byte
-	Errors        [][]byte
-	Result        []byte
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	WorkerID        pgtype.Text
+	TraceID         pgtype.Text
+	PreviousState   pgtype.Text
+	Failed          bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	Result          []byte
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	StallMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	ResultTtlS      pgtype.Int8
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	PreviousErrors  [][]byte
+	Cron            pgtype.Text
+	CronSerial      bool
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
 }
 
 // T12: moves the row like an ack. worker_id and previous_state stay with it, to answer the holder's late ack.
@@ -238,6 +298,24 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.Error,
 			&i.Errors,
 			&i.Result,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
+			&i.ResultTtlS,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.PreviousErrors,
+			&i.Cron,
+			&i.CronSerial,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.ProgressData,
+			&i.ProgressAt,
+			&i.Checkpoint,
+			&i.CheckpointSeq,
+			&i.CheckpointAt,
 		); err != nil {
 			return nil, err
 		}
@@ -257,23 +335,31 @@ WITH item AS (
         unnest($4::json[]) AS result,
         unnest($5::json[]) AS event_data,
         unnest($6::text[]) AS source
-), gone AS (
-    DELETE FROM ojs.jobs j USING item i
-    WHERE j.id = i.id AND j.state = 'active'
+), locked AS MATERIALIZED (
+    SELECT j.id FROM item i JOIN ojs.jobs j ON j.id = i.id
+    WHERE j.state = 'active'
         AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
         AND (i.attempt < 0 OR j.attempt = i.attempt)
+    FOR UPDATE OF j SKIP LOCKED
+), gone AS (
+    DELETE FROM ojs.jobs j USING locked l WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
         clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors
+        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors,
+        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        j.progress, j.progress_message, j.progress_data, j.progress_at
 ), done AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, errors, result)
+        retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
+        progress, progress_message, progress_data, progress_at)
     SELECT g.id, g.type, g.queue, 'completed', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
         g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, 'active',
-        g.retry, g.args, g.meta, g.extra, g.errors, i.result
+        g.retry, g.args, g.meta, g.extra, g.errors, CASE WHEN g.result_ttl_s = 0 THEN NULL ELSE i.result END,
+        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
+        CASE WHEN g.progress IS NOT NULL THEN 1 END, g.progress_message, g.progress_data, g.progress_at
     FROM gone g JOIN item i ON i.id = g.id
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
     SELECT 'job.completed', CASE WHEN i.source = '' THEN ojs.worker_source(g.worker_id) ELSE i.source END, g.finished_at, g.id, g.type, g.queue, g.attempt,
@@ -281,7 +367,7 @@ WITH item AS (
         (date_part('epoch', g.finished_at - g.started_at) * 1000)::bigint, i.event_data
     FROM gone g JOIN item i ON i.id = g.id
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result FROM done
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM done
 `
 
 type JobCompleteParams struct {
@@ -295,42 +381,61 @@ type JobCompleteParams struct {
 }
 
 type JobCompleteRow struct {
-	ID            [16]byte
-	Type          string
-	Queue         string
-	State         string
-	Priority      int16
-	Attempt       int32
-	MaxAttempts   int64
-	ReadySeq      pgtype.Int8
-	DueAt         pgtype.Timestamptz
-	CreatedAt     pgtype.Timestamptz
-	EnqueuedAt    pgtype.Timestamptz
-	StartedAt     pgtype.Timestamptz
-	FinishedAt    pgtype.Timestamptz
-	ScheduledAt   pgtype.Timestamptz
-	NextAttemptAt pgtype.Timestamptz
-	ExpiresAt     pgtype.Timestamptz
-	LeaseUntil    pgtype.Timestamptz
-	LeaseMs       pgtype.Int8
-	VisibilityMs  pgtype.Int8
-	TimeoutMs     pgtype.Int8
-	GraceMs       pgtype.Int8
-	RetryDelayMs  pgtype.Int8
-	WorkerID      pgtype.Text
-	TraceID       pgtype.Text
-	PreviousState pgtype.Text
-	Failed        bool
-	Retry         []byte
-	Args          []byte
-	Meta          []byte
-	Extra         []byte
-	Error         []byte
-	Errors        [][]byte
-	Result        []byte
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	WorkerID        pgtype.Text
+	TraceID         pgtype.Text
+	PreviousState   pgtype.Text
+	Failed          bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	Result          []byte
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	StallMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	ResultTtlS      pgtype.Int8
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	PreviousErrors  [][]byte
+	Cron            pgtype.Text
+	CronSerial      bool
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
 }
 
-// Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten.
+// Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten. A row that somebody
+// else holds is skipped, or everybody in the batch would wait for a transaction that may stay open for seconds.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
 		arg.Ids,
@@ -382,6 +487,24 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.Error,
 			&i.Errors,
 			&i.Result,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
+			&i.ResultTtlS,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.PreviousErrors,
+			&i.Cron,
+			&i.CronSerial,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.ProgressData,
+			&i.ProgressAt,
+			&i.Checkpoint,
+			&i.CheckpointSeq,
+			&i.CheckpointAt,
 		); err != nil {
 			return nil, err
 		}
@@ -483,19 +606,19 @@ WITH item AS (
         unnest($4::boolean[]) AS due_only,
         unnest($5::text[]) AS outcome,
         unnest($6::boolean[]) AS release,
-        unnest($7::bigint[]) AS delay_ms,
-        unnest($8::text[]) AS error,
-        unnest($9::text[]) AS event_error,
-        unnest($10::text[]) AS reason,
-        unnest($11::text[]) AS source
+        unnest($7::boolean[]) AS dead_letter,
+        unnest($8::bigint[]) AS delay_ms,
+        unnest($9::text[]) AS error,
+        unnest($10::text[]) AS event_error,
+        unnest($11::text[]) AS reason,
+        unnest($12::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.delay_ms, i.error, i.event_error, i.reason, i.source
+    SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.dead_letter, i.delay_ms, i.error, i.event_error, i.reason, i.source
     FROM item i JOIN ojs.jobs j ON j.id = i.id
     WHERE j.state = 'active' AND j.attempt = i.attempt
         AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
         AND (NOT i.due_only OR j.due_at <= clock_timestamp())
-    ORDER BY j.id
-    FOR UPDATE OF j
+    FOR UPDATE OF j SKIP LOCKED
 ), t AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), failed AS (
@@ -510,23 +633,27 @@ WITH item AS (
         ready_seq = CASE WHEN l.outcome = 'available' THEN nextval('ojs.ready_seq') END,
         next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN t.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
-        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at)
-            WHEN 'available' THEN j.expires_at END,
-        lease_until = NULL, lease_ms = NULL,
+        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
+            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at) END,
+        lease_until = NULL, lease_ms = NULL, stall_due_at = NULL,
+        dead_lettered_at = CASE WHEN l.dead_letter THEN t.now END,
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, t.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), $12::integer) END
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), $13::integer) END,
+        checkpoint = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', t.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $13::integer, e.ran_ms, e.data::json
+        e.priority, e.ready_seq, $14::integer, e.ran_ms, e.data::json
     FROM (
         SELECT 1 AS step, 'job.failed' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
@@ -548,7 +675,10 @@ WITH item AS (
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
     finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
+    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
+    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
+    checkpoint, checkpoint_seq, checkpoint_at
 FROM failed
 `
 
@@ -559,6 +689,7 @@ type JobFailParams struct {
 	DueOnly     []bool
 	Outcomes    []string
 	Releases    []bool
+	DeadLetters []bool
 	DelaysMs    []int64
 	Errors      []string
 	EventErrors []string
@@ -569,43 +700,61 @@ type JobFailParams struct {
 }
 
 type JobFailRow struct {
-	ID            [16]byte
-	Type          string
-	Queue         string
-	State         string
-	Priority      int16
-	Attempt       int32
-	MaxAttempts   int64
-	ReadySeq      pgtype.Int8
-	DueAt         pgtype.Timestamptz
-	CreatedAt     pgtype.Timestamptz
-	EnqueuedAt    pgtype.Timestamptz
-	StartedAt     pgtype.Timestamptz
-	FinishedAt    pgtype.Timestamptz
-	ScheduledAt   pgtype.Timestamptz
-	NextAttemptAt pgtype.Timestamptz
-	ExpiresAt     pgtype.Timestamptz
-	LeaseUntil    pgtype.Timestamptz
-	LeaseMs       pgtype.Int8
-	VisibilityMs  pgtype.Int8
-	TimeoutMs     pgtype.Int8
-	GraceMs       pgtype.Int8
-	RetryDelayMs  pgtype.Int8
-	WorkerID      pgtype.Text
-	TraceID       pgtype.Text
-	PreviousState pgtype.Text
-	Failed        bool
-	Retry         []byte
-	Args          []byte
-	Meta          []byte
-	Extra         []byte
-	Error         []byte
-	Errors        [][]byte
-	Result        []byte
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	WorkerID        pgtype.Text
+	TraceID         pgtype.Text
+	PreviousState   pgtype.Text
+	Failed          bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	Result          []byte
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	StallMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	ResultTtlS      pgtype.Int8
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	PreviousErrors  [][]byte
+	Cron            pgtype.Text
+	CronSerial      bool
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
 }
 
 // T8, T9, T10. Go has decided the outcome from what cannot change while attempt stays the same. Locked first, so that
-// the clock is read under the lock and times never decrease along a job.
+// the clock is read under the lock and times never decrease along a job; rows that somebody else holds are skipped.
 func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow, error) {
 	rows, err := q.db.Query(ctx, jobFail,
 		arg.Ids,
@@ -614,6 +763,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 		arg.DueOnly,
 		arg.Outcomes,
 		arg.Releases,
+		arg.DeadLetters,
 		arg.DelaysMs,
 		arg.Errors,
 		arg.EventErrors,
@@ -663,6 +813,24 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.Error,
 			&i.Errors,
 			&i.Result,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
+			&i.ResultTtlS,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.PreviousErrors,
+			&i.Cron,
+			&i.CronSerial,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.ProgressData,
+			&i.ProgressAt,
+			&i.Checkpoint,
+			&i.CheckpointSeq,
+			&i.CheckpointAt,
 		); err != nil {
 			return nil, err
 		}
@@ -681,7 +849,7 @@ WITH probe AS (
     SELECT c.id, c.ready_seq FROM probe p CROSS JOIN LATERAL (
         SELECT j.id, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
-            AND (j.expires_at IS NULL OR j.expires_at > now())
+            AND (j.due_at IS NULL OR j.due_at > now())
             AND (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
         ORDER BY j.ready_seq
         LIMIT $4::integer
@@ -700,14 +868,21 @@ WITH probe AS (
     SET state = 'active', attempt = j.attempt + 1, started_at = t.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
         lease_ms = COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
         lease_until = t.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint) * interval '1 millisecond',
-        due_at = t.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
-            COALESCE(j.timeout_ms, $9::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond'
+        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
+            COALESCE(j.timeout_ms, $9::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
+        ttl_due_at = NULL, stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
+        progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN t
     WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, p.ready_seq, j.due_at, j.created_at,
         j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms,
         j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed,
-        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, s.source, p.slot
+        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result,
+        j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at,
+        j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at,
+        s.source, p.slot
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $10::integer,
@@ -716,7 +891,10 @@ WITH probe AS (
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
     finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result
+    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
+    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
+    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
+    checkpoint, checkpoint_seq, checkpoint_at
 FROM claimed ORDER BY slot
 `
 
@@ -734,39 +912,57 @@ type JobFetchParams struct {
 }
 
 type JobFetchRow struct {
-	ID            [16]byte
-	Type          string
-	Queue         string
-	State         string
-	Priority      int16
-	Attempt       int32
-	MaxAttempts   int64
-	ReadySeq      pgtype.Int8
-	DueAt         pgtype.Timestamptz
-	CreatedAt     pgtype.Timestamptz
-	EnqueuedAt    pgtype.Timestamptz
-	StartedAt     pgtype.Timestamptz
-	FinishedAt    pgtype.Timestamptz
-	ScheduledAt   pgtype.Timestamptz
-	NextAttemptAt pgtype.Timestamptz
-	ExpiresAt     pgtype.Timestamptz
-	LeaseUntil    pgtype.Timestamptz
-	LeaseMs       pgtype.Int8
-	VisibilityMs  pgtype.Int8
-	TimeoutMs     pgtype.Int8
-	GraceMs       pgtype.Int8
-	RetryDelayMs  pgtype.Int8
-	WorkerID      pgtype.Text
-	TraceID       pgtype.Text
-	PreviousState pgtype.Text
-	Failed        bool
-	Retry         []byte
-	Args          []byte
-	Meta          []byte
-	Extra         []byte
-	Error         []byte
-	Errors        [][]byte
-	Result        []byte
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	WorkerID        pgtype.Text
+	TraceID         pgtype.Text
+	PreviousState   pgtype.Text
+	Failed          bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	Result          []byte
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	StallMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	ResultTtlS      pgtype.Int8
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	PreviousErrors  [][]byte
+	Cron            pgtype.Text
+	CronSerial      bool
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
 }
 
 // Contract 10 §7, T6. probe holds the places to look, in dispatch order, each with the lowest ready_seq this node may
@@ -826,6 +1022,24 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.Error,
 			&i.Errors,
 			&i.Result,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
+			&i.ResultTtlS,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.PreviousErrors,
+			&i.Cron,
+			&i.CronSerial,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.ProgressData,
+			&i.ProgressAt,
+			&i.Checkpoint,
+			&i.CheckpointSeq,
+			&i.CheckpointAt,
 		); err != nil {
 			return nil, err
 		}
@@ -889,14 +1103,14 @@ WITH item AS (
     SELECT j.id, i.worker_id, i.lease_ms, i.source
     FROM item i JOIN ojs.jobs j ON j.id = i.id
     WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = i.worker_id)
-    ORDER BY j.id
-    FOR UPDATE OF j
+    FOR UPDATE OF j SKIP LOCKED
 ), t AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), beat AS (
     UPDATE ojs.jobs j
     SET lease_until = t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
-        due_at = LEAST(t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+        stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
+        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
@@ -977,32 +1191,40 @@ WITH t AS MATERIALIZED (
         unnest($11::bigint[]) AS timeout_ms,
         unnest($12::bigint[]) AS visibility_ms,
         unnest($13::bigint[]) AS grace_ms,
-        unnest($14::text[]) AS trace_id,
-        unnest($15::json[]) AS retry,
-        unnest($16::json[]) AS args,
-        unnest($17::json[]) AS meta,
-        unnest($18::json[]) AS extra
+        unnest($14::bigint[]) AS total_ms,
+        unnest($15::bigint[]) AS ttl_ms,
+        unnest($16::bigint[]) AS stall_ms,
+        unnest($17::bigint[]) AS result_ttl_s,
+        unnest($18::text[]) AS trace_id,
+        unnest($19::json[]) AS retry,
+        unnest($20::json[]) AS args,
+        unnest($21::json[]) AS meta,
+        unnest($22::json[]) AS extra
 ), timed AS (
-    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.trace_id, i.retry, i.args, i.meta, i.extra, t.now,
+    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, t.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN t.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
-        CASE WHEN i.expires_in_us >= 0 THEN t.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at
+        CASE WHEN i.expires_in_us >= 0 THEN t.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
+        t.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
+        t.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
     FROM item i CROSS JOIN t
 ), placed AS (
-    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.trace_id, d.retry, d.args, d.meta, d.extra, d.now, d.run_at, d.dead_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
+    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
     FROM timed d
 ), ins AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
-        scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra)
+        scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
         CASE WHEN p.state = 'available' THEN nextval('ojs.ready_seq') END,
-        LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at),
+        LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
         p.now, CASE WHEN p.state = 'available' THEN p.now END,
         p.run_at, p.dead_at, NULLIF(p.timeout_ms, 0), NULLIF(p.visibility_ms, 0), NULLIF(p.grace_ms, 0), NULLIF(p.trace_id, ''),
         p.retry, p.args, p.meta,
         CASE WHEN p.scheduled_in_us < 0 AND p.expires_in_us < 0 THEN p.extra
             ELSE ('{' || concat_ws(',', NULLIF(substr(p.extra::text, 2, length(p.extra::text) - 2), ''),
                 CASE WHEN p.scheduled_in_us >= 0 THEN '"scheduled_at":"' || ojs.time_text(p.run_at) || '"' END,
-                CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END
+                CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
+        p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2)
     FROM placed p
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
@@ -1010,7 +1232,7 @@ WITH t AS MATERIALIZED (
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
     SELECT CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
-        $19::text, i.created_at, i.id, i.type, i.queue, i.trace_id, i.state, i.state = 'pending', i.priority, i.ready_seq, $20::integer,
+        $23::text, i.created_at, i.id, i.type, i.queue, i.trace_id, i.state, i.state = 'pending', i.priority, i.ready_seq, $24::integer,
         CASE WHEN i.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(i.scheduled_at) || '"}')::json END
     FROM ins i
 )
@@ -1031,6 +1253,10 @@ type JobInsertParams struct {
 	TimeoutMs     []int64
 	VisibilityMs  []int64
 	GraceMs       []int64
+	TotalMs       []int64
+	TtlMs         []int64
+	StallMs       []int64
+	ResultTtlS    []int64
 	TraceIds      []string
 	Retry         [][]byte
 	Args          [][]byte
@@ -1070,6 +1296,10 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 		arg.TimeoutMs,
 		arg.VisibilityMs,
 		arg.GraceMs,
+		arg.TotalMs,
+		arg.TtlMs,
+		arg.StallMs,
+		arg.ResultTtlS,
 		arg.TraceIds,
 		arg.Retry,
 		arg.Args,
@@ -1106,9 +1336,9 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 }
 
 const jobListByID = `-- name: JobListByID :many
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
+SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
 UNION ALL
-SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result, d.total_due_at, d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
 `
 
 // One snapshot over both places, so a job that is being moved is found exactly once.
@@ -1155,6 +1385,24 @@ func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error
 			&i.Error,
 			&i.Errors,
 			&i.Result,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
+			&i.ResultTtlS,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.PreviousErrors,
+			&i.Cron,
+			&i.CronSerial,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.ProgressData,
+			&i.ProgressAt,
+			&i.Checkpoint,
+			&i.CheckpointSeq,
+			&i.CheckpointAt,
 		); err != nil {
 			return nil, err
 		}
@@ -1261,7 +1509,7 @@ func (q *Queries) JobListForBulk(ctx context.Context, arg JobListForBulkParams) 
 }
 
 const jobListForFail = `-- name: JobListForFail :many
-SELECT id, state, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, extra,
+SELECT id, state, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, total_due_at,
     clock_timestamp()::timestamptz AS now
 FROM ojs.jobs WHERE id = ANY($1::uuid[])
 `
@@ -1278,7 +1526,7 @@ type JobListForFailRow struct {
 	LeaseUntil  pgtype.Timestamptz
 	TimeoutMs   pgtype.Int8
 	GraceMs     pgtype.Int8
-	Extra       []byte
+	TotalDueAt  pgtype.Timestamptz
 	Now         pgtype.Timestamptz
 }
 
@@ -1304,7 +1552,7 @@ func (q *Queries) JobListForFail(ctx context.Context, ids [][16]byte) ([]JobList
 			&i.LeaseUntil,
 			&i.TimeoutMs,
 			&i.GraceMs,
-			&i.Extra,
+			&i.TotalDueAt,
 			&i.Now,
 		); err != nil {
 			return nil, err
@@ -1319,6 +1567,8 @@ func (q *Queries) JobListForFail(ctx context.Context, ids [][16]byte) ([]JobList
 
 const jobListHeld = `-- name: JobListHeld :many
 SELECT d.id, d.state, d.previous_state, d.worker_id FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+UNION ALL
+SELECT j.id, j.state, j.previous_state, j.worker_id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'active'
 `
 
 type JobListHeldRow struct {
@@ -1328,7 +1578,8 @@ type JobListHeldRow struct {
 	WorkerID      pgtype.Text
 }
 
-// Of ids a worker reported but no longer holds: which were cancelled while it held them, which are finished.
+// Of ids a worker reported that were not extended: which were cancelled while it held them, which are finished, and which
+// it still holds, because another transaction had the row.
 func (q *Queries) JobListHeld(ctx context.Context, ids [][16]byte) ([]JobListHeldRow, error) {
 	rows, err := q.db.Query(ctx, jobListHeld, ids)
 	if err != nil {
@@ -1355,12 +1606,12 @@ func (q *Queries) JobListHeld(ctx context.Context, ids [][16]byte) ([]JobListHel
 }
 
 const jobListOverdue = `-- name: JobListOverdue :many
-SELECT id, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, extra,
+SELECT id, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at,
     now()::timestamptz AS now
 FROM ojs.jobs
-WHERE due_at IS NOT NULL AND due_at <= now() AND state = 'active'
+WHERE due_at >= $1 AND due_at <= now() AND state = 'active'
 ORDER BY due_at
-LIMIT $1
+LIMIT $2
 `
 
 type JobListOverdueRow struct {
@@ -1374,13 +1625,15 @@ type JobListOverdueRow struct {
 	LeaseUntil  pgtype.Timestamptz
 	TimeoutMs   pgtype.Int8
 	GraceMs     pgtype.Int8
-	Extra       []byte
+	TotalDueAt  pgtype.Timestamptz
+	StallMs     pgtype.Int8
+	StallDueAt  pgtype.Timestamptz
 	Now         pgtype.Timestamptz
 }
 
 // Active jobs whose lease or execution time is over. Not locked: JobFail looks at due_at again.
-func (q *Queries) JobListOverdue(ctx context.Context, maxRows int32) ([]JobListOverdueRow, error) {
-	rows, err := q.db.Query(ctx, jobListOverdue, maxRows)
+func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, maxRows int32) ([]JobListOverdueRow, error) {
+	rows, err := q.db.Query(ctx, jobListOverdue, after, maxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -1399,7 +1652,9 @@ func (q *Queries) JobListOverdue(ctx context.Context, maxRows int32) ([]JobListO
 			&i.LeaseUntil,
 			&i.TimeoutMs,
 			&i.GraceMs,
-			&i.Extra,
+			&i.TotalDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
 			&i.Now,
 		); err != nil {
 			return nil, err
@@ -1413,15 +1668,15 @@ func (q *Queries) JobListOverdue(ctx context.Context, maxRows int32) ([]JobListO
 }
 
 const jobListPage = `-- name: JobListPage :many
-SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.lease_until, p.lease_ms, p.visibility_ms, p.timeout_ms, p.grace_ms, p.retry_delay_ms, p.worker_id, p.trace_id, p.previous_state, p.failed, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.result FROM (
-    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result FROM ojs.jobs j
+SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.lease_until, p.lease_ms, p.visibility_ms, p.timeout_ms, p.grace_ms, p.retry_delay_ms, p.worker_id, p.trace_id, p.previous_state, p.failed, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.result, p.total_due_at, p.ttl_due_at, p.stall_ms, p.stall_due_at, p.result_ttl_s, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.previous_errors, p.cron, p.cron_serial, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at FROM (
+    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
      WHERE ($1::uuid IS NULL OR j.id < $1::uuid)
         AND (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
         AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
      ORDER BY j.id DESC LIMIT $5::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result FROM ojs.jobs_done d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result, d.total_due_at, d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at FROM ojs.jobs_done d
      WHERE ($1::uuid IS NULL OR d.id < $1::uuid)
         AND (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
@@ -1492,6 +1747,24 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.Error,
 			&i.Errors,
 			&i.Result,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.StallMs,
+			&i.StallDueAt,
+			&i.ResultTtlS,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.PreviousErrors,
+			&i.Cron,
+			&i.CronSerial,
+			&i.Progress,
+			&i.ProgressMessage,
+			&i.ProgressData,
+			&i.ProgressAt,
+			&i.Checkpoint,
+			&i.CheckpointSeq,
+			&i.CheckpointAt,
 		); err != nil {
 			return nil, err
 		}
@@ -1503,56 +1776,85 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 	return items, nil
 }
 
-const jobNextDue = `-- name: JobNextDue :one
-SELECT date_part('epoch', j.due_at - clock_timestamp()) AS seconds
-FROM ojs.jobs j WHERE j.due_at IS NOT NULL ORDER BY j.due_at LIMIT 1
+const jobLockFree = `-- name: JobLockFree :many
+SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED
 `
 
-// The first entry of jobs_due: one index probe.
-func (q *Queries) JobNextDue(ctx context.Context) (float64, error) {
-	row := q.db.QueryRow(ctx, jobNextDue)
-	var seconds float64
-	err := row.Scan(&seconds)
-	return seconds, err
+// Which jobs no other transaction holds; they are the caller's now.
+func (q *Queries) JobLockFree(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, jobLockFree, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const jobPromoteDue = `-- name: JobPromoteDue :many
 WITH due AS MATERIALIZED (
-    SELECT j.id, j.state AS was, j.started_at AS was_started_at, (j.expires_at IS NOT NULL AND j.expires_at <= now()) AS dead
+    SELECT j.id, j.state AS was,
+        CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
+            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS dead
     FROM ojs.jobs j
-    WHERE j.due_at IS NOT NULL AND j.due_at <= now() AND j.state <> 'active'
+    WHERE j.due_at >= $1 AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
-    LIMIT $1
+    LIMIT $2
     FOR UPDATE SKIP LOCKED
 ), t AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = CASE WHEN d.dead THEN 'discarded' ELSE 'available' END,
-        due_at = CASE WHEN d.dead THEN NULL ELSE j.expires_at END,
+    SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
+        due_at = CASE WHEN d.dead IS NOT NULL THEN NULL ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.dead THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead THEN j.enqueued_at ELSE t.now END,
-        finished_at = CASE WHEN d.dead THEN t.now END,
-        previous_state = CASE WHEN d.dead THEN d.was END,
-        error = CASE WHEN d.dead THEN ojs.error_at('{"type":"expired","code":"expired","message":"The job expired before it could run.","retryable":false,"attempt":' || j.attempt || '}', t.now)
+        ready_seq = CASE WHEN d.dead IS NOT NULL THEN NULL ELSE nextval('ojs.ready_seq') END,
+        enqueued_at = CASE WHEN d.dead IS NOT NULL THEN j.enqueued_at ELSE t.now END,
+        finished_at = CASE WHEN d.dead IS NOT NULL THEN t.now END,
+        previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
+        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN t.now END,
+        checkpoint = CASE WHEN d.dead IS NULL THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN d.dead IS NULL THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
+        error = CASE d.dead
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, t.now), t.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, j.created_at, j.total_due_at, t.now), t.now)
+            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, t.now), t.now)
             ELSE j.error END
     FROM due d CROSS JOIN t
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.expires_at, j.due_at, j.trace_id, t.now, d.was
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, t.now, d.was, d.dead,
+        CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' THEN 'job.enqueued' ELSE 'job.state_changed' END,
+    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' THEN 'job.enqueued' ELSE 'job.state_changed' END,
         'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled',
-        m.priority, m.ready_seq, $2::integer,
-        CASE WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
-                || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.expires_at - m.created_at) * 1000)::bigint) || '}')::json
+        m.priority, m.ready_seq, $3::integer,
+        CASE WHEN m.dead = 'total_timeout' THEN ('{"last_error":' || m.error || ',"error":' || m.error || '}')::json
+            WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
+                || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
             WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
             ELSE '{"reason":"retry"}'::json END
     FROM moved m
 )
 SELECT id, queue, state, priority, ready_seq FROM moved
 `
+
+type JobPromoteDueParams struct {
+	After   pgtype.Timestamptz
+	MaxRows int32
+	Node    int32
+}
 
 type JobPromoteDueRow struct {
 	ID       [16]byte
@@ -1562,9 +1864,9 @@ type JobPromoteDueRow struct {
 	ReadySeq pgtype.Int8
 }
 
-// T4, T11, T13 of whatever is due and not active. now() and not clock_timestamp(), which no index condition can use.
-func (q *Queries) JobPromoteDue(ctx context.Context, maxRows int32, node int32) ([]JobPromoteDueRow, error) {
-	rows, err := q.db.Query(ctx, jobPromoteDue, maxRows, node)
+// T4, T11, T13, T16 of whatever is due and not active; see SweepNextDue for after. now() and not clock_timestamp(), which no index condition can use.
+func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([]JobPromoteDueRow, error) {
+	rows, err := q.db.Query(ctx, jobPromoteDue, arg.After, arg.MaxRows, arg.Node)
 	if err != nil {
 		return nil, err
 	}
@@ -1606,7 +1908,7 @@ WITH locked AS MATERIALIZED (
         retry_delay_ms = CASE WHEN l.was = 'retryable' THEN j.retry_delay_ms END,
         finished_at = NULL, previous_state = NULL, failed = false, worker_id = NULL
     FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, l.was
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, l.was
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT CASE m.was WHEN 'discarded' THEN 'job.enqueued' ELSE 'job.state_changed' END, 'api', m.enqueued_at, m.id, m.type, m.queue,

@@ -58,75 +58,138 @@ type IdempotencyKey struct {
 }
 
 type Job struct {
-	ID            [16]byte
-	Type          string
-	Queue         string
-	State         string
-	Priority      int16
-	Attempt       int32
-	MaxAttempts   int64
-	ReadySeq      pgtype.Int8
-	DueAt         pgtype.Timestamptz
-	CreatedAt     pgtype.Timestamptz
-	EnqueuedAt    pgtype.Timestamptz
-	StartedAt     pgtype.Timestamptz
-	FinishedAt    pgtype.Timestamptz
-	ScheduledAt   pgtype.Timestamptz
-	NextAttemptAt pgtype.Timestamptz
-	ExpiresAt     pgtype.Timestamptz
-	LeaseUntil    pgtype.Timestamptz
-	LeaseMs       pgtype.Int8
-	VisibilityMs  pgtype.Int8
-	TimeoutMs     pgtype.Int8
-	GraceMs       pgtype.Int8
-	RetryDelayMs  pgtype.Int8
-	WorkerID      pgtype.Text
-	TraceID       pgtype.Text
-	PreviousState pgtype.Text
-	Failed        bool
-	Retry         []byte
-	Args          []byte
-	Meta          []byte
-	Extra         []byte
-	Error         []byte
-	Errors        [][]byte
-	Result        []byte
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	WorkerID        pgtype.Text
+	TraceID         pgtype.Text
+	PreviousState   pgtype.Text
+	Failed          bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	Result          []byte
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	StallMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	ResultTtlS      pgtype.Int8
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	PreviousErrors  [][]byte
+	Cron            pgtype.Text
+	CronSerial      bool
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
 }
 
 type JobDone struct {
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	WorkerID        pgtype.Text
+	TraceID         pgtype.Text
+	PreviousState   pgtype.Text
+	Failed          bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	Result          []byte
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	StallMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	ResultTtlS      pgtype.Int8
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	PreviousErrors  [][]byte
+	Cron            pgtype.Text
+	CronSerial      bool
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
+}
+
+type OjsCron struct {
+	Name          string
 	ID            [16]byte
+	Expression    string
+	Timezone      string
 	Type          string
-	Queue         string
-	State         string
-	Priority      int16
-	Attempt       int32
-	MaxAttempts   int64
-	ReadySeq      pgtype.Int8
-	DueAt         pgtype.Timestamptz
-	CreatedAt     pgtype.Timestamptz
-	EnqueuedAt    pgtype.Timestamptz
-	StartedAt     pgtype.Timestamptz
-	FinishedAt    pgtype.Timestamptz
-	ScheduledAt   pgtype.Timestamptz
-	NextAttemptAt pgtype.Timestamptz
-	ExpiresAt     pgtype.Timestamptz
-	LeaseUntil    pgtype.Timestamptz
-	LeaseMs       pgtype.Int8
-	VisibilityMs  pgtype.Int8
-	TimeoutMs     pgtype.Int8
-	GraceMs       pgtype.Int8
-	RetryDelayMs  pgtype.Int8
-	WorkerID      pgtype.Text
-	TraceID       pgtype.Text
-	PreviousState pgtype.Text
-	Failed        bool
-	Retry         []byte
 	Args          []byte
 	Meta          []byte
-	Extra         []byte
-	Error         []byte
-	Errors        [][]byte
-	Result        []byte
+	Options       []byte
+	OverlapPolicy string
+	Enabled       bool
+	Description   pgtype.Text
+	LastRunAt     pgtype.Timestamptz
+	NextRunAt     pgtype.Timestamptz
+	RunCount      int64
+	CreatedAt     pgtype.Timestamptz
+	UpdatedAt     pgtype.Timestamptz
+}
+
+type OjsCronRun struct {
+	CronID      [16]byte
+	ScheduledAt pgtype.Timestamptz
+	Outcome     string
+	Reason      pgtype.Text
+	JobID       pgtype.UUID
 }
 
 type OjsEventPublished struct {
@@ -198,15 +261,18 @@ type StatsMinute struct {
 }
 
 type Worker struct {
-	ID          string
-	State       string
-	Directive   pgtype.Text
-	ActiveJobs  int32
-	Queues      []byte
-	Concurrency pgtype.Int4
-	Hostname    pgtype.Text
-	Pid         pgtype.Int8
-	Facts       []byte
-	StartedAt   pgtype.Timestamptz
-	LastBeatAt  pgtype.Timestamptz
+	ID           string
+	State        string
+	Directive    pgtype.Text
+	ActiveJobs   int32
+	Queues       []byte
+	Concurrency  pgtype.Int4
+	Hostname     pgtype.Text
+	Pid          pgtype.Int8
+	Facts        []byte
+	StartedAt    pgtype.Timestamptz
+	LastBeatAt   pgtype.Timestamptz
+	SeenAt       pgtype.Timestamptz
+	StaleAt      pgtype.Timestamptz
+	ActiveJobIds []byte
 }

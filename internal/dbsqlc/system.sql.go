@@ -106,6 +106,44 @@ func (q *Queries) JobsDonePartitionsPrune(ctx context.Context, keep pgtype.Inter
 	return dropped, err
 }
 
+const sweepNextDue = `-- name: SweepNextDue :one
+SELECT clock_timestamp()::timestamptz AS now,
+    (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= $1 ORDER BY j.due_at LIMIT 1) AS job_due,
+    (SELECT w.seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.seen_at LIMIT 1) AS worker_seen,
+    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due
+`
+
+type SweepNextDueRow struct {
+	Now        pgtype.Timestamptz
+	JobDue     pgtype.Timestamptz
+	WorkerSeen pgtype.Timestamptz
+	CronDue    pgtype.Timestamptz
+}
+
+// What time will bring first: one probe of an index each. Due jobs before after have been swept already; under a pinned
+// xmin their dead index entries stay, and every look would walk them all. '-infinity' looks at everything.
+func (q *Queries) SweepNextDue(ctx context.Context, after pgtype.Timestamptz) (SweepNextDueRow, error) {
+	row := q.db.QueryRow(ctx, sweepNextDue, after)
+	var i SweepNextDueRow
+	err := row.Scan(
+		&i.Now,
+		&i.JobDue,
+		&i.WorkerSeen,
+		&i.CronDue,
+	)
+	return i, err
+}
+
+const systemLockTimeout = `-- name: SystemLockTimeout :exec
+SELECT set_config('lock_timeout', $1::text, true)
+`
+
+// For the rest of the transaction.
+func (q *Queries) SystemLockTimeout(ctx context.Context, patience string) error {
+	_, err := q.db.Exec(ctx, systemLockTimeout, patience)
+	return err
+}
+
 const systemPartitionsEnsure = `-- name: SystemPartitionsEnsure :one
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before
 `

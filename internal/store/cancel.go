@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
@@ -29,18 +31,7 @@ var (
 
 // Cancel moves a job from any non-terminal state to cancelled; PreviousState tells from which.
 func (s *Store) Cancel(ctx context.Context, id [16]byte, c Cancel) (*dbsqlc.Job, error) {
-	job, err := s.cancel.Do(ctx, cancellation{id, c.eventData()})
-	if err != nil {
-		return nil, WireError(err)
-	}
-	if job != nil {
-		return job, nil
-	}
-	stored, err := s.Get(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), liveStates...)
+	return settle(ctx, s, s.cancel, cancellation{id, c.eventData()}, holder{jobID: id, cancels: true})
 }
 
 func (c Cancel) eventData() []byte {
@@ -52,7 +43,7 @@ func (c Cancel) eventData() []byte {
 }
 
 func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.Job, error) {
-	rows, err := s.cancelRows(ctx, s.q, cs, liveStates)
+	rows, err := s.cancelFree(ctx, cs)
 	if err != nil {
 		return nil, err
 	}
@@ -65,6 +56,35 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.J
 	return inOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
 }
 
+// cancelFree cancels the jobs that no other transaction holds. Bulk calls, which have a transaction of their own, wait.
+func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.JobCancelRow, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	var rows []dbsqlc.JobCancelRow
+	try := func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		ids := make([][16]byte, len(cs))
+		for i, c := range cs {
+			ids[i] = c.id
+		}
+		free, err := q.JobLockFree(ctx, ids)
+		if err != nil || len(free) == 0 {
+			return err
+		}
+		mine := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(free, c.id) })
+		rows, err = s.cancelRows(ctx, q, mine, liveStates)
+		return err
+	}
+	err := pgx.BeginFunc(ctx, s.pool, try)
+	if noPartition(err) { // inside a transaction nothing can follow an error
+		if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
+			return nil, err
+		}
+		err = pgx.BeginFunc(ctx, s.pool, try)
+	}
+	return rows, err
+}
+
 func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -73,14 +93,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)
 	}
-	rows, err := q.JobCancel(ctx, p)
-	if noPartition(err) && q == s.q { // inside a transaction nothing can follow an error
-		if _, err := q.SystemPartitionsEnsure(ctx); err != nil {
-			return nil, err
-		}
-		return q.JobCancel(ctx, p)
-	}
-	return rows, err
+	return q.JobCancel(ctx, p)
 }
 
 // Activate moves a pending job to available.

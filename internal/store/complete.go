@@ -19,24 +19,21 @@ type Ack struct {
 // Complete moves an active job to completed. A job cancelled while this worker held it is returned with
 // ojs.StateCancelled and no error; nothing has changed then.
 func (s *Store) Complete(ctx context.Context, ack Ack) (*dbsqlc.Job, error) {
-	job, err := s.complete.Do(ctx, ack)
-	if err != nil {
-		return nil, WireError(err)
-	}
-	return s.settled(ctx, job, claimOf(ack))
+	return settle(ctx, s, s.complete, ack, claimOf(ack))
 }
 
 // CompleteEach is Complete for many, each as if sent alone, in order; errs is nil if none failed.
 func (s *Store) CompleteEach(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, []error) {
-	jobs, errs := s.complete.DoMany(ctx, acks)
 	holders := make([]holder, len(acks))
 	for i, a := range acks {
 		holders[i] = claimOf(a)
 	}
-	return s.settledEach(ctx, jobs, errs, holders)
+	return settleEach(ctx, s, s.complete, acks, holders)
 }
 
-func claimOf(a Ack) holder { return holder{a.JobID, a.WorkerID, a.Attempt} }
+func claimOf(a Ack) holder {
+	return holder{jobID: a.JobID, workerID: a.WorkerID, attempt: a.Attempt}
+}
 
 func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, error) {
 	n := len(acks)
@@ -113,6 +110,7 @@ type holder struct {
 	jobID    [16]byte
 	workerID string
 	attempt  int32
+	cancels  bool // it does not claim to hold it, it wants it cancelled
 }
 
 // settled turns a refused ack or nack (job is nil) into the reason.
@@ -158,8 +156,13 @@ func (s *Store) settledEach(ctx context.Context, jobs []*dbsqlc.Job, failed []er
 // cancelled while this worker held it (A10).
 func (h holder) refused(job *dbsqlc.Job) (*dbsqlc.Job, error) {
 	id := ojs.FormatID(h.jobID)
-	if job == nil {
+	switch {
+	case job == nil:
 		return nil, ojs.ErrNotFound("job", id)
+	case h.cancels && !ojs.JobState(job.State).Terminal():
+		return nil, errHeld
+	case h.cancels:
+		return nil, ojs.ErrConflict(id, ojs.JobState(job.State), liveStates...)
 	}
 	owned := h.workerID == "" || !job.WorkerID.Valid || job.WorkerID.String == h.workerID
 	current := h.attempt < 0 || h.attempt == job.Attempt
@@ -170,6 +173,8 @@ func (h holder) refused(job *dbsqlc.Job) (*dbsqlc.Job, error) {
 		return nil, ojs.ErrNotOwner(id, h.workerID, job.WorkerID.String)
 	case job.State == string(ojs.StateActive) && !current:
 		return nil, ojs.ErrStaleAttempt(id, int64(h.attempt), int64(job.Attempt))
+	case job.State == string(ojs.StateActive):
+		return nil, errHeld
 	}
 	return nil, ojs.ErrConflict(id, ojs.JobState(job.State), ojs.StateActive)
 }

@@ -2,25 +2,27 @@ package store
 
 import (
 	"context"
-	"errors"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// FromTheStart leaves nothing out; see NextDue.
+var FromTheStart = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+
 // dueBatch bounds a sweep's statement.
 const dueBatch = 1000
 
 // PromoteDue applies up to 1 000 due transitions of jobs that are not active: scheduled and retryable ones become
 // available, expired ones are discarded. Any node may call it at any time.
-func (s *Store) PromoteDue(ctx context.Context) (moved int, err error) {
+func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved int, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.q.JobPromoteDue(ctx, dueBatch, s.node)
+	rows, err := s.q.JobPromoteDue(ctx, dbsqlc.JobPromoteDueParams{After: after, MaxRows: dueBatch, Node: s.node})
 	if err != nil {
 		return 0, err
 	}
@@ -39,10 +41,10 @@ func (s *Store) PromoteDue(ctx context.Context) (moved int, err error) {
 
 // FailOverdue fails up to 1 000 active jobs whose lease or execution time is over. It looks first and changes after,
 // guarded by attempt and due_at, so a heartbeat or an ack in between wins.
-func (s *Store) FailOverdue(ctx context.Context) (found, failed int, err error) {
+func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (found, failed int, err error) {
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.q.JobListOverdue(bounded, dueBatch)
+	rows, err := s.q.JobListOverdue(bounded, after, dueBatch)
 	if err != nil || len(rows) == 0 {
 		return 0, 0, err
 	}
@@ -59,34 +61,61 @@ func (s *Store) FailOverdue(ctx context.Context) (found, failed int, err error) 
 	return len(rows), failed, err
 }
 
-// overdue decides what ran out. When both did, the execution timeout wins (contract 20 §4).
+// overdue decides what ran out. When several did, what ends the job comes first, and the reservation last (contract 20 §4).
 func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	limit := s.config.DefaultTimeout
 	if r.TimeoutMs.Valid {
 		limit = time.Duration(r.TimeoutMs.Int64) * time.Millisecond
 	}
-	elapsed := r.Now.Time.Sub(r.StartedAt.Time)
+	now := r.Now.Time
+	elapsed := now.Sub(r.StartedAt.Time)
 	n := nack{
 		Nack:    Nack{JobID: r.ID, Attempt: r.Attempt},
 		dueOnly: true, reason: envelope.VisibilityTimeout, source: "scheduler",
 	}
-	if elapsed >= limit+time.Duration(r.GraceMs.Int64)*time.Millisecond {
+	switch {
+	case r.TotalDueAt.Valid && !r.TotalDueAt.Time.After(now):
+		n.reason = envelope.TotalTimeout
+		n.Error = envelope.ServerError(n.reason, r.TotalDueAt.Time.Sub(r.CreatedAt.Time), now.Sub(r.CreatedAt.Time))
+	case elapsed >= limit+time.Duration(r.GraceMs.Int64)*time.Millisecond:
 		n.reason = envelope.Timeout
-		n.Error = envelope.ServerError(envelope.Timeout, limit, elapsed)
-		return n
+		n.Error = envelope.ServerError(n.reason, limit, elapsed)
+	case r.StallDueAt.Valid && !r.StallDueAt.Time.After(now):
+		silence := time.Duration(r.StallMs.Int64) * time.Millisecond
+		n.reason = envelope.Stalled
+		n.Error = envelope.ServerError(n.reason, silence, now.Sub(r.StallDueAt.Time)+silence)
+	default:
+		n.Error = envelope.ServerError(n.reason, r.LeaseUntil.Time.Sub(r.StartedAt.Time), elapsed)
 	}
-	n.Error = envelope.ServerError(envelope.VisibilityTimeout, r.LeaseUntil.Time.Sub(r.StartedAt.Time), elapsed)
 	return n
 }
 
-// NextDue is the time until the earliest due transition, by the database's clock; ok is false if there is none.
-func (s *Store) NextDue(ctx context.Context) (in time.Duration, ok bool, err error) {
+// Due is what time will bring next, by the database's clock.
+type Due struct {
+	Now     time.Time
+	Jobs    time.Time // zero: nothing of the kind is to come
+	Workers time.Time // the longest silent worker is dead then
+	Crons   time.Time
+}
+
+// Next is the earliest time; ok is false if there is none.
+func (d Due) Next() (next time.Time, ok bool) {
+	for _, t := range []time.Time{d.Jobs, d.Workers, d.Crons} {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	return next, !next.IsZero()
+}
+
+// NextDue looks at the first entry of each timer. Jobs due before after are left out: the caller has swept them.
+func (s *Store) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	seconds, err := s.q.JobNextDue(ctx)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, false, nil
+	row, err := s.q.SweepNextDue(ctx, after)
+	due := Due{Now: row.Now.Time, Jobs: row.JobDue.Time, Crons: row.CronDue.Time}
+	if row.WorkerSeen.Valid {
+		due.Workers = row.WorkerSeen.Time.Add(s.config.WorkerDeadAfter)
 	}
-	// Years ahead would overflow a Duration; an hour is far enough to look again.
-	return time.Duration(min(seconds, 3600) * float64(time.Second)), err == nil, err
+	return due, err
 }

@@ -33,7 +33,11 @@ var errTaken = errors.New("id is in use")
 // Enqueue stores a job (contract 10 §5). An id that is in use gives ojs.ErrDuplicate.
 func (s *Store) Enqueue(ctx context.Context, job *envelope.Job) (*dbsqlc.Job, error) {
 	s.assignID(job)
-	res, err := s.enqueue.Do(ctx, job)
+	b := s.enqueue
+	if job.ClientID {
+		b = s.named
+	}
+	res, err := b.Do(ctx, job)
 	if err != nil {
 		return nil, WireError(err)
 	}
@@ -49,10 +53,14 @@ func (e enqueued) outcome(job *envelope.Job) (*dbsqlc.Job, error) {
 
 // EnqueueEach stores the jobs that can be stored; errs (nil if none failed) tells about the others.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored []*dbsqlc.Job, errs []error) {
+	b := s.enqueue
 	for _, job := range jobs {
 		s.assignID(job)
+		if job.ClientID {
+			b = s.named
+		}
 	}
-	res, failed := s.enqueue.DoMany(ctx, jobs)
+	res, failed := b.DoMany(ctx, jobs)
 	stored, errs = make([]*dbsqlc.Job, len(jobs)), make([]error, len(jobs))
 	bad := false
 	for i, r := range res {
@@ -171,6 +179,11 @@ func (s *Store) tryInsert(ctx context.Context, db conn, in insertion) error {
 	}
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
+		if !in.atomic {
+			if err := q.SystemLockTimeout(ctx, idPatience); err != nil {
+				return err
+			}
+		}
 		rows, err := q.JobInsert(ctx, params)
 		if err != nil {
 			return err
@@ -186,6 +199,10 @@ func (s *Store) tryInsert(ctx context.Context, db conn, in insertion) error {
 		return nil
 	})
 }
+
+// idPatience is how long a batch waits for transactions that have inserted one of its ids and are still open; then the
+// jobs are tried one by one.
+const idPatience = "1s"
 
 // insertion is one try: the jobs at todo, and where their outcomes go.
 type insertion struct {
@@ -277,6 +294,7 @@ func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertP
 		ScheduledAt: make([]pgtype.Timestamptz, n), ScheduledInUs: make([]int64, n),
 		ExpiresAt: make([]pgtype.Timestamptz, n), ExpiresInUs: make([]int64, n),
 		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
+		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
 		Source: "api", Node: s.node,
 	}
@@ -287,10 +305,17 @@ func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertP
 		p.ScheduledAt[n], p.ScheduledInUs[n] = when(j.ScheduledAt)
 		p.ExpiresAt[n], p.ExpiresInUs[n] = when(j.ExpiresAt)
 		p.TimeoutMs[n], p.VisibilityMs[n], p.GraceMs[n] = j.TimeoutMS, j.VisibilityMS, j.GraceMS
+		p.TotalMs[n], p.TtlMs[n], p.StallMs[n], p.ResultTtlS[n] = j.TotalTimeoutMS, j.EnqueueTTLMS, j.HeartbeatTimeoutMS, noResultTTL
+		if j.ResultTTL != nil {
+			p.ResultTtlS[n] = *j.ResultTTL
+		}
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
 	}
 	return p
 }
+
+// noResultTTL stands for a job that sets none: -1 means for ever.
+const noResultTTL = -2
 
 // when gives an absolute time, or microseconds from the database's now; -1 if it is not relative.
 func when(w envelope.When) (at pgtype.Timestamptz, inUS int64) {

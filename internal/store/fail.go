@@ -30,21 +30,20 @@ type nack struct {
 // Fail moves an active job to retryable, discarded or, with Requeue, available. A job cancelled while this worker held
 // it is returned with ojs.StateCancelled and no error; nothing has changed then.
 func (s *Store) Fail(ctx context.Context, n Nack) (*dbsqlc.Job, error) {
-	job, err := s.fail.Do(ctx, nackOf(n))
-	if err != nil {
-		return nil, WireError(err)
-	}
-	return s.settled(ctx, job, holder{n.JobID, n.WorkerID, n.Attempt})
+	return settle(ctx, s, s.fail, nackOf(n), n.holder())
 }
 
 // FailEach is Fail for many, each as if sent alone, in order; errs is nil if none failed.
 func (s *Store) FailEach(ctx context.Context, nacks []Nack) ([]*dbsqlc.Job, []error) {
 	reqs, holders := make([]nack, len(nacks)), make([]holder, len(nacks))
 	for i, n := range nacks {
-		reqs[i], holders[i] = nackOf(n), holder{n.JobID, n.WorkerID, n.Attempt}
+		reqs[i], holders[i] = nackOf(n), n.holder()
 	}
-	jobs, errs := s.fail.DoMany(ctx, reqs)
-	return s.settledEach(ctx, jobs, errs, holders)
+	return settleEach(ctx, s, s.fail, reqs, holders)
+}
+
+func (n Nack) holder() holder {
+	return holder{jobID: n.JobID, workerID: n.WorkerID, attempt: n.Attempt}
 }
 
 func nackOf(n Nack) nack { return nack{Nack: n, reason: "requeue"} }
@@ -127,6 +126,7 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 	p.DueOnly = append(p.DueOnly, n.dueOnly)
 	p.Outcomes = append(p.Outcomes, string(state))
 	p.Releases = append(p.Releases, outcome.Kind == retry.Release)
+	p.DeadLetters = append(p.DeadLetters, outcome.DeadLetter)
 	p.DelaysMs = append(p.DelaysMs, outcome.Delay.Milliseconds())
 	p.Errors = append(p.Errors, stored)
 	p.EventErrors = append(p.EventErrors, shown)
@@ -142,6 +142,9 @@ func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Poli
 	f.RunTimeout = s.config.DefaultTimeout
 	if job.TimeoutMs.Valid {
 		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
+	}
+	if job.TotalDueAt.Valid {
+		f.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.CreatedAt.Time))
 	}
 	return f
 }

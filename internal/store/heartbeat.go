@@ -21,6 +21,8 @@ type Beat struct {
 	Queues       []string
 	Concurrency  int
 	Facts        []byte // JSON object with the other facts; nil: none
+
+	again bool // the worker's part is done, only jobs are left
 }
 
 // BeatResult answers a Beat.
@@ -30,11 +32,22 @@ type BeatResult struct {
 	Cancelled [][16]byte // cancelled while this worker held them
 	Lost      [][16]byte // neither held by it, nor cancelled, nor completed
 	Time      time.Time  // of the database
+
+	held [][16]byte // another transaction has these rows
 }
 
 // Heartbeat registers the worker and extends the jobs it holds.
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	res, err := s.heartbeat.Do(ctx, b)
+	for wait := s.patience(); err == nil && len(res.held) > 0 && wait.again(ctx); {
+		b.JobIDs, b.again = res.held, true
+		var more BeatResult
+		more, err = s.heartbeat.Do(ctx, b)
+		res.Extended = append(res.Extended, more.Extended...)
+		res.Cancelled = append(res.Cancelled, more.Cancelled...)
+		res.Lost = append(res.Lost, more.Lost...)
+		res.held = more.held
+	}
 	return res, WireError(err)
 }
 
@@ -57,6 +70,9 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 	p := dbsqlc.WorkerBeatParams{Node: s.node, HeartbeatEvents: !s.config.NoWorkerHeartbeatEvents}
 	at := make(map[string]int, len(beats))
 	for i, b := range beats {
+		if b.again {
+			continue
+		}
 		at[b.WorkerID] = i
 		p.Ids = append(p.Ids, b.WorkerID)
 		p.States = append(p.States, b.State)
@@ -67,6 +83,9 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		p.Pids = append(p.Pids, b.PID)
 		p.Facts = append(p.Facts, b.Facts)
 		p.Sources = append(p.Sources, WorkerSource(b.WorkerID))
+	}
+	if len(p.Ids) == 0 {
+		return nil
 	}
 	rows, err := s.q.WorkerBeat(ctx, p)
 	if err != nil {
@@ -154,6 +173,8 @@ func (s *Store) tellLost(ctx context.Context, beats []Beat, res []BeatResult) er
 		for _, id := range b.JobIDs {
 			d, found := done[id]
 			switch {
+			case found && !extended[id] && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+				res[i].held = append(res[i].held, id)
 			case extended[id], found && d.State == string(ojs.StateCompleted):
 			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
 				res[i].Cancelled = append(res[i].Cancelled, id)

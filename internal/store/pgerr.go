@@ -13,7 +13,7 @@ import (
 )
 
 // splittable: the statement was refused for what one of its rows holds (data exceptions, constraint violations, limits
-// of the program), so the others deserve a try of their own.
+// of the program, a lock), so the others deserve a try of their own.
 func splittable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) != 5 {
@@ -23,7 +23,7 @@ func splittable(err error) bool {
 	case "21", "22", "23", "54":
 		return true
 	}
-	return false
+	return pg.Code == "55P03"
 }
 
 // retryable: deadlock or serialization failure; nothing happened.

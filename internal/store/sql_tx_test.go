@@ -379,7 +379,7 @@ func TestSQLJobView(t *testing.T) {
 	_, err = b.Complete(t.Context(), store.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
 	require.NoError(t, err)
 	expired := b.sqlEnqueue(b.pool, options(`"expires_at":"2001-01-01T00:00:00Z"`))
-	_, err = b.PromoteDue(t.Context())
+	_, err = b.PromoteDue(t.Context(), store.FromTheStart)
 	require.NoError(t, err)
 	ids = append(ids, more[0].ID, more[1].ID, expired)
 

@@ -28,6 +28,9 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that has none. 30 min.
 	DefaultTimeout time.Duration
 
+	// WorkerDeadAfter is the silence after which a worker that has sent heartbeats is dead. 60 s.
+	WorkerDeadAfter time.Duration
+
 	// MaxErrorHistory is the number of failures kept per job, the newest win. 50, at least 10.
 	MaxErrorHistory int
 
@@ -53,6 +56,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DefaultTimeout == 0 {
 		c.DefaultTimeout = 30 * time.Minute
+	}
+	if c.WorkerDeadAfter == 0 {
+		c.WorkerDeadAfter = time.Minute
 	}
 	if c.MaxErrorHistory == 0 {
 		c.MaxErrorHistory = 50
@@ -81,6 +87,7 @@ type Store struct {
 	node   int32 // marks this process's events, so that it does not announce its own jobs to itself
 
 	enqueue   *batch.Batcher[*envelope.Job, enqueued]
+	named     *batch.Batcher[*envelope.Job, enqueued] // jobs with client-chosen ids, which may have to wait for another's
 	complete  *batch.Batcher[Ack, *dbsqlc.Job]
 	fail      *batch.Batcher[nack, *dbsqlc.Job]
 	cancel    *batch.Batcher[cancellation, *dbsqlc.Job]
@@ -107,10 +114,11 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 	s.hooks.draining.Store(&drain)
 	s.ready.init()
 	s.fetchers.byQueues = map[string]*batch.Batcher[claimant, []*dbsqlc.Job]{}
-	s.enqueue = batch.New(batch.Config[*envelope.Job, enqueued]{
+	enqueue := batch.Config[*envelope.Job, enqueued]{
 		Flush: s.flushEnqueue, Split: splittable, Retry: retryable,
 		Key: func(j *envelope.Job) ([16]byte, bool) { return j.ID, j.ClientID },
-	})
+	}
+	s.enqueue, s.named = batch.New(enqueue), batch.New(enqueue)
 	s.complete = batch.New(batch.Config[Ack, *dbsqlc.Job]{
 		Flush: s.flushComplete, Split: splittable, Retry: retryable,
 		Key: func(a Ack) ([16]byte, bool) { return a.JobID, true },

@@ -129,7 +129,7 @@ func TestLifecycle(t *testing.T) {
 		require.Contains(t, string(failed.Error), `"occurred_at":"`)
 
 		b.exec(`UPDATE ojs.jobs SET due_at = now(), next_attempt_at = now()`)
-		moved, err := b.PromoteDue(t.Context())
+		moved, err := b.PromoteDue(t.Context(), store.FromTheStart)
 		require.NoError(t, err)
 		require.Equal(t, 1, moved)
 		got := b.fetched(1, "q")
@@ -220,7 +220,7 @@ func TestLifecycle(t *testing.T) {
 		in.ExpiresAt = envelope.When{Set: true, At: time.Now().Add(-time.Hour)}
 		job := b.enqueued(in)[0]
 		require.Empty(t, b.fetched(1, "q"))
-		_, err := b.PromoteDue(t.Context())
+		_, err := b.PromoteDue(t.Context(), store.FromTheStart)
 		require.NoError(t, err)
 		got, err := b.Get(t.Context(), job.ID)
 		require.NoError(t, err)
@@ -235,11 +235,11 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		job := b.enqueued(newJob("q"))[0]
 		b.fetched(1, "q")
-		found, failed, err := b.FailOverdue(t.Context())
+		found, failed, err := b.FailOverdue(t.Context(), store.FromTheStart)
 		require.NoError(t, err)
 		require.Zero(t, found+failed)
 		b.exec(`UPDATE ojs.jobs SET due_at = now(), lease_until = now()`)
-		_, failed, err = b.FailOverdue(t.Context())
+		_, failed, err = b.FailOverdue(t.Context(), store.FromTheStart)
 		require.NoError(t, err)
 		require.Equal(t, 1, failed)
 		got, err := b.Get(t.Context(), job.ID)
@@ -262,7 +262,7 @@ func TestLifecycle(t *testing.T) {
 		job := b.enqueued(in)[0]
 		b.fetched(1, "q")
 		b.exec(`UPDATE ojs.jobs SET due_at = now(), started_at = started_at - interval '2 s'`)
-		_, failed, err := b.FailOverdue(t.Context())
+		_, failed, err := b.FailOverdue(t.Context(), store.FromTheStart)
 		require.NoError(t, err)
 		require.Equal(t, 1, failed)
 		got, err := b.Get(t.Context(), job.ID)

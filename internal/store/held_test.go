@@ -1,0 +1,105 @@
+package store_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// hold locks the row of a job as an application does that has called ojs.cancel in a transaction it keeps open.
+func (b *bundle) hold(id [16]byte) pgx.Tx {
+	b.t.Helper()
+	tx, err := b.pool.Begin(b.t.Context())
+	require.NoError(b.t, err)
+	_, err = tx.Exec(b.t.Context(), `SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// A job whose row another transaction holds keeps its own caller waiting, and nobody else.
+func TestHeldJobs(t *testing.T) {
+	t.Parallel()
+
+	calls := map[string]struct {
+		do   func(ctx context.Context, b *bundle, id [16]byte) error
+		then ojs.JobState
+	}{
+		"Ack": {func(ctx context.Context, b *bundle, id [16]byte) error {
+			_, err := b.Complete(ctx, store.Ack{JobID: id, WorkerID: "w1", Attempt: -1})
+			return err
+		}, ojs.StateCompleted},
+		"AckBatch": {func(ctx context.Context, b *bundle, id [16]byte) error {
+			_, errs := b.CompleteEach(ctx, []store.Ack{{JobID: id, WorkerID: "w1", Attempt: -1}})
+			if errs != nil {
+				return errs[0]
+			}
+			return nil
+		}, ojs.StateCompleted},
+		"Nack": {func(ctx context.Context, b *bundle, id [16]byte) error {
+			_, err := b.Fail(ctx, store.Nack{JobID: id, Attempt: -1, Error: envelope.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+			return err
+		}, ojs.StateRetryable},
+		"Cancel": {func(ctx context.Context, b *bundle, id [16]byte) error {
+			_, err := b.Cancel(ctx, id, store.Cancel{By: "api"})
+			return err
+		}, ojs.StateCancelled},
+		"Heartbeat": {func(ctx context.Context, b *bundle, id [16]byte) error {
+			res, err := b.Heartbeat(ctx, store.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
+			if err == nil {
+				require.Equal(b.t, [][16]byte{id}, res.Extended)
+				require.Empty(b.t, res.Lost)
+			}
+			return err
+		}, ojs.StateActive},
+	}
+	for name, call := range calls {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.enqueued(newJob("q"), newJob("q"))
+			jobs := b.fetched(2, "q")
+			require.Len(t, jobs, 2)
+			tx := b.hold(jobs[0].ID)
+
+			held := make(chan error, 1)
+			go func() { held <- call.do(t.Context(), b, jobs[0].ID) }()
+			free := make(chan error, 1)
+			go func() { free <- call.do(t.Context(), b, jobs[1].ID) }()
+			select {
+			case err := <-free:
+				require.NoError(t, err)
+			case <-time.After(10 * time.Second):
+				require.Fail(t, "waits for a row that is none of its business")
+			}
+			require.Equal(t, call.then, b.state(jobs[1].ID))
+			require.Empty(t, held)
+
+			require.NoError(t, tx.Rollback(t.Context()))
+			require.NoError(t, <-held)
+			require.Equal(t, call.then, b.state(jobs[0].ID))
+		})
+	}
+
+	t.Run("GivesUpWithATimeout", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Store = store.New(b.pool, store.Config{StatementTimeout: 300 * time.Millisecond})
+		b.enqueued(newJob("q"))
+		id := b.fetched(1, "q")[0].ID
+		b.hold(id)
+		_, err := b.Complete(t.Context(), store.Ack{JobID: id, Attempt: -1})
+		require.ErrorIs(t, err, ojs.ErrTimeout())
+		require.ErrorContains(t, err, "another transaction holds the job")
+		_, errs := b.CompleteEach(t.Context(), []store.Ack{{JobID: id, Attempt: -1}})
+		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
+		require.Equal(t, ojs.StateActive, b.state(id))
+	})
+}
