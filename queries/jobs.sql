@@ -149,23 +149,23 @@ WITH RECURSIVE level AS (
 SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l;
 
 -- name: JobComplete :many
--- Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten. A row that somebody
--- else holds is skipped, or everybody in the batch would wait for a transaction that may stay open for seconds.
-WITH item AS (
+-- Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten. Locking the
+-- rows first, to skip those that somebody else holds, costs a fifth of the throughput; so it gives up after patience.
+WITH held AS MATERIALIZED (
+    SELECT set_config('lock_timeout', @patience::text, true) AS patience
+), item AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
         unnest(@attempts::integer[]) AS attempt,
         unnest(@results::json[]) AS result,
         unnest(@event_data::json[]) AS event_data,
         unnest(@sources::text[]) AS source
-), locked AS MATERIALIZED (
-    SELECT j.id FROM item i JOIN ojs.jobs j ON j.id = i.id
-    WHERE j.state = 'active'
+    FROM held WHERE held.patience IS NOT NULL
+), gone AS (
+    DELETE FROM ojs.jobs j USING item i
+    WHERE j.id = i.id AND j.state = 'active'
         AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
         AND (i.attempt < 0 OR j.attempt = i.attempt)
-    FOR UPDATE OF j SKIP LOCKED
-), gone AS (
-    DELETE FROM ojs.jobs j USING locked l WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
         clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
         j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors,

@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"log/slog"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
@@ -40,6 +43,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
 		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.node,
+		Patience: lockPatience,
 	}
 	for i, a := range acks {
 		p.Ids[i], p.Workers[i], p.Attempts[i], p.Results[i] = a.JobID, a.WorkerID, a.Attempt, a.Result
@@ -51,12 +55,9 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.q.JobComplete(ctx, p)
-	if noPartition(err) {
-		if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
-			return nil, err
-		}
-		rows, err = s.q.JobComplete(ctx, p)
+	rows, err := s.completeRows(ctx, s.q, p)
+	if TimedOut(err) && ctx.Err() == nil {
+		rows, err = s.completeFree(ctx, p)
 	}
 	if err != nil {
 		return nil, err
@@ -68,6 +69,40 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 		s.committedEvents()
 	}
 	return inOrder(n, func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
+}
+
+// completeRows makes tomorrow's partition if nobody has.
+func (s *Store) completeRows(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.JobCompleteParams) ([]dbsqlc.JobCompleteRow, error) {
+	rows, err := q.JobComplete(ctx, p)
+	if !noPartition(err) || q != s.q { // inside a transaction nothing can follow an error
+		return rows, err
+	}
+	if _, err := q.SystemPartitionsEnsure(ctx); err != nil {
+		return nil, err
+	}
+	return q.JobComplete(ctx, p)
+}
+
+// completeFree completes the jobs that no other transaction holds.
+func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		free, err := q.JobLockFree(ctx, p.Ids)
+		if err != nil || len(free) == 0 {
+			return err
+		}
+		part := dbsqlc.JobCompleteParams{Patience: p.Patience, Node: p.Node}
+		for i, id := range p.Ids {
+			if slices.Contains(free, id) {
+				part.Ids, part.Workers, part.Attempts = append(part.Ids, id), append(part.Workers, p.Workers[i]), append(part.Attempts, p.Attempts[i])
+				part.Results, part.EventData = append(part.Results, p.Results[i]), append(part.EventData, p.EventData[i])
+				part.Sources = append(part.Sources, p.Sources[i])
+			}
+		}
+		rows, err = s.completeRows(ctx, q, part)
+		return err
+	})
+	return rows, err
 }
 
 // eventRoom is kept for the members of a payload that come from columns.
