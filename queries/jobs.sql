@@ -482,17 +482,18 @@ UNION ALL
 SELECT d.* FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
 
 -- name: JobListPage :many
--- Newest first by id. Both branches walk an id index and stop at the limit.
+-- Newest first by id. Both branches walk an id index and stop at the limit. COALESCE and not IS NULL OR, which a generic
+-- plan cannot use as an index condition.
 SELECT p.* FROM (
     (SELECT j.* FROM ojs.jobs j
-     WHERE (sqlc.narg('before')::uuid IS NULL OR j.id < sqlc.narg('before')::uuid)
+     WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
         AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
      ORDER BY j.id DESC LIMIT @max_rows::bigint)
     UNION ALL
     (SELECT d.* FROM ojs.jobs_done d
-     WHERE (sqlc.narg('before')::uuid IS NULL OR d.id < sqlc.narg('before')::uuid)
+     WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
         AND (cardinality(@types::text[]) = 0 OR d.type = ANY(@types::text[]))
@@ -520,10 +521,10 @@ SELECT count(*) FROM (
 -- whole row when any string in it contains \u0000.
 SELECT p.id, p.state, p.meta FROM (
     SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
-    WHERE j.state = ANY(@states::text[]) AND (sqlc.narg('after')::uuid IS NULL OR j.id > sqlc.narg('after')::uuid)
+    WHERE j.state = ANY(@states::text[]) AND j.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
     UNION ALL
     SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
-    WHERE d.state = ANY(@states::text[]) AND (sqlc.narg('after')::uuid IS NULL OR d.id > sqlc.narg('after')::uuid)
+    WHERE d.state = ANY(@states::text[]) AND d.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
 ) p
 WHERE (sqlc.narg('type')::text IS NULL OR p.type = sqlc.narg('type')::text
         OR @type_prefix::boolean AND starts_with(p.type, sqlc.narg('type')::text))

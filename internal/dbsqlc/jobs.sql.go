@@ -1445,10 +1445,10 @@ func (q *Queries) JobListDoneIDs(ctx context.Context, ids [][16]byte) ([][16]byt
 const jobListForBulk = `-- name: JobListForBulk :many
 SELECT p.id, p.state, p.meta FROM (
     SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
-    WHERE j.state = ANY($1::text[]) AND ($2::uuid IS NULL OR j.id > $2::uuid)
+    WHERE j.state = ANY($1::text[]) AND j.id > COALESCE($2::uuid, '00000000-0000-0000-0000-000000000000')
     UNION ALL
     SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
-    WHERE d.state = ANY($1::text[]) AND ($2::uuid IS NULL OR d.id > $2::uuid)
+    WHERE d.state = ANY($1::text[]) AND d.id > COALESCE($2::uuid, '00000000-0000-0000-0000-000000000000')
 ) p
 WHERE ($3::text IS NULL OR p.type = $3::text
         OR $4::boolean AND starts_with(p.type, $3::text))
@@ -1672,14 +1672,14 @@ func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, 
 const jobListPage = `-- name: JobListPage :many
 SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.lease_until, p.lease_ms, p.visibility_ms, p.timeout_ms, p.grace_ms, p.retry_delay_ms, p.worker_id, p.trace_id, p.previous_state, p.failed, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.result, p.total_due_at, p.ttl_due_at, p.stall_ms, p.stall_due_at, p.result_ttl_s, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.previous_errors, p.cron, p.cron_serial, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at FROM (
     (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
-     WHERE ($1::uuid IS NULL OR j.id < $1::uuid)
+     WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
         AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
      ORDER BY j.id DESC LIMIT $5::bigint)
     UNION ALL
     (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result, d.total_due_at, d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at FROM ojs.jobs_done d
-     WHERE ($1::uuid IS NULL OR d.id < $1::uuid)
+     WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
         AND (cardinality($4::text[]) = 0 OR d.type = ANY($4::text[]))
@@ -1697,7 +1697,8 @@ type JobListPageParams struct {
 	PageRows int64
 }
 
-// Newest first by id. Both branches walk an id index and stop at the limit.
+// Newest first by id. Both branches walk an id index and stop at the limit. COALESCE and not IS NULL OR, which a generic
+// plan cannot use as an index condition.
 func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListPage,
 		arg.Before,

@@ -107,6 +107,10 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 	if config.DatabasePooler {
 		// Unnamed statements with remembered parameter types: one round trip, no state left in the session.
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	} else {
+		// Small batches look cheaper with a plan of their own, so Postgres would plan most acks anew: 0.45 ms, three times
+		// what they take.
+		pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
