@@ -132,11 +132,14 @@ func sleepContext(ctx context.Context, d time.Duration) {
 	}
 }
 
+// patient is a policy that outlives the test: jobs fail often there.
+var patient = map[string]any{"max_attempts": 100, "initial_interval": "PT0.1S", "backoff_coefficient": 1}
+
 // produce sends each job under an id of its own until it is told that the job is there.
 func (c *crashTest) produce(ctx, deadline context.Context, n int) {
 	for ctx.Err() == nil {
 		id := ojs.FormatID(store.NewID())
-		status, _ := c.post(deadline, n, "/ojs/v1/jobs", map[string]any{"id": id, "type": "crash.test", "args": []int{n}, "options": map[string]any{"queue": "crash"}})
+		status, _ := c.post(deadline, n, "/ojs/v1/jobs", map[string]any{"id": id, "type": "crash.test", "args": []int{n}, "options": map[string]any{"queue": "crash", "retry": patient}})
 		if status == http.StatusCreated || status == http.StatusConflict { // 409: an earlier try was stored, its answer lost
 			c.mu.Lock()
 			c.stored[id] = true
@@ -172,12 +175,16 @@ func (c *crashTest) work(deadline context.Context, n int, finished func() bool) 
 
 func (c *crashTest) finish(ctx context.Context, n int, worker, id string, attempt any) {
 	body := map[string]any{"job_id": id, "worker_id": worker, "attempt": attempt}
-	if rand.IntN(20) == 0 {
+	switch dice := rand.IntN(200); {
+	case dice < 1: // forgotten: the lease runs out
+		return
+	case dice < 10:
 		body["requeue"] = true
-		c.mu.Lock()
-		c.held[id] = time.Time{} // once sent, somebody else may get it
-		c.mu.Unlock()
-		c.post(ctx, n, "/ojs/v1/workers/nack", body)
+		c.nack(ctx, n, id, body)
+		return
+	case dice < 30:
+		body["error"] = map[string]any{"code": "crash", "message": "by dice"}
+		c.nack(ctx, n, id, body)
 		return
 	}
 	if status, answer := c.post(ctx, n, "/ojs/v1/workers/ack", body); status == http.StatusOK {
@@ -188,6 +195,13 @@ func (c *crashTest) finish(ctx context.Context, n int, worker, id string, attemp
 		c.acked[id] = true
 	}
 	// 409: an earlier try was stored and its answer lost, or the lease ran out while the database was away.
+}
+
+func (c *crashTest) nack(ctx context.Context, n int, id string, body any) {
+	c.mu.Lock()
+	c.held[id] = time.Time{} // once sent, somebody else may get it
+	c.mu.Unlock()
+	c.post(ctx, n, "/ojs/v1/workers/nack", body)
 }
 
 // TestCrashes kills a server and Postgres under load on two nodes, while a transaction that enqueues from SQL stays open.
@@ -245,7 +259,8 @@ func (c *crashTest) enqueueSlowly(url string) (commit func()) {
 	var ids []string
 	for range 20 {
 		var id string
-		require.NoError(c.t, tx.QueryRow(c.t.Context(), `SELECT ojs.enqueue('crash.sql', '[1]', 'crash')::text`).Scan(&id))
+		require.NoError(c.t, tx.QueryRow(c.t.Context(), `SELECT ojs.enqueue('crash.sql', '[1]', 'crash',
+			'{"retry":{"max_attempts":100,"initial_interval":"PT0.1S","backoff_coefficient":1}}')::text`).Scan(&id))
 		ids = append(ids, id)
 	}
 	return func() {
@@ -321,11 +336,37 @@ func (c *crashTest) verify(url string) {
 		require.Equal(t, "completed", last[id])
 		require.GreaterOrEqual(t, count[id], 3)
 	}
+	c.verifyAttempts(conn)
 	findings, err := doctor.Examine(ctx, conn)
 	require.NoError(t, err)
 	for _, f := range findings {
 		require.True(t, f.OK, f.Text)
 	}
+}
+
+// verifyAttempts checks that each attempt was counted once: claims that were not handed back, and all but the last failed.
+func (c *crashTest) verifyAttempts(conn *pgx.Conn) {
+	rows, err := conn.Query(c.t.Context(), `
+		SELECT d.id::text, d.attempt, COALESCE(cardinality(d.errors), 0),
+			count(*) FILTER (WHERE e.type = 'job.started'),
+			count(*) FILTER (WHERE e.type = 'job.failed'),
+			count(*) FILTER (WHERE e.from_state = 'active' AND e.to_state = 'available' AND e.data->>'reason' = 'requeue')
+		FROM ojs.jobs_done d JOIN ojs.events e ON e.job_id = d.id GROUP BY 1, 2, 3`)
+	require.NoError(c.t, err)
+	var id string
+	var attempt, errors, started, failed, released int
+	retried, lost := 0, 0
+	_, err = pgx.ForEachRow(rows, []any{&id, &attempt, &errors, &started, &failed, &released}, func() error {
+		require.Equal(c.t, started-released, attempt, "job %s: claims and attempts differ", id)
+		require.Equal(c.t, attempt-1, failed, "job %s: every attempt but the last has failed once", id)
+		require.Equal(c.t, min(failed, 50), errors, "job %s: every failure is in its history", id)
+		retried += min(failed, 1)
+		return nil
+	})
+	require.NoError(c.t, err)
+	require.NoError(c.t, conn.QueryRow(c.t.Context(), `SELECT count(*) FROM ojs.events WHERE data->>'reason' = 'visibility_timeout'`).Scan(&lost))
+	require.Positive(c.t, retried, "no job was tried again")
+	require.Positive(c.t, lost, "no lease ran out")
 }
 
 // TestSigterm ends a server under load: what was answered is there, the exit code is 0.

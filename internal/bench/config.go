@@ -51,6 +51,10 @@ type Config struct {
 	Backlog int
 	// Drain is how many jobs one measurement of backlog and pinned takes. Default 20 000, short 5 000.
 	Drain int
+	// Scheduled is how many jobs, spread over an hour, wait for their time during schedule. Default 100 000, short 10 000.
+	Scheduled int
+	// Burst is how many jobs become due in the same moment in schedule. Default 50 000, short 5 000.
+	Burst int
 	// ArgsBytes is about the size of a job's args. Default 100.
 	ArgsBytes int
 
@@ -83,8 +87,12 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Human, io.Writer(os.Stderr))
 	if c.Short {
 		c.defaultSizes(10_000, 3*time.Second, 5_000, 300*time.Millisecond)
+		setDefault(&c.Scheduled, 10_000)
+		setDefault(&c.Burst, 5_000)
 	} else {
 		c.defaultSizes(50_000, 10*time.Second, 20_000, time.Second)
+		setDefault(&c.Scheduled, 100_000)
+		setDefault(&c.Burst, 50_000)
 	}
 	if len(c.Conns) == 0 {
 		c.Conns = []int{1, 32, 128}
@@ -114,7 +122,7 @@ func setDefault[T comparable](field *T, value T) {
 
 func (c Config) validate() error {
 	sizes := append(slices.Concat(c.Conns, c.Workers),
-		c.Rounds, c.Rate, c.WaitMS, c.Backlog, c.ArgsBytes, c.Jobs, c.Drain)
+		c.Rounds, c.Rate, c.WaitMS, c.Backlog, c.ArgsBytes, c.Jobs, c.Drain, c.Scheduled, c.Burst)
 	if slices.Min(sizes) < 1 {
 		return errors.New("counts and sizes must be at least 1")
 	}

@@ -132,21 +132,23 @@ func (w *Sweeper) loop(ctx context.Context) {
 			timer.Reset(time.Until(time.Unix(0, w.next.Load())))
 		case <-timer.C:
 			if time.Now().UnixNano() >= w.next.Load() {
-				w.run(ctx)
+				w.run(ctx, 0)
 			}
 			timer.Reset(time.Until(time.Unix(0, w.next.Load())))
 		}
 	}
 }
 
-// catchUp is called by a fetch: what this node knows to be due is applied first.
+// catchUp is called by a fetch: what this node knows to be due is applied first, but not more than one batch, so that a
+// fetch does not pay for thousands of others.
 func (w *Sweeper) catchUp(ctx context.Context) {
 	if time.Now().UnixNano() >= w.next.Load() {
-		w.run(context.WithoutCancel(ctx))
+		w.run(context.WithoutCancel(ctx), 1)
 	}
 }
 
-func (w *Sweeper) run(ctx context.Context) {
+// run sweeps at most so many batches, 0: until nothing is due.
+func (w *Sweeper) run(ctx context.Context, batches int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Now().UnixNano() < w.next.Load() {
@@ -155,7 +157,7 @@ func (w *Sweeper) run(ctx context.Context) {
 	// Until the run ends, due times that others arm count from here.
 	w.next.Store(math.MaxInt64)
 	busy := w.stirred.Swap(false)
-	moved, next, err := w.runOnce(ctx)
+	moved, next, err := w.runOnce(ctx, batches)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -176,7 +178,7 @@ func (w *Sweeper) run(ctx context.Context) {
 
 // runOnce applies everything that is due now and returns the time until the next due timer. Nothing due costs one
 // statement of three index probes, which is what an idle server pays for a look.
-func (w *Sweeper) runOnce(ctx context.Context) (moved int, next time.Duration, err error) {
+func (w *Sweeper) runOnce(ctx context.Context, batches int) (moved int, next time.Duration, err error) {
 	after := w.swept
 	full := time.Since(w.fullAt) >= max(fullLook, costShare*w.fullCost)
 	if full {
@@ -204,8 +206,11 @@ func (w *Sweeper) runOnce(ctx context.Context) (moved int, next time.Duration, e
 		if err != nil {
 			return moved, 0, err
 		}
-		if n == 0 { // another node has them locked
+		switch batches--; {
+		case n == 0: // another node has them locked
 			return moved, lockPause, nil
+		case batches == 0:
+			return moved, 0, nil
 		}
 	}
 }
