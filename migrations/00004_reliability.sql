@@ -73,6 +73,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     tables text;
 BEGIN
+    -- The lock of RelayLock: a pass and TRUNCATE take the tables' locks in different orders.
+    PERFORM pg_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'));
     PERFORM FROM ojs.event_relay FOR UPDATE;
     SELECT string_agg(c.oid::regclass::text, ', ') INTO tables FROM pg_class c
     WHERE c.relnamespace = 'ojs'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition

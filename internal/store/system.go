@@ -28,7 +28,11 @@ func (s *Store) QueueTotals(ctx context.Context) (dbsqlc.QueueTotalsRow, error) 
 func (s *Store) Reset(ctx context.Context) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if err := s.q.SystemReset(ctx); err != nil {
+	err := s.q.SystemReset(ctx)
+	for tries := 0; retryable(err) && tries < 10; tries++ { // TRUNCATE against anything that reads several tables
+		err = s.q.SystemReset(ctx)
+	}
+	if err != nil {
 		return WireError(err)
 	}
 	s.Forget()
