@@ -127,6 +127,18 @@ func TestSweeper(t *testing.T) {
 		}, 10*time.Second, 5*time.Millisecond)
 	})
 
+	t.Run("FindsWhatBecameVisibleLate", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, dbtest.New(t))
+		b.start()
+		late := b.enqueue(time.Hour)
+		b.lateness(b.enqueue(20 * time.Millisecond)) // looks leave out what is older from here on
+		_, err := b.pool.Exec(t.Context(), `UPDATE ojs.jobs SET due_at = now() - interval '1 minute', scheduled_at = now() WHERE id = $1`, late)
+		require.NoError(t, err)
+		b.sweeper.Stir()
+		require.Less(t, b.lateness(late), 8*time.Second)
+	})
+
 	t.Run("GivesLostLeasesBack", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, dbtest.New(t))
