@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
@@ -40,6 +41,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
 		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.node,
+		DefaultResultTtlS: s.resultTTL(),
 	}
 	for i, a := range acks {
 		p.Ids[i], p.Workers[i], p.Attempts[i], p.Results[i] = a.JobID, a.WorkerID, a.Attempt, a.Result
@@ -62,12 +64,21 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 		return nil, err
 	}
 	for i := range rows {
+		s.endings.ended(rows[i].ID)
 		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
 	return inOrder(n, func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
+}
+
+// resultTTL is the default as it is stored: seconds, -1 for as long as the job.
+func (s *Store) resultTTL() int64 {
+	if s.config.ResultTTL < 0 {
+		return -1
+	}
+	return int64(s.config.ResultTTL / time.Second)
 }
 
 // eventRoom is kept for the members of a payload that come from columns.
