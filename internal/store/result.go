@@ -155,3 +155,13 @@ func (s *Store) flushResults(ctx context.Context, ids [][16]byte) ([]*dbsqlc.Job
 	}
 	return res, nil
 }
+
+// Awaited is the number of requests that wait for results.
+func (s *Store) Awaited() (n int) {
+	s.endings.mu.Lock()
+	defer s.endings.mu.Unlock()
+	for _, ws := range s.endings.waiters {
+		n += len(ws)
+	}
+	return n
+}
