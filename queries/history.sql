@@ -9,12 +9,15 @@ SELECT count(*) FROM (
 -- name: HistoryListNewest :many
 -- Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total; there is at
 -- least one row.
-WITH page AS MATERIALIZED (
-    SELECT ojs.history_newest(@before::bigint, @max_rows::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
-        sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
-), hit AS (
+WITH hit AS MATERIALIZED (
     SELECT ojs.history_newest(9223372036854775807, @max_total::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
         sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
+), page AS MATERIALIZED (
+    (SELECT h.place FROM hit h WHERE @before::bigint = 9223372036854775807 ORDER BY h.place DESC LIMIT @max_rows::integer)
+    UNION ALL
+    SELECT ojs.history_newest(@before::bigint, @max_rows::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
+        sqlc.narg('since'), sqlc.narg('until'))::bigint
+    WHERE @before::bigint <> 9223372036854775807
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,

@@ -28,12 +28,15 @@ func (q *Queries) HistoryCountByJob(ctx context.Context, jobID [16]byte, maxRows
 }
 
 const historyListNewest = `-- name: HistoryListNewest :many
-WITH page AS MATERIALIZED (
-    SELECT ojs.history_newest($1::bigint, $2::integer, $3::text[], $4::text[], $5::text[], $6::text[],
-        $7, $8)::bigint AS place
-), hit AS (
-    SELECT ojs.history_newest(9223372036854775807, $9::integer, $3::text[], $4::text[], $5::text[], $6::text[],
-        $7, $8)::bigint AS place
+WITH hit AS MATERIALIZED (
+    SELECT ojs.history_newest(9223372036854775807, $1::integer, $2::text[], $3::text[], $4::text[], $5::text[],
+        $6, $7)::bigint AS place
+), page AS MATERIALIZED (
+    (SELECT h.place FROM hit h WHERE $8::bigint = 9223372036854775807 ORDER BY h.place DESC LIMIT $9::integer)
+    UNION ALL
+    SELECT ojs.history_newest($8::bigint, $9::integer, $2::text[], $3::text[], $4::text[], $5::text[],
+        $6, $7)::bigint
+    WHERE $8::bigint <> 9223372036854775807
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
@@ -45,15 +48,15 @@ ORDER BY s.seq DESC, s.sub DESC
 `
 
 type HistoryListNewestParams struct {
-	Before   int64
-	MaxRows  int32
+	MaxTotal int32
 	Types    []string
 	Actors   []string
 	Queues   []string
 	JobTypes []string
 	Since    pgtype.Timestamptz
 	Until    pgtype.Timestamptz
-	MaxTotal int32
+	Before   int64
+	MaxRows  int32
 }
 
 type HistoryListNewestRow struct {
@@ -81,15 +84,15 @@ type HistoryListNewestRow struct {
 // least one row.
 func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestParams) ([]HistoryListNewestRow, error) {
 	rows, err := q.db.Query(ctx, historyListNewest,
-		arg.Before,
-		arg.MaxRows,
+		arg.MaxTotal,
 		arg.Types,
 		arg.Actors,
 		arg.Queues,
 		arg.JobTypes,
 		arg.Since,
 		arg.Until,
-		arg.MaxTotal,
+		arg.Before,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err

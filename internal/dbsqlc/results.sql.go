@@ -12,10 +12,10 @@ import (
 )
 
 const jobResultList = `-- name: JobResultList :many
-SELECT j.id, j.state, j.finished_at, j.error, NULL::json AS result, false AS pruned
+SELECT j.id, j.state, j.finished_at, j.error, NULL::json AS result, j.failed, false AS pruned
 FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
 UNION ALL
-SELECT d.id, d.state, d.finished_at, d.error, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END,
+SELECT d.id, d.state, d.finished_at, d.error, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.failed,
     d.result IS NOT NULL AND ojs.result_is_over(d.finished_at, d.result_ttl_s)
 FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
 `
@@ -26,6 +26,7 @@ type JobResultListRow struct {
 	FinishedAt pgtype.Timestamptz
 	Error      []byte
 	Result     []byte
+	Failed     bool
 	Pruned     bool
 }
 
@@ -45,6 +46,7 @@ func (q *Queries) JobResultList(ctx context.Context, ids [][16]byte) ([]JobResul
 			&i.FinishedAt,
 			&i.Error,
 			&i.Result,
+			&i.Failed,
 			&i.Pruned,
 		); err != nil {
 			return nil, err

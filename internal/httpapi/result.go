@@ -73,7 +73,7 @@ func appendResult(b []byte, res *dbsqlc.JobResultListRow) []byte {
 	if state.Terminal() && res.Error != nil {
 		b = append(append(b, `,"error":`...), res.Error...)
 	}
-	if state == ojs.StateCompleted {
+	if state == ojs.StateCompleted || state == ojs.StateDiscarded && res.Failed {
 		b = appendTime(b, "completed_at", res.FinishedAt)
 	}
 	return b

@@ -2,17 +2,25 @@ package server_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
+// published waits until so many events of a job can be read.
+func (a *api) published(id string, n int) {
+	a.t.Helper()
+	eventually(a.t, func() bool { return a.get("/ojs/v1/jobs/"+id+"/history").is(200).at("total") == strconv.Itoa(n) })
+}
+
 // Contract 20 §12.3.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	records := func(a *api, id string) (lines []string) {
+	records := func(a *api, id string, n int) (lines []string) {
+		a.published(id, n)
 		r := a.get("/ojs/v1/jobs/" + id + "/history?limit=200").is(200)
 		for i := range r.elements("events") {
 			at := fmt.Sprintf("events.%d.", i)
@@ -35,7 +43,7 @@ func TestHistory(t *testing.T) {
 		require.Equal(t, id, a.fetch(q, `"wait_ms":5000`).at("jobs.0.id"))
 		a.report(id, `"progress":0.5`).is(200)
 		a.ack(id, `"worker_id":"w2"`).is(200)
-		got := records(a, id)
+		got := records(a, id, 8)
 		last := got[len(got)-1]
 		require.Equal(t, []string{
 			`job.created client:api {"queue":"` + q + `","type":"t"}`,
@@ -52,21 +60,22 @@ func TestHistory(t *testing.T) {
 	t.Run("TellsOtherEnds", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		discarded := records(a, a.jobIn("discarded"))
+		discarded := records(a, a.jobIn("discarded"), 4)
 		require.Contains(t, discarded[len(discarded)-2], `"will_retry":false,"attempt":1}`)
 		require.Regexp(t, `^job\.discarded worker:w1 \{"total_attempts":1,"last_error":\{.*"boom".*\}\}$`, discarded[len(discarded)-1])
 		id := a.jobIn("scheduled")
 		a.del("/ojs/v1/jobs/"+id+"?reason=late", "X-OJS-Actor: jo").is(200)
-		require.Equal(t, []string{`job.created client:api {"queue":"` + a.job(id).at("job.queue") + `","type":"t"}`, `job.cancelled user:jo {"reason":"late"}`}, records(a, id))
+		require.Equal(t, []string{`job.created client:api {"queue":"` + a.job(id).at("job.queue") + `","type":"t"}`, `job.cancelled user:jo {"reason":"late"}`}, records(a, id, 2))
 		pending := a.jobIn("pending")
 		a.post("/ojs/v1/jobs/"+pending+"/activate", "").is(200)
-		require.Equal(t, []string{`job.created client:api {"queue":"` + a.job(pending).at("job.queue") + `","type":"t"}`, `job.state_changed client:api {"from":"pending","to":"available"}`}, records(a, pending))
+		require.Equal(t, []string{`job.created client:api {"queue":"` + a.job(pending).at("job.queue") + `","type":"t"}`, `job.state_changed client:api {"from":"pending","to":"available"}`}, records(a, pending, 2))
 	})
 
 	t.Run("IsPaged", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.jobIn("discarded")
+		a.published(id, 4)
 		whole := a.get("/ojs/v1/jobs/" + id + "/history").is(200)
 		require.Equal(t, "null", whole.at("next_cursor"))
 		ids := []string{}
@@ -92,6 +101,8 @@ func TestHistory(t *testing.T) {
 		a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w1"}`).is(200) // no event of a job
 		a.nack(one, `"error":{"message":"x","retryable":false}`).is(200)
 		a.del("/ojs/v1/jobs/"+two, "X-OJS-Actor: jo").is(200)
+		a.published(one, 4)
+		a.published(two, 2)
 		ask := func(query string) []string {
 			r := a.get("/ojs/v1/history?" + query).is(200)
 			require.Equal(t, fmt.Sprint(r.count("events")), r.at("total_estimate"), query)
@@ -134,6 +145,7 @@ func TestHistory(t *testing.T) {
 			require.Equal(t, id, a.fetch(q, `"wait_ms":5000`).at("jobs.0.id"))
 			a.nack(id, `"error":{"code":"c","message":"bang"}`).is(200)
 		}
+		a.published(id, 8)
 		r := a.get("/ojs/v1/jobs/" + id + "/retries").is(200)
 		require.Equal(t, []string{"1", "2"}, r.list("retries", "attempt"))
 		require.Equal(t, []string{"retryable", "discarded"}, r.list("retries", "state"))
