@@ -36,7 +36,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN starts_with(source, 'workers/') THEN 'worker'
         WHEN source <> 'api' THEN 'system'
         WHEN starts_with(data::text, '{"cancelled_by":"system:') OR starts_with(data::text, '{"cancelled_by":"workflow:') THEN 'system'
-        WHEN starts_with(data::text, '{"cancelled_by":"') AND data::text !~ '^[{]"cancelled_by":"(api|sql)"' THEN 'user'
+        WHEN starts_with(data::text, '{"cancelled_by":"') AND data::text !~ '^[{]"cancelled_by":"(api"|sql"|key:)' THEN 'user'
         ELSE 'client' END
 $$;
 -- +goose StatementEnd

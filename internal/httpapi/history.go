@@ -267,10 +267,10 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 		return "system", source
 	case strings.HasPrefix(by, "system:"), strings.HasPrefix(by, "workflow:"):
 		return "system", by
-	case by != "" && by != "api" && by != "sql":
-		return "user", by
-	case by == "sql":
+	case by == "", by == "api":
+		return "client", source
+	case by == "sql", strings.HasPrefix(by, "key:"):
 		return "client", by
 	}
-	return "client", source
+	return "user", by
 }

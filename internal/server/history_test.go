@@ -66,6 +66,14 @@ func TestHistory(t *testing.T) {
 		id := a.jobIn("scheduled")
 		a.del("/ojs/v1/jobs/"+id+"?reason=late", "X-OJS-Actor: jo").is(200)
 		require.Equal(t, []string{`job.created client:api {"queue":"` + a.job(id).at("job.queue") + `","type":"t"}`, `job.cancelled user:jo {"reason":"late"}`}, records(a, id, 2))
+		for actor, want := range map[string]string{"": "client:api", "key:12": "client:key:12", "sql": "client:sql", "sqlite": "user:sqlite", "system:x": "system:system:x"} {
+			id := a.jobIn("scheduled")
+			a.del("/ojs/v1/jobs/"+id, "X-OJS-Actor: "+actor).is(200)
+			require.Equal(t, "job.cancelled "+want+" {}", records(a, id, 2)[1])
+			kind, _, _ := strings.Cut(want, ":")
+			r := a.get("/ojs/v1/history?actor_type=" + kind + "&event_types=job.cancelled&queues=" + a.job(id).at("job.queue")).is(200)
+			require.Equal(t, []string{id}, r.list("events", "job_id"), actor)
+		}
 		pending := a.jobIn("pending")
 		a.post("/ojs/v1/jobs/"+pending+"/activate", "").is(200)
 		require.Equal(t, []string{`job.created client:api {"queue":"` + a.job(pending).at("job.queue") + `","type":"t"}`, `job.state_changed client:api {"from":"pending","to":"available"}`}, records(a, pending, 2))

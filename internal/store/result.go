@@ -66,15 +66,11 @@ func poke(c chan struct{}) {
 	}
 }
 
-// Published tells those who wait for a result that some node has published events.
+// Published tells those who wait for a result that some node has published events. So does Probe, once a second.
 func (s *Store) Published() { s.endings.published() }
 
-const (
-	// resultPace is how often a waiter looks at most because of announcements, resultSafety how often it does without
-	// any. All looks of a node share statements.
-	resultPace   = 100 * time.Millisecond
-	resultSafety = time.Second
-)
+// resultPace is how often a waiter looks at most because of announcements. All looks of a node share statements.
+const resultPace = 100 * time.Millisecond
 
 // AwaitResult reads what became of a job, and parks up to wait while it has not ended; then State is not terminal.
 func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration) (*dbsqlc.JobResultListRow, error) {
@@ -98,19 +94,16 @@ func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration
 
 // parkEnding reports whether it is time for another look.
 func (s *Store) parkEnding(ctx context.Context, w *ending, timeout <-chan time.Time) bool {
-	safety := time.NewTimer(resultSafety)
-	defer safety.Stop()
-	published := w.published
-	start := time.Now()
+	var rested <-chan time.Time
+	published, start := w.published, time.Now()
 	for {
 		select {
 		case <-w.ended:
 			return true
-		case <-safety.C:
+		case <-rested:
 			return true
 		case <-published:
-			published = nil
-			safety.Reset(max(0, resultPace-time.Since(start)))
+			published, rested = nil, time.After(resultPace-time.Since(start))
 		case <-timeout:
 			return false
 		case <-ctx.Done():
