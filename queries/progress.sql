@@ -43,6 +43,13 @@ WITH item AS (
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.lease_until, j.due_at, l.now, l.tell, l.worker_id AS told_by, l.event_data, l.source
+), seen AS MATERIALIZED ( -- a worker that reports is not dead (contract 20 §6.6); its own heartbeat may hold the row
+    SELECT w.id FROM ojs.workers w
+    WHERE w.id IN (SELECT COALESCE(NULLIF(m.told_by, ''), m.worker_id) FROM moved m)
+        AND w.stale_at IS NULL AND w.seen_at < now() - interval '1 second'
+    FOR UPDATE OF w SKIP LOCKED
+), alive AS (
+    UPDATE ojs.workers w SET seen_at = clock_timestamp() FROM seen s WHERE w.id = s.id
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT 'job.progress', CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,

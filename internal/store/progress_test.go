@@ -66,6 +66,23 @@ func TestReportProgress(t *testing.T) {
 		require.True(t, extended())
 	})
 
+	t.Run("ShowsThatTheWorkerLives", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		for _, worker := range []string{"w1", "w2"} {
+			_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: worker})
+			require.NoError(t, err)
+		}
+		b.enqueued(newJob("q"))
+		id := b.fetched(1, "q")[0].ID // by w1
+		b.exec(`UPDATE ojs.workers SET seen_at = now() - interval '50 seconds'`)
+		_, err := b.ReportProgress(t.Context(), store.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
+		require.NoError(t, err)
+		var seen []string
+		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE seen_at > now() - interval '20 seconds'`).Scan(&seen))
+		require.Equal(t, []string{"w1"}, seen)
+	})
+
 	t.Run("LeavesTheDueTimeOfAWaitingJobAlone", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
