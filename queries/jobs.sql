@@ -169,7 +169,7 @@ WITH held AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
         clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
         j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors,
-        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
         j.progress, j.progress_message, j.progress_data, j.progress_at
 ), done AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
@@ -476,10 +476,17 @@ WITH due AS MATERIALIZED (
 SELECT id, queue, state, priority, ready_seq FROM moved;
 
 -- name: JobListByID :many
--- One snapshot over both places, so a job that is being moved is found exactly once.
+-- One snapshot over both places, so a job that is being moved is found exactly once. Without results whose time is over.
 SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
 UNION ALL
-SELECT d.* FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
+SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
+    d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
+    d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
+    d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
+    d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
+    d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
+    d.checkpoint_seq, d.checkpoint_at
+FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
 
 -- name: JobListPage :many
 -- Newest first by id. Both branches walk an id index and stop at the limit. COALESCE and not IS NULL OR, which a generic
@@ -492,7 +499,14 @@ SELECT p.* FROM (
         AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
      ORDER BY j.id DESC LIMIT @max_rows::bigint)
     UNION ALL
-    (SELECT d.* FROM ojs.jobs_done d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
+        d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
+        d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
+        d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
+        d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
+        d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
+        d.checkpoint_seq, d.checkpoint_at
+     FROM ojs.jobs_done d
      WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))

@@ -43,6 +43,8 @@ type settings struct {
 
 	DefaultVisibilityTimeoutMS int64 `name:"default-visibility-timeout-ms" env:"OJS_DEFAULT_VISIBILITY_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"Reservation of a fetched job when neither fetch nor job sets one, in ms."`
 	DefaultTimeoutMS           int64 `name:"default-timeout-ms" env:"OJS_DEFAULT_TIMEOUT_MS" default:"1800000" placeholder:"MS" help:"Execution timeout of a job that sets none, in ms."`
+	ResultTTL                  int64 `name:"result-ttl" env:"OJS_RESULT_TTL" default:"604800" placeholder:"S" help:"How long the result of a job without result_ttl is shown, in s; 0: not kept; -1: as long as the job."`
+	ResultMaxBytes             int   `env:"OJS_RESULT_MAX_BYTES" default:"1048576" placeholder:"BYTES" help:"Largest result of a job, up to 33554432 bytes."`
 	MaxErrorHistory            int   `env:"OJS_MAX_ERROR_HISTORY" default:"50" placeholder:"N" help:"Failures kept per job, the newest win; at least 10."`
 	RetentionCompleted         span  `env:"OJS_RETENTION_COMPLETED" default:"P7D" placeholder:"DURATION" help:"How long completed and cancelled jobs are kept, in whole days (UTC); negative: for ever."`
 	ShutdownTimeoutMS          int64 `name:"shutdown-timeout-ms" env:"OJS_SHUTDOWN_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"How long requests may take to end after SIGTERM, in ms."`
@@ -72,11 +74,11 @@ func (s settings) config(log *slog.Logger) server.Config {
 		DatabaseListenURL: s.DatabaseListenURL, DatabaseMaxConns: s.DatabaseMaxConns, DatabasePooler: s.DatabasePooler,
 		Version: currentVersion(), Logger: log,
 		APIKeys: s.APIKey, PublicURL: s.PublicURL, CORSOrigins: s.CORSOrigins,
-		Limits:        envelope.Limits{MaxEnvelopeBytes: s.MaxEnvelopeBytes},
+		Limits:        envelope.Limits{MaxEnvelopeBytes: s.MaxEnvelopeBytes, MaxResultBytes: s.ResultMaxBytes},
 		MaxBatchBytes: s.MaxBatchBytes, MaxBatchSize: s.MaxBatchSize,
 
 		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS),
-		MaxErrorHistory: s.MaxErrorHistory, RetentionDone: time.Duration(s.RetentionCompleted), ShutdownTimeout: ms(s.ShutdownTimeoutMS),
+		MaxErrorHistory: s.MaxErrorHistory, RetentionDone: time.Duration(s.RetentionCompleted), ShutdownTimeout: ms(s.ShutdownTimeoutMS), ResultTTL: resultTTL(s.ResultTTL),
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset,
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
@@ -84,4 +86,16 @@ func (s settings) config(log *slog.Logger) server.Config {
 			PruneInterval: time.Duration(s.Events.PruneInterval), NoWorkerHeartbeat: s.Events.WorkerHeartbeat == "off",
 		},
 	}
+}
+
+// resultTTL of 0 s is the shortest there is, because a zero field of server.Config stands for its default.
+func resultTTL(seconds int64) time.Duration {
+	const most = 36_500*24*3600 + 1 // one more than is allowed: no overflow, and refused
+	switch {
+	case seconds < 0:
+		return -1
+	case seconds == 0:
+		return 1
+	}
+	return time.Duration(min(seconds, most)) * time.Second
 }

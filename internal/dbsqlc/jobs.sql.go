@@ -346,7 +346,7 @@ WITH held AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
         clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
         j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors,
-        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
+        COALESCE(j.result_ttl_s, $8::bigint) AS result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
         j.progress, j.progress_message, j.progress_data, j.progress_at
 ), done AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
@@ -363,7 +363,7 @@ WITH held AS MATERIALIZED (
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
     SELECT 'job.completed', CASE WHEN i.source = '' THEN ojs.worker_source(g.worker_id) ELSE i.source END, g.finished_at, g.id, g.type, g.queue, g.attempt,
-        g.worker_id, g.trace_id, 'active', 'completed', $8::integer,
+        g.worker_id, g.trace_id, 'active', 'completed', $9::integer,
         (date_part('epoch', g.finished_at - g.started_at) * 1000)::bigint, i.event_data
     FROM gone g JOIN item i ON i.id = g.id
 )
@@ -371,14 +371,15 @@ SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_a
 `
 
 type JobCompleteParams struct {
-	Patience  string
-	Ids       [][16]byte
-	Workers   []string
-	Attempts  []int32
-	Results   [][]byte
-	EventData [][]byte
-	Sources   []string
-	Node      int32
+	Patience          string
+	Ids               [][16]byte
+	Workers           []string
+	Attempts          []int32
+	Results           [][]byte
+	EventData         [][]byte
+	Sources           []string
+	DefaultResultTtlS int64
+	Node              int32
 }
 
 type JobCompleteRow struct {
@@ -446,6 +447,7 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 		arg.Results,
 		arg.EventData,
 		arg.Sources,
+		arg.DefaultResultTtlS,
 		arg.Node,
 	)
 	if err != nil {
@@ -1340,10 +1342,17 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 const jobListByID = `-- name: JobListByID :many
 SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
 UNION ALL
-SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result, d.total_due_at, d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
+    d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
+    d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
+    d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
+    d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
+    d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
+    d.checkpoint_seq, d.checkpoint_at
+FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
 `
 
-// One snapshot over both places, so a job that is being moved is found exactly once.
+// One snapshot over both places, so a job that is being moved is found exactly once. Without results whose time is over.
 func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListByID, ids)
 	if err != nil {
@@ -1678,7 +1687,14 @@ SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.
         AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
      ORDER BY j.id DESC LIMIT $5::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result, d.total_due_at, d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at FROM ojs.jobs_done d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
+        d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
+        d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
+        d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
+        d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
+        d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
+        d.checkpoint_seq, d.checkpoint_at
+     FROM ojs.jobs_done d
      WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))

@@ -55,6 +55,9 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (AckRequest, *ojs.Err
 		r.JobID = b.jobID()
 	}
 	result := b.get("result")
+	if result == nil {
+		result = sentValue(v, "result") // null is a result, too (contract 20 §12.1)
+	}
 	if rawjson.Depth(result) > lim.depth() {
 		b.refuse("result", shallow(lim))
 	}

@@ -67,15 +67,15 @@ func (e WorkerError) EventErrorWithin(limit int) []byte {
 	trace, message := strings.Join(e.Backtrace, "\n"), e.Message
 	b := e.event(message, trace)
 	if len(b) > limit {
-		trace = shorten(trace, 4096)
+		trace = Shorten(trace, 4096)
 		b = e.event(message, trace)
 	}
 	if len(b) > limit {
-		message = shorten(message, 2048)
+		message = Shorten(message, 2048)
 		b = e.event(message, trace)
 	}
 	for len(b) > limit && len(trace)+len(message) > 0 {
-		trace, message = shorten(trace, len(trace)/2), shorten(message, len(message)/2)
+		trace, message = Shorten(trace, len(trace)/2), Shorten(message, len(message)/2)
 		b = e.event(message, trace)
 	}
 	return b

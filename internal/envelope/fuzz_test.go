@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/ojs"
+
 	"github.com/ojsd/ojsd/internal/retry"
 )
 
@@ -114,7 +116,8 @@ func FuzzDecodeCalls(f *testing.F) {
 	for _, seed := range []string{
 		`{"queues":["a"],"count":5,"wait_ms":1}`, `{"job_id":"x","result":[1],"attempt":1}`, `{"job_id":"x","error":{"code":"c","details":[1],"backtrace":"a\nb","message":"\u0000"}}`,
 		`{"worker_id":"w","active_jobs":["a"],"labels":["\u0000","\\u0000"],"queues":["q",1]}`, `{"job_ids":["a"]}`, `{"filter":{"state":["completed"],"meta":{"a":1},"older_than":"7d"}}`,
-		`{"jobs":[{"type":"a","args":[]},5]}`,
+		`{"jobs":[{"type":"a","args":[]},5]}`, `{"progress":1e999,"message":"\u0000","data":{"a":1.0},"checkpoint":{}}`, `{"job_id":"x","percentage":-0}`,
+		`{"state":{"a":"\ud800"},"step_index":1e2,"metadata":{"x":[]},"sequence":5}`, `{"ids":["a","a"]}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -137,6 +140,22 @@ func FuzzDecodeCalls(f *testing.F) {
 			require.True(t, json.Valid(r.Facts))
 			require.NotContains(t, strings.ReplaceAll(string(r.Facts), `\\`, ""), `\u0000`)
 		}
+		for _, decode := range []func() (ProgressRequest, *ojs.Error){
+			func() (ProgressRequest, *ojs.Error) { return DecodeProgress(body, Limits{}) },
+			func() (ProgressRequest, *ojs.Error) { return DecodeProgressFor("x", body, Limits{}) },
+		} {
+			if r, err := decode(); err == nil {
+				require.True(t, r.Progress != nil && *r.Progress >= 0 && *r.Progress <= 1 || r.Data != nil)
+				require.True(t, r.Data == nil || json.Valid(r.Data))
+				require.True(t, r.Message == nil || !strings.Contains(*r.Message, "\x00"))
+			}
+		}
+		if r, err := DecodeCheckpoint(body, false, Limits{}); err == nil {
+			require.True(t, json.Valid(r.Stored))
+			state, _, _ := CheckpointParts(r.Stored)
+			require.True(t, json.Valid(state))
+		}
+		_, _ = DecodeResults(body)
 		_, _ = DecodeBulkSelect(BulkDelete, body, 100)
 		if items, rest, err := SplitBatch(body, "jobs", 100); err == nil {
 			_, _ = DecodeItems(items, Limits{})

@@ -122,7 +122,7 @@ func texts(array jsontext.Value) ([]string, bool) {
 
 func (b *body) describe(r *HeartbeatRequest) {
 	hostname, _ := rawjson.Text(b.get("hostname"))
-	r.Hostname = shorten(strings.ReplaceAll(hostname, "\x00", ""), 255)
+	r.Hostname = Shorten(strings.ReplaceAll(hostname, "\x00", ""), 255)
 	if n, kind := rawjson.Int(b.get("pid")); kind == rawjson.IsInt {
 		r.PID = n
 	}

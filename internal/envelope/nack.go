@@ -58,7 +58,7 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (NackRequest, *ojs.E
 	switch {
 	case r.Requeue:
 	case isText && jobID != "":
-		r.Error = WorkerError{Message: shorten(text, maxMessageBytes), Retryable: true}
+		r.Error = WorkerError{Message: Shorten(text, maxMessageBytes), Retryable: true}
 		r.Error.complete("")
 	case failure == nil || failure[0] != '{':
 		b.refuse("error", "an object with code and message")

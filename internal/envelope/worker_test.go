@@ -58,14 +58,14 @@ func TestDecodeAck(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]AckRequest{
 		`{"job_id":"x"}`:               {JobID: "x"},
-		`{"job_id":"x","result":null}`: {JobID: "x"},
+		`{"job_id":"x","result":null}`: {JobID: "x", Result: []byte(`null`)},
 		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" },"other":1}`: {"job_" + anID, "w", ptr(int64(2)), []byte(`{"n":1.0,"z":"\u0000"}`)},
 		`{"job_id":"x","result":false}`:            {JobID: "x", Result: []byte(`false`)},
 		`{"job_id":"x","result":""}`:               {JobID: "x", Result: []byte(`""`)},
 		`{"job_id":"x","attempt":0}`:               {JobID: "x", Attempt: ptr(int64(0))},
 		`{"job_id":"x","attempt":null}`:            {JobID: "x"},
 		`{"job_id":"x","result":1,"result":[ 2 ]}`: {JobID: "x", Result: []byte(`[2]`)},
-		`{"job_id":"x","result":1,"result":null}`:  {JobID: "x"},
+		`{"job_id":"x","result":1,"result":null}`:  {JobID: "x", Result: []byte(`null`)},
 	} {
 		got, err := DecodeAck([]byte(text), Limits{})
 		require.Nil(t, err, text)

@@ -46,7 +46,7 @@ var workerErrorNames = []string{"code", "type", "message", "retryable", "details
 // decodeWorkerError never fails: what does not fit is cut or replaced.
 func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
 	f, _ := readFields(v, workerErrorNames)
-	e := WorkerError{Code: label(f.get("code")), Message: shorten(textOf(f.get("message")), maxMessageBytes), Retryable: true}
+	e := WorkerError{Code: label(f.get("code")), Message: Shorten(textOf(f.get("message")), maxMessageBytes), Retryable: true}
 	if flag, ok := rawjson.Bool(f.get("retryable")); ok {
 		e.Retryable, e.RetryableSet = flag, true
 	}
@@ -71,7 +71,7 @@ func (e *WorkerError) complete(kind string) {
 // label reads a code, type or class: lists group by them in SQL, where U+0000 cannot stand, so it goes.
 func label(v jsontext.Value) string {
 	text, _ := rawjson.Text(v)
-	return shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes)
+	return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes)
 }
 
 func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
@@ -137,8 +137,8 @@ func textOf(v jsontext.Value) string {
 	return string(rawjson.Compact(v))
 }
 
-// shorten cuts s to at most n bytes, between characters.
-func shorten(s string, n int) string {
+// Shorten cuts s to at most n bytes, between characters.
+func Shorten(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}

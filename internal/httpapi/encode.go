@@ -122,6 +122,7 @@ func appendJobOutcome(b []byte, j *dbsqlc.Job, as shape) []byte {
 		b = append(b, `,"result":`...)
 		b = append(b, j.Result...)
 	}
+	b = appendReports(b, j, as)
 	if j.WorkerID.Valid && j.State == string(ojs.StateActive) {
 		b = appendText(b, "worker_id", j.WorkerID.String)
 	}

@@ -34,7 +34,7 @@ func (a *API) handleError(err error, c echo.Context) {
 	}
 	shown := shownError{Error: wire}
 	if wire.Type == string(ojs.KindBatchSize) {
-		shown.MaxBatchSize = a.maxItems()
+		shown.MaxBatchSize, _ = wire.Details["max_batch_size"].(int)
 	}
 	body, mErr := json.Marshal(map[string]any{"error": shown})
 	if mErr != nil { // details hold only what was decoded from JSON

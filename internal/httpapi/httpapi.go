@@ -150,11 +150,16 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/activate", withBody(one, a.activateJob))
 
 	v1.POST("/workers/fetch", withBody(one, a.postFetch))
-	v1.POST("/workers/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "envelope"}, a.postAck))
+	v1.POST("/workers/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "result"}, a.postAck))
 	v1.POST("/workers/nack", withBody(many, a.postNack))
 	v1.POST("/workers/ack/batch", withBody(many, a.postAckBatch))
 	v1.POST("/workers/nack/batch", withBody(many, a.postNackBatch))
 	v1.POST("/workers/heartbeat", withBody(one, a.postHeartbeat))
+
+	a.progressRoutes(v1)
+	a.checkpointRoutes(v1)
+	a.resultRoutes(v1)
+	a.historyRoutes(v1)
 
 	get(v1, "/queues/:name/stats", a.getQueueStats)
 	get(v1, "/events", a.listEvents)
@@ -170,7 +175,7 @@ func (a *API) routes(e *echo.Echo) {
 func notLiteral(h echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		switch c.Param("id") {
-		case "batch", "bulk":
+		case "batch", "bulk", "results":
 			c.Response().Header().Set(echo.HeaderAllow, http.MethodPost)
 			return echo.ErrMethodNotAllowed
 		}

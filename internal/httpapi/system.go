@@ -145,7 +145,7 @@ func (a *API) getManifest(c echo.Context) error {
 			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
 			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": false, "realtime": false, "grpc": false,
 		},
-		"extensions": []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack"},
+		"extensions": []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack"},
 		"endpoints": map[string]string{
 			"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
 		},

@@ -62,6 +62,10 @@ type Config struct {
 	// MaxErrorHistory is the number of failures kept per job. 50.
 	MaxErrorHistory int
 
+	// ResultTTL is how long the result of a job that sets no result_ttl is shown, in whole seconds. 7 days; below one
+	// second it is not kept at all; negative: it is kept as long as the job.
+	ResultTTL time.Duration
+
 	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC. 7 days; negative: for ever.
 	RetentionDone time.Duration
 
@@ -122,6 +126,7 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.Version, "dev")
 	setDefault(&c.DefaultVisibility, 30*time.Second)
 	setDefault(&c.DefaultTimeout, 30*time.Minute)
+	setDefault(&c.ResultTTL, 7*24*time.Hour)
 	setDefault(&c.RetentionDone, 7*24*time.Hour)
 	setDefault(&c.ShutdownTimeout, 30*time.Second)
 	setDefault(&c.Events.ServiceName, "ojs")
@@ -140,6 +145,10 @@ func (c Config) validate() (Config, error) {
 		return c, fmt.Errorf("events max data bytes must be at least 4096, got %d", c.Events.MaxDataBytes)
 	case c.Limits.MaxEnvelopeBytes > 10_485_760:
 		return c, fmt.Errorf("max envelope bytes must be at most 10485760, got %d", c.Limits.MaxEnvelopeBytes)
+	case c.Limits.MaxResultBytes < 0 || c.Limits.MaxResultBytes > 33_554_432:
+		return c, fmt.Errorf("max result bytes must be at most 33554432, got %d", c.Limits.MaxResultBytes)
+	case c.ResultTTL > maxConfigured:
+		return c, fmt.Errorf("result ttl must be at most 36500 days, got %s", c.ResultTTL)
 	case c.MaxBatchSize != 0 && c.MaxBatchSize < 1000:
 		return c, fmt.Errorf("max batch size must be at least 1000, got %d", c.MaxBatchSize)
 	case slices.Contains(c.APIKeys, ""):

@@ -65,13 +65,14 @@ func TestFidelity(t *testing.T) {
 	t.Run("AnyResult", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		for _, result := range []string{`0`, `""`, `false`, `[]`, `{}`, `1.0`, `"x"`} {
+		for _, result := range []string{`null`, `0`, `""`, `false`, `[]`, `{}`, `1.0`, `"x"`} {
 			id := a.jobIn("active")
 			require.Equal(t, result, raw(a.ack(id, `"result":`+result).is(200), "result"))
 			require.Equal(t, result, raw(a.job(id), "result"))
 		}
 		id := a.jobIn("active")
-		require.False(t, a.ack(id, `"result":null`).is(200).has("job.result"))
+		require.False(t, a.ack(id).is(200).has("job.result"))
+		require.False(t, a.job(id).has("job.result"))
 	})
 }
 

@@ -101,6 +101,11 @@ func (a *api) post(path, body string, headers ...string) reply {
 	return a.do(http.MethodPost, path, strings.NewReader(body), headers...)
 }
 
+func (a *api) put(path, body string, headers ...string) reply {
+	a.t.Helper()
+	return a.do(http.MethodPut, path, strings.NewReader(body), headers...)
+}
+
 func (a *api) del(path string, headers ...string) reply {
 	a.t.Helper()
 	return a.do(http.MethodDelete, path, nil, headers...)

@@ -20,7 +20,7 @@ func TestRoutes(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		q := queue()
-		pending := a.jobIn("pending")
+		pending, active := a.jobIn("pending"), a.jobIn("active")
 		for _, route := range []struct {
 			method, path, body string
 			status             int
@@ -50,6 +50,25 @@ func TestRoutes(t *testing.T) {
 			{"POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w"}`, 200},
 			{"GET", "/ojs/v1/queues/" + q + "/stats", "", 200},
 			{"GET", "/ojs/v1/events", "", 200},
+			{"PUT", "/ojs/v1/jobs/" + active + "/progress", `{"progress":0.5}`, 200},
+			{"POST", "/ojs/v1/workers/progress", `{"job_id":"` + active + `","percentage":50}`, 200},
+			{"GET", "/ojs/v1/jobs/" + active + "/progress", "", 200},
+			{"PUT", "/ojs/v1/jobs/" + active + "/checkpoint", `{"state":1}`, 200},
+			{"POST", "/ojs/v1/jobs/" + active + "/checkpoint", `{"state":1}`, 200},
+			{"GET", "/ojs/v1/jobs/" + active + "/checkpoint", "", 200},
+			{"DELETE", "/ojs/v1/jobs/" + active + "/checkpoint", "", 200},
+			{"POST", "/ojs/v1/checkpoints/" + active, `{"state":1}`, 200},
+			{"GET", "/ojs/v1/checkpoints/" + active + "/resume", "", 200},
+			{"DELETE", "/ojs/v1/checkpoints/" + active, "", 200},
+			{"POST", "/ojs/v1/ojs/v1/checkpoints/" + active, `{"state":1}`, 200},
+			{"GET", "/ojs/v1/ojs/v1/checkpoints/" + active + "/resume", "", 200},
+			{"DELETE", "/ojs/v1/ojs/v1/checkpoints/" + active, "", 200},
+			{"GET", "/ojs/v1/jobs/" + active + "/result", "", 200},
+			{"POST", "/ojs/v1/jobs/results", `{"ids":[]}`, 200},
+			{"GET", "/ojs/v1/jobs/" + active + "/history", "", 200},
+			{"GET", "/ojs/v1/jobs/" + active + "/retries", "", 200},
+			{"GET", "/ojs/v1/jobs/" + active + "/lineage", "", 200},
+			{"GET", "/ojs/v1/history", "", 200},
 		} {
 			r := a.do(route.method, route.path, strings.NewReader(route.body))
 			require.Equal(t, route.status, r.status, "%s %s: %s", route.method, route.path, r.body)
@@ -84,6 +103,15 @@ func TestRoutes(t *testing.T) {
 			{"/ojs/v1/jobs/bulk/cancel", "POST"},
 			{"/ojs/v1/workers/fetch", "POST"},
 			{"/ojs/v1/queues/q/stats", "GET HEAD"},
+			{"/ojs/v1/jobs/" + id + "/progress", "GET HEAD PUT"},
+			{"/ojs/v1/workers/progress", "POST"},
+			{"/ojs/v1/jobs/" + id + "/checkpoint", "DELETE GET HEAD POST PUT"},
+			{"/ojs/v1/checkpoints/" + id, "DELETE POST"},
+			{"/ojs/v1/checkpoints/" + id + "/resume", "GET HEAD"},
+			{"/ojs/v1/jobs/" + id + "/result", "GET HEAD"},
+			{"/ojs/v1/jobs/results", "POST"},
+			{"/ojs/v1/jobs/" + id + "/history", "GET HEAD"},
+			{"/ojs/v1/history", "GET HEAD"},
 			{"/ojs/v1/admin/reset", "POST"},
 		} {
 			for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE", "ASSERT"} {

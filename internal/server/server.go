@@ -123,7 +123,7 @@ func (s *Server) build() {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
 	s.store = store.New(s.pool, store.Config{
-		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory,
+		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
@@ -135,6 +135,7 @@ func (s *Server) build() {
 	s.listener = eventlog.NewListener(archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, PollFallback: c.Events.PollFallback})
 	s.listener.OnPublished(func(p eventlog.Published) {
 		s.sweeper.Stir()
+		s.store.Published()
 		if p.All {
 			s.store.AnnounceAll()
 		}

@@ -48,6 +48,7 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.J
 		return nil, err
 	}
 	for i := range rows {
+		s.endings.ended(rows[i].ID)
 		s.logJob(ctx, slog.LevelInfo, "job cancelled", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {

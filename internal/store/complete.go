@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -43,7 +44,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
 		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.node,
-		Patience: lockPatience,
+		Patience:          lockPatience,
+		DefaultResultTtlS: s.resultTTL(),
 	}
 	for i, a := range acks {
 		p.Ids[i], p.Workers[i], p.Attempts[i], p.Results[i] = a.JobID, a.WorkerID, a.Attempt, a.Result
@@ -63,6 +65,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 		return nil, err
 	}
 	for i := range rows {
+		s.endings.ended(rows[i].ID)
 		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
@@ -91,7 +94,7 @@ func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (r
 		if err != nil || len(free) == 0 {
 			return err
 		}
-		part := dbsqlc.JobCompleteParams{Patience: p.Patience, Node: p.Node}
+		part := dbsqlc.JobCompleteParams{Patience: p.Patience, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node}
 		for i, id := range p.Ids {
 			if slices.Contains(free, id) {
 				part.Ids, part.Workers, part.Attempts = append(part.Ids, id), append(part.Workers, p.Workers[i]), append(part.Attempts, p.Attempts[i])
@@ -103,6 +106,14 @@ func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (r
 		return err
 	})
 	return rows, err
+}
+
+// resultTTL is the default as it is stored: seconds, -1 for as long as the job.
+func (s *Store) resultTTL() int64 {
+	if s.config.ResultTTL < 0 {
+		return -1
+	}
+	return int64(s.config.ResultTTL / time.Second)
 }
 
 // eventRoom is kept for the members of a payload that come from columns.

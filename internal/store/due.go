@@ -30,6 +30,8 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	for _, r := range rows {
 		if r.State == string(ojs.StateAvailable) {
 			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
+		} else {
+			s.endings.ended(r.ID)
 		}
 	}
 	s.becameAvailable(places)

@@ -155,6 +155,9 @@ func (s *Store) afterFail(rows []dbsqlc.JobFailRow) {
 		if r.ReadySeq.Valid {
 			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
 		}
+		if r.State == string(ojs.StateDiscarded) {
+			s.endings.ended(r.ID)
+		}
 		if r.State == string(ojs.StateRetryable) {
 			s.armed(time.Duration(r.RetryDelayMs.Int64) * time.Millisecond)
 		}

@@ -86,7 +86,7 @@ func settleHeld[Req any](ctx context.Context, s *Store, b *batch.Batcher[Req, *d
 		}
 		if !wait.again(ctx) {
 			for _, i := range held {
-				errs[i] = errors.Join(ojs.ErrTimeout(), fmt.Errorf("%w, perhaps one that called ojs.cancel and was left open", errHeld))
+				errs[i] = heldTooLong(errs[i])
 			}
 			return
 		}
@@ -105,6 +105,10 @@ func settleHeld[Req any](ctx context.Context, s *Store, b *batch.Batcher[Req, *d
 			}
 		}
 	}
+}
+
+func heldTooLong(err error) error {
+	return errors.Join(ojs.ErrTimeout(), fmt.Errorf("%w, perhaps one that called ojs.cancel and was left open", err))
 }
 
 func heldOnes(errs []error, about []holder) (held []int, ids [][16]byte) {

@@ -59,6 +59,22 @@ func TestHeldJobs(t *testing.T) {
 			}
 			return err
 		}, ojs.StateActive},
+		"Progress": {func(ctx context.Context, b *bundle, id [16]byte) error {
+			half := 0.5
+			p, err := b.ReportProgress(ctx, store.Report{JobID: id, WorkerID: "w1", Attempt: -1, Progress: &half})
+			if err == nil {
+				require.False(b.t, p.Refused)
+				require.InDelta(b.t, half, p.Progress.Float64, 0)
+			}
+			return err
+		}, ojs.StateActive},
+		"Checkpoint": {func(ctx context.Context, b *bundle, id [16]byte) error {
+			c, err := b.SaveCheckpoint(ctx, store.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: store.NextSequence})
+			if err == nil {
+				require.Equal(b.t, int64(1), c.Sequence)
+			}
+			return err
+		}, ojs.StateActive},
 	}
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -101,5 +117,24 @@ func TestHeldJobs(t *testing.T) {
 		_, errs := b.CompleteEach(t.Context(), []store.Ack{{JobID: id, Attempt: -1}})
 		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
 		require.Equal(t, ojs.StateActive, b.state(id))
+	})
+
+	t.Run("DeletesACheckpointWhenTheRowIsFree", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.enqueued(newJob("q"))
+		id := b.fetched(1, "q")[0].ID
+		require.NoError(t, b.DeleteCheckpoint(t.Context(), id))
+		_, err := b.SaveCheckpoint(t.Context(), store.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: store.NextSequence})
+		require.NoError(t, err)
+		tx := b.hold(id)
+		held := make(chan error, 1)
+		go func() { held <- b.DeleteCheckpoint(t.Context(), id) }()
+		require.Never(t, func() bool { return len(held) > 0 }, 50*time.Millisecond, 10*time.Millisecond)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, <-held)
+		c, err := b.Checkpoint(t.Context(), id)
+		require.NoError(t, err)
+		require.Nil(t, c.Stored)
 	})
 }

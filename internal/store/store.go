@@ -34,6 +34,10 @@ type Config struct {
 	// MaxErrorHistory is the number of failures kept per job, the newest win. 50, at least 10.
 	MaxErrorHistory int
 
+	// ResultTTL is how long the result of a job that sets no result_ttl is shown, in whole seconds: below one it is not
+	// kept; negative: as long as the job. 7 days.
+	ResultTTL time.Duration
+
 	// MaxEventDataBytes caps the payload of an event. 24 576.
 	MaxEventDataBytes int
 
@@ -64,6 +68,9 @@ func (c Config) withDefaults() Config {
 		c.MaxErrorHistory = 50
 	}
 	c.MaxErrorHistory = max(c.MaxErrorHistory, 10)
+	if c.ResultTTL == 0 {
+		c.ResultTTL = 7 * 24 * time.Hour
+	}
 	if c.MaxEventDataBytes == 0 {
 		c.MaxEventDataBytes = 24576
 	}
@@ -93,6 +100,11 @@ type Store struct {
 	cancel    *batch.Batcher[cancellation, *dbsqlc.Job]
 	heartbeat *batch.Batcher[Beat, BeatResult]
 	fetchers  fetchers
+
+	progress   *batch.Batcher[Report, *dbsqlc.JobProgressRow]
+	checkpoint *batch.Batcher[Save, *dbsqlc.JobCheckpointRow]
+	results    *batch.Batcher[[16]byte, *dbsqlc.JobResultListRow]
+	endings    endings
 
 	ready  ready
 	queues sync.Map // names known to exist
@@ -136,7 +148,23 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 		Key:    func(b Beat) ([16]byte, bool) { return hashKey(b.WorkerID), true },
 		Weight: func(b Beat) int { return 1 + len(b.JobIDs) },
 	})
+	s.buildReports()
 	return s
+}
+
+func (s *Store) buildReports() {
+	s.endings.waiters = map[[16]byte][]*ending{}
+	s.progress = batch.New(batch.Config[Report, *dbsqlc.JobProgressRow]{
+		Flush: s.flushProgress, Split: splittable, Retry: retryable,
+		Key:    func(r Report) ([16]byte, bool) { return r.JobID, true },
+		Weight: func(r Report) int { return reportWeight(len(r.Data) + len(r.Checkpoint)) },
+	})
+	s.checkpoint = batch.New(batch.Config[Save, *dbsqlc.JobCheckpointRow]{
+		Flush: s.flushCheckpoint, Split: splittable, Retry: retryable,
+		Key:    func(save Save) ([16]byte, bool) { return save.JobID, true },
+		Weight: func(save Save) int { return reportWeight(len(save.Stored)) },
+	})
+	s.results = batch.New(batch.Config[[16]byte, *dbsqlc.JobResultListRow]{Flush: s.flushResults, Retry: retryable})
 }
 
 // OnCommit sets what is called after each commit that wrote events. It must not block.

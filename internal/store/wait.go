@@ -117,8 +117,9 @@ func (s *Store) AnnounceAll() {
 }
 
 // Probe looks for jobs in the queues that somebody waits for, and wakes as many as it can serve: the safety net for
-// announcements that got lost. It does nothing when nobody waits.
+// announcements that got lost. So does everybody who waits for a result. It does nothing when nobody waits.
 func (s *Store) Probe(ctx context.Context) error {
+	s.Published()
 	queues := s.ready.waiting()
 	if len(queues) == 0 {
 		return nil

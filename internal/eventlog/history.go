@@ -1,0 +1,89 @@
+package eventlog
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// HistoryPage is a piece of a job's history.
+type HistoryPage struct {
+	Events []Event
+	More   bool
+	Total  int64 // of the job, counted up to 10 000
+}
+
+// JobHistory returns what is published of a job behind a position, gap rows included, oldest first.
+func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position, limit int) (HistoryPage, error) {
+	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Limit: limit, Internal: true})
+	if err != nil {
+		return HistoryPage{}, err
+	}
+	total, err := r.q.HistoryCountByJob(ctx, jobID, maxHistory)
+	if err != nil {
+		return HistoryPage{}, fmt.Errorf("count history: %w", err)
+	}
+	return HistoryPage{Events: page.Events, More: page.HasMore, Total: total}, nil
+}
+
+// HistoryQuery selects entries of the history of all jobs (contract 20 §12.3). Types and Actors are the history's own
+// words. Any value inside a filter may match; empty filters match everything.
+type HistoryQuery struct {
+	Before   *Position // exclusive; nil: from the newest
+	Types    []string
+	Actors   []string
+	Queues   []string
+	JobTypes []string
+	Since    time.Time // inclusive
+	Until    time.Time // exclusive
+	Limit    int
+}
+
+// HistoryNewest returns entries newest first. Total does not depend on Before.
+func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (HistoryPage, error) {
+	before := int64(math.MaxInt64)
+	if query.Before != nil {
+		before = query.Before.Seq<<16 | int64(query.Before.Sub)
+	}
+	rows, err := r.q.HistoryListNewest(ctx, dbsqlc.HistoryListNewestParams{
+		Before: before, MaxRows: int32(query.Limit + 1), MaxTotal: maxTotal,
+		Types: nonEmpty(query.Types), Actors: nonEmpty(query.Actors), Queues: nonEmpty(query.Queues), JobTypes: nonEmpty(query.JobTypes),
+		Since: optionalTime(query.Since), Until: optionalTime(query.Until),
+	})
+	if err != nil {
+		return HistoryPage{}, fmt.Errorf("list history: %w", err)
+	}
+	var page HistoryPage
+	for _, row := range rows {
+		page.Total = row.Total
+		switch {
+		case row.Seq == 0: // the row that is there when nothing matched
+		case len(page.Events) == query.Limit:
+			page.More = true
+		default:
+			page.Events = append(page.Events, eventOf(newest(dbsqlc.EventListNewestRow(row))))
+		}
+	}
+	return page, nil
+}
+
+// HistoryType is what the event is called in the history; ojs.history_type in SQL says the same.
+func (e *Event) HistoryType() string {
+	switch e.Type {
+	case "job.started":
+		return "job.attempt_started"
+	case "job.completed":
+		return "job.attempt_completed"
+	case "job.failed":
+		return "job.attempt_failed"
+	case "job.cancelled", "job.discarded":
+		return e.Type
+	}
+	if e.From == "" && (e.Type == "job.enqueued" || e.Type == "job.scheduled" || e.Internal && e.To == "pending") {
+		return "job.created"
+	}
+	return "job.state_changed"
+}

@@ -1,0 +1,185 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Report is what a worker says of the job it runs (contract 20 §12.2). It counts as a heartbeat.
+type Report struct {
+	JobID      [16]byte
+	WorkerID   string // "": not said, so ownership is not checked
+	Attempt    int32  // -1: not said
+	Progress   *float64
+	Message    *string
+	Data       []byte // JSON; nil: not sent
+	Checkpoint []byte // as envelope.Checkpoint encodes it; nil: not sent
+}
+
+// Progress is how far a job has come.
+type Progress struct {
+	JobID     [16]byte
+	State     ojs.JobState
+	Progress  pgtype.Float8
+	Message   pgtype.Text
+	Data      []byte
+	UpdatedAt time.Time // of the job, if nothing was reported
+	Refused   bool      // the job is not active, so nothing was changed
+}
+
+// ReportProgress stores a report; one about a job that is not active changes nothing and is no error.
+func (s *Store) ReportProgress(ctx context.Context, r Report) (Progress, error) {
+	for wait := s.patience(); ; {
+		row, err := s.progress.Do(ctx, r)
+		if err != nil {
+			return Progress{}, WireError(err)
+		}
+		if row != nil {
+			return Progress{
+				JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage,
+				Data: row.ProgressData, UpdatedAt: row.ProgressAt.Time,
+			}, nil
+		}
+		stored, err := s.reported(ctx, r.JobID)
+		if err != nil {
+			return Progress{}, err
+		}
+		if stored.State != string(ojs.StateActive) {
+			p := progressOf(stored)
+			p.Refused = true
+			return p, nil
+		}
+		if err = r.holder().refusedActive(stored); !errors.Is(err, errHeld) {
+			return Progress{}, err
+		}
+		if !wait.again(ctx) {
+			return Progress{}, heldTooLong(err)
+		}
+	}
+}
+
+func (r Report) holder() holder {
+	return holder{jobID: r.JobID, workerID: r.WorkerID, attempt: r.Attempt}
+}
+
+// refusedActive is why an active job was not touched.
+func (h holder) refusedActive(row *dbsqlc.JobReportGetRow) error {
+	_, err := h.refused(&dbsqlc.Job{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
+	return err
+}
+
+// Progress reads how far a job has come.
+func (s *Store) Progress(ctx context.Context, id [16]byte) (Progress, error) {
+	row, err := s.reported(ctx, id)
+	if err != nil {
+		return Progress{}, err
+	}
+	return progressOf(row), nil
+}
+
+func (s *Store) reported(ctx context.Context, id [16]byte) (*dbsqlc.JobReportGetRow, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.JobReportGet(ctx, id)
+	if err != nil {
+		return nil, WireError(err)
+	}
+	if len(rows) == 0 {
+		return nil, ojs.ErrNotFound("job", ojs.FormatID(id))
+	}
+	return &rows[0], nil
+}
+
+func progressOf(row *dbsqlc.JobReportGetRow) Progress {
+	return Progress{
+		JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage, Data: row.ProgressData,
+		UpdatedAt: lastChange(row),
+	}
+}
+
+// lastChange is the latest time that is known of the job. A failure is known by when its backoff ends.
+func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
+	times := []pgtype.Timestamptz{row.CreatedAt, row.StartedAt, row.FinishedAt, row.EnqueuedAt, row.ProgressAt}
+	if row.State == string(ojs.StateRetryable) && row.NextAttemptAt.Valid {
+		failed := row.NextAttemptAt.Time.Add(-time.Duration(row.RetryDelayMs.Int64) * time.Millisecond)
+		times = append(times, pgtype.Timestamptz{Time: failed, Valid: true})
+	}
+	for _, t := range times {
+		if t.Valid && t.Time.After(latest) {
+			latest = t.Time
+		}
+	}
+	return latest
+}
+
+func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.JobProgressRow, error) {
+	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.node}
+	for _, r := range reports {
+		progress, source := -1.0, ""
+		if r.Progress != nil {
+			progress = *r.Progress
+		}
+		if r.WorkerID != "" { // else the statement takes the id stored at fetch
+			source = WorkerSource(r.WorkerID)
+		}
+		message := ""
+		if r.Message != nil {
+			message = *r.Message
+		}
+		p.Ids = append(p.Ids, r.JobID)
+		p.Workers = append(p.Workers, r.WorkerID)
+		p.Attempts = append(p.Attempts, r.Attempt)
+		p.Progress = append(p.Progress, progress)
+		p.HasMessage = append(p.HasMessage, r.Message != nil)
+		p.Messages = append(p.Messages, message)
+		p.Data = append(p.Data, r.Data)
+		p.Checkpoints = append(p.Checkpoints, r.Checkpoint)
+		p.EventData = append(p.EventData, s.progressData(r.Message))
+		p.Sources = append(p.Sources, source)
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.JobProgress(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[[16]byte]*dbsqlc.JobProgressRow, len(rows))
+	for i, row := range rows {
+		byID[row.ID] = &rows[i]
+		s.armed(row.DueAt.Time.Sub(row.Now.Time))
+	}
+	if len(rows) > 0 {
+		s.committedEvents()
+	}
+	res := make([]*dbsqlc.JobProgressRow, len(reports))
+	for i, r := range reports {
+		res[i] = byID[r.JobID]
+	}
+	return res, nil
+}
+
+// progressData is the message as a member of an event's payload, cut to what fits (contract 40 §1.5).
+func (s *Store) progressData(message *string) string {
+	if message == nil || *message == "" {
+		return ""
+	}
+	text := envelope.Shorten(*message, 2048)
+	for {
+		b, _ := jsontext.AppendQuote([]byte(`,"progress_message":`), text) // the text was checked when decoded
+		if len(b) <= s.config.MaxEventDataBytes-eventRoom {
+			return string(b)
+		}
+		text = envelope.Shorten(text, len(text)/2)
+	}
+}
+
+// reportWeight keeps a statement below a few MiB: checkpoints may have one each.
+func reportWeight(bytes int) int { return 1 + bytes/4096 }

@@ -1,0 +1,28 @@
+-- Execution history is a view of the event log (contract 20 §12.3).
+
+-- name: HistoryCountByJob :one
+-- Exact up to max_rows, which bounds the work.
+SELECT count(*) FROM (
+    SELECT FROM (SELECT * FROM ojs.event_published j WHERE j.job_id = @job_id::uuid OFFSET 0) p LIMIT @max_rows::bigint
+) c;
+
+-- name: HistoryListNewest :many
+-- Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total; there is at
+-- least one row.
+WITH hit AS MATERIALIZED (
+    SELECT ojs.history_newest(9223372036854775807, @max_total::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
+        sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
+), page AS MATERIALIZED (
+    (SELECT h.place FROM hit h WHERE @before::bigint = 9223372036854775807 ORDER BY h.place DESC LIMIT @max_rows::integer)
+    UNION ALL
+    SELECT ojs.history_newest(@before::bigint, @max_rows::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
+        sqlc.narg('since'), sqlc.narg('until'))::bigint
+    WHERE @before::bigint <> 9223372036854775807
+)
+SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
+    COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
+    s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
+    COALESCE(s.data, '')::text AS data
+FROM (SELECT count(*) AS total FROM hit) t
+    LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
+ORDER BY s.seq DESC, s.sub DESC;

@@ -1,0 +1,8 @@
+-- name: JobResultList :many
+-- What became of jobs (contract 20 §12.1), without their args. Results end by the database's clock.
+SELECT j.id, j.state, j.finished_at, j.error, NULL::json AS result, j.failed, false AS pruned
+FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
+UNION ALL
+SELECT d.id, d.state, d.finished_at, d.error, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.failed,
+    d.result IS NOT NULL AND ojs.result_is_over(d.finished_at, d.result_ttl_s)
+FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
