@@ -119,7 +119,7 @@ func (s *Server) build() {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
 	s.store = store.New(s.pool, store.Config{
-		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory,
+		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, MaxErrorHistory: c.MaxErrorHistory,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
@@ -141,6 +141,8 @@ func (s *Server) build() {
 		}
 	})
 	s.listener.OnWake(s.relay.Wake)
+	roster := sweep.NewRoster(archetype, s.store)
+	s.listener.Handle("ojs_workers", func(string) { roster.Learn() })
 	s.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // else some notification may have been missed, but hardly this one
 			s.store.Forget()
@@ -151,7 +153,7 @@ func (s *Server) build() {
 			RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, PruneInterval: c.Events.PruneInterval,
 			RetentionDone: c.RetentionDone,
 		}, s.relay),
-		s.sweeper, sweep.NewProber(archetype, s.store),
+		s.sweeper, sweep.NewProber(archetype, s.store), roster,
 	}
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,

@@ -19,6 +19,7 @@ type Ack struct {
 // Complete moves an active job to completed. A job cancelled while this worker held it is returned with
 // ojs.StateCancelled and no error; nothing has changed then.
 func (s *Store) Complete(ctx context.Context, ack Ack) (*dbsqlc.Job, error) {
+	s.seen(ack.WorkerID)
 	return settle(ctx, s, s.complete, ack, claimOf(ack))
 }
 
@@ -26,6 +27,7 @@ func (s *Store) Complete(ctx context.Context, ack Ack) (*dbsqlc.Job, error) {
 func (s *Store) CompleteEach(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, []error) {
 	holders := make([]holder, len(acks))
 	for i, a := range acks {
+		s.seen(a.WorkerID)
 		holders[i] = claimOf(a)
 	}
 	return settleEach(ctx, s, s.complete, acks, holders)
@@ -62,6 +64,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 		return nil, err
 	}
 	for i := range rows {
+		s.seen(rows[i].WorkerID.String)
 		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
