@@ -30,6 +30,12 @@ func ErrStaleAttempt(jobID string, attempt, current int64) *Error {
 		map[string]any{"job_id": jobID, "attempt": attempt, "current_attempt": current})
 }
 
+// ErrWorkerLives says that only a dead worker may be deleted: 409.
+func ErrWorkerLives(id string) *Error {
+	return NewError(KindInvalidStateTransition, fmt.Sprintf("Worker %s is not stale; let it terminate or deregister instead.", id),
+		map[string]any{"resource_type": "worker", "resource_id": id, "expected_state": "stale"})
+}
+
 // ErrIdempotencyConflict says that a key was used for a different request: 409.
 func ErrIdempotencyConflict(key string) *Error {
 	return NewError(KindIdempotencyConflict, "idempotency_key was already used with a different request body.",

@@ -43,13 +43,6 @@ WITH item AS (
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.lease_until, j.due_at, l.now, l.tell, l.worker_id AS told_by, l.event_data, l.source
-), seen AS MATERIALIZED ( -- a worker that reports is not dead (contract 20 §6.6); its own heartbeat may hold the row
-    SELECT w.id FROM ojs.workers w
-    WHERE w.id IN (SELECT COALESCE(NULLIF(m.told_by, ''), m.worker_id) FROM moved m)
-        AND w.stale_at IS NULL AND w.seen_at < now() - interval '1 second'
-    FOR UPDATE OF w SKIP LOCKED
-), alive AS (
-    UPDATE ojs.workers w SET seen_at = clock_timestamp() FROM seen s WHERE w.id = s.id
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT 'job.progress', CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
@@ -58,7 +51,7 @@ WITH item AS (
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
     FROM moved m WHERE m.tell
 )
-SELECT id, state, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now FROM moved;
+SELECT id, state, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now FROM moved;
 
 -- name: JobCheckpoint :many
 -- A job that waits may be given a checkpoint, too; only a running one is kept alive by it. sequence < 0: the next.
@@ -87,9 +80,9 @@ WITH item AS (
                 j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond') END
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
-    RETURNING j.id, j.state, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, t.now
+    RETURNING j.id, j.state, j.worker_id, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, t.now
 )
-SELECT id, state, checkpoint, checkpoint_seq, checkpoint_at, due_at, now::timestamptz AS now FROM saved;
+SELECT id, state, worker_id, checkpoint, checkpoint_seq, checkpoint_at, due_at, now::timestamptz AS now FROM saved;
 
 -- name: JobCheckpointDelete :many
 -- The jobs that have none now; the next save is number 1 again.

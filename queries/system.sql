@@ -40,4 +40,6 @@ DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
 SELECT clock_timestamp()::timestamptz AS now,
     (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= @after ORDER BY j.due_at LIMIT 1) AS job_due,
     (SELECT w.seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.seen_at LIMIT 1) AS worker_seen,
+    LEAST((SELECT w.bury_at FROM ojs.workers w WHERE w.bury_at IS NOT NULL ORDER BY w.bury_at LIMIT 1),
+        (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
     (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due;

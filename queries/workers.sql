@@ -1,51 +1,220 @@
+-- The worker registry (contract 20 §6). A worker is quiet for FETCH while it has an operator's directive or a reported
+-- state of quiet or terminate; whoever changes that notifies ojs_workers, so that every node knows it without asking.
+
 -- name: WorkerBeat :many
--- Registers or refreshes workers and writes what the catalogue wants to hear of it (contract 40 §3.3).
+-- Registers or refreshes workers and writes what the catalogue wants to hear of it (contract 40 §3.3). Known rows are
+-- locked first, so that the clock is read under the lock and a death is seen. A worker that another node inserts at the
+-- same moment is missing from the result; the next call finds it.
 WITH item AS (
     SELECT unnest(@ids::text[]) AS id,
+        unnest(@registers::boolean[]) AS register,
         unnest(@states::text[]) AS state,
         unnest(@active_jobs::integer[]) AS active_jobs,
+        unnest(@active_job_ids::json[]) AS active_job_ids,
         unnest(@queues::json[]) AS queues,
         unnest(@concurrency::integer[]) AS concurrency,
+        unnest(@fetch_queues::json[]) AS fetch_queues,
+        unnest(@fetch_counts::integer[]) AS fetch_count,
         unnest(@hostnames::text[]) AS hostname,
         unnest(@pids::bigint[]) AS pid,
         unnest(@facts::json[]) AS facts,
+        unnest(@loads::text[]) AS load,
         unnest(@sources::text[]) AS source
 ), known AS MATERIALIZED (
-    SELECT w.id, w.state FROM ojs.workers w WHERE w.id = ANY(@ids::text[]) ORDER BY w.id FOR UPDATE
+    SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY(@ids::text[]) ORDER BY w.id FOR UPDATE
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM known) k
+), next AS MATERIALIZED (
+    SELECT i.*, k.id IS NOT NULL AS known, k.state AS was,
+        k.id IS NULL OR k.state = 'stale' AS starts,
+        COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT i.register AS stopped,
+        CASE WHEN k.id IS NULL OR k.state = 'stale' OR i.register THEN COALESCE(NULLIF(i.state, ''), 'running')
+            WHEN k.state = 'terminate' OR i.state = '' THEN k.state
+            ELSE i.state END AS becomes,
+        CASE WHEN k.directive = 'running' AND i.state = 'running' THEN NULL ELSE k.directive END AS directed,
+        (COALESCE(k.state, '') IN ('quiet', 'terminate') OR COALESCE(k.directive, '') IN ('quiet', 'terminate')) AS was_quiet
+    FROM item i LEFT JOIN known k ON k.id = i.id
+), upd AS (
+    UPDATE ojs.workers w
+    SET state = n.becomes, directive = n.directed, stopped = n.stopped OR n.becomes = 'terminate' AND n.active_jobs = 0,
+        active_jobs = n.active_jobs, active_job_ids = n.active_job_ids,
+        queues = COALESCE(n.queues, w.queues), concurrency = COALESCE(NULLIF(n.concurrency, 0), w.concurrency),
+        fetch_queues = COALESCE(n.fetch_queues, w.fetch_queues), fetch_count = COALESCE(NULLIF(n.fetch_count, 0), w.fetch_count),
+        hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
+        facts = ojs.facts_merge(w.facts, n.facts),
+        started_at = CASE WHEN n.starts THEN t.now ELSE w.started_at END,
+        last_beat_at = t.now, seen_at = t.now, stale_at = NULL
+    FROM next n CROSS JOIN t
+    WHERE w.id = n.id AND n.known
+    RETURNING w.*
+), ins AS (
+    INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
+        hostname, pid, facts, started_at, last_beat_at, seen_at)
+    SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
+        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, t.now, t.now, t.now
+    FROM next n CROSS JOIN t
+    WHERE NOT n.known
+    ORDER BY n.id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING w.*
 ), beat AS (
-    INSERT INTO ojs.workers AS w (id, state, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at)
-    SELECT i.id, COALESCE(NULLIF(i.state, ''), 'running'), i.active_jobs, i.queues, NULLIF(i.concurrency, 0), NULLIF(i.hostname, ''),
-        NULLIF(i.pid, 0), i.facts, clock_timestamp(), clock_timestamp()
-    FROM item i ORDER BY i.id
-    ON CONFLICT (id) DO UPDATE
-    SET state = CASE WHEN EXCLUDED.state = 'running' AND NOT EXISTS (SELECT FROM item i WHERE i.id = w.id AND i.state <> '') AND w.state <> 'stale'
-            THEN w.state ELSE EXCLUDED.state END,
-        active_jobs = EXCLUDED.active_jobs,
-        queues = COALESCE(EXCLUDED.queues, w.queues),
-        concurrency = COALESCE(EXCLUDED.concurrency, w.concurrency),
-        hostname = COALESCE(EXCLUDED.hostname, w.hostname),
-        pid = COALESCE(EXCLUDED.pid, w.pid),
-        facts = COALESCE(EXCLUDED.facts, w.facts),
-        last_beat_at = clock_timestamp()
-    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.started_at, w.last_beat_at
+    SELECT * FROM upd UNION ALL SELECT * FROM ins
+), shown AS (
+    SELECT b.*, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
+        n.source, n.load, n.register, n.was_quiet, n.starts,
+        b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
+    FROM beat b JOIN next n ON n.id = b.id
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT e.type, i.source, b.last_beat_at, b.id, b.id, @node::integer,
+    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, @node::integer,
         (CASE e.type
-            WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.queues::text, '[]')
-                || ',"concurrency":' || COALESCE(b.concurrency, 1) || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
-            WHEN 'worker.heartbeat' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs || ',"queues":' || COALESCE(b.queues::text, '[]') || '}'
+            WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.from_queues, '[]')
+                || ',"concurrency":' || b.at_once || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
+            WHEN 'worker.heartbeat' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs
+                || ',"queues":' || COALESCE(b.from_queues, '[]') || b.load || '}'
             WHEN 'worker.quiet' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs || '}'
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
-    FROM beat b JOIN item i ON i.id = b.id LEFT JOIN known k ON k.id = b.id
+    FROM shown b
     CROSS JOIN LATERAL (VALUES
-        (1, 'worker.started', k.id IS NULL OR k.state = 'stale'),
-        (2, 'worker.heartbeat', @heartbeat_events::boolean),
-        (3, 'worker.quiet', b.state = 'quiet' AND k.state IS DISTINCT FROM 'quiet'),
-        (4, 'worker.stopped', b.state = 'terminate' AND b.active_jobs = 0 AND k.state IS DISTINCT FROM 'terminate')
+        (1, 'worker.started', b.starts),
+        (2, 'worker.heartbeat', @heartbeat_events::boolean AND NOT b.register),
+        (3, 'worker.quiet', b.quiets),
+        (4, 'worker.stopped', b.stops)
     ) e (step, type, happened)
     WHERE e.happened
     ORDER BY b.id, e.step
 )
-SELECT id, state, directive, last_beat_at FROM beat;
+SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
+    b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
+    (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
+        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told
+FROM shown b;
+
+-- name: WorkerTouch :exec
+-- Signs of life other than beats, of workers that are known and not dead (contract 20 §6.3), by how long ago they were.
+UPDATE ojs.workers w SET seen_at = GREATEST(w.seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
+FROM (
+    SELECT k.id, i.age_ms FROM (SELECT unnest(@ids::text[]) AS id, unnest(@ages_ms::bigint[]) AS age_ms) i
+    JOIN ojs.workers k ON k.id = i.id
+    WHERE k.stale_at IS NULL AND k.seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
+    ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
+) a
+WHERE w.id = a.id;
+
+-- name: WorkerListQuiet :many
+SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate');
+
+-- name: WorkerDie :many
+-- Contract 20 §6.6: from now on what these workers held is not theirs. Their jobs are taken away by the caller, or by
+-- whoever finds bury_at in the past.
+-- A server of an earlier release, which may still run beside this one, notes heartbeats in last_beat_at only.
+WITH heard AS (
+    UPDATE ojs.workers w SET seen_at = w.last_beat_at
+    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
+        AND w.last_beat_at > now() - interval '1 millisecond' * @dead_after_ms::bigint
+), dead AS MATERIALIZED (
+    SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
+    WHERE w.stale_at IS NULL AND GREATEST(w.seen_at, w.last_beat_at) <= now() - interval '1 millisecond' * @dead_after_ms::bigint
+        AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
+    ORDER BY w.seen_at
+    LIMIT @max_rows
+    FOR UPDATE SKIP LOCKED
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM dead LIMIT 1
+), gone AS (
+    UPDATE ojs.workers w
+    SET state = 'stale', directive = NULL, stale_at = t.now, died_at = t.now, bury_at = t.now + interval '5 seconds'
+    FROM dead d CROSS JOIN t
+    WHERE w.id = d.id
+    RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
+    SELECT 'worker.stopped', 'scheduler', g.died_at, g.id, g.id, @node::integer,
+        ('{"worker_id":' || to_json(g.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', g.died_at - g.started_at) * 1000)::bigint || '}')::json
+    FROM gone g WHERE NOT g.stopped
+    ORDER BY g.id
+)
+SELECT g.id, g.died_at, g.seen_at, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
+
+-- name: WorkerBuryClaim :many
+-- The dead whose jobs are left: the one who declared them dead is gone, or could not have a job. The next try is later.
+UPDATE ojs.workers w SET bury_at = clock_timestamp() + interval '5 seconds'
+WHERE w.id IN (
+    SELECT b.id FROM ojs.workers b WHERE b.bury_at <= now() ORDER BY b.bury_at LIMIT @max_rows FOR UPDATE SKIP LOCKED)
+RETURNING w.id, w.died_at, w.seen_at;
+
+-- name: WorkerBuried :exec
+-- Nothing is left of what they held; one that died again meanwhile is another case.
+UPDATE ojs.workers w SET bury_at = NULL
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@died_at::timestamptz[]) AS died_at) b
+WHERE w.id = b.id AND w.died_at = b.died_at;
+
+-- name: WorkerPrune :execrows
+DELETE FROM ojs.workers w WHERE w.id IN (
+    SELECT p.id FROM ojs.workers p
+    WHERE p.stale_at <= now() - interval '1 hour' AND p.bury_at IS NULL
+    ORDER BY p.stale_at LIMIT @max_rows FOR UPDATE SKIP LOCKED);
+
+-- name: WorkerExhume :one
+-- A dead worker that is about to be removed: whatever it holds now is taken away, too.
+UPDATE ojs.workers w SET died_at = clock_timestamp(), bury_at = clock_timestamp() + interval '5 seconds'
+WHERE w.id = @id AND w.stale_at IS NOT NULL
+RETURNING w.id, w.died_at, w.seen_at;
+
+-- name: WorkerDeleteStale :execrows
+DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL;
+
+-- name: WorkerDeregister :many
+-- Its jobs stay reserved and run out.
+WITH gone AS (
+    DELETE FROM ojs.workers w WHERE w.id = @id::text
+    RETURNING w.id, w.started_at, clock_timestamp() AS now,
+        w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
+    SELECT 'worker.stopped', @source::text, g.now, g.id, g.id, @node::integer,
+        ('{"worker_id":' || to_json(g.id) || ',"reason":"' || @reason::text || '"' || COALESCE(',"jobs_completed":' || sqlc.narg('jobs_completed')::bigint, '')
+            || ',"uptime_ms":' || (date_part('epoch', g.now - g.started_at) * 1000)::bigint || '}')::json
+    FROM gone g
+)
+SELECT g.id, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
+
+-- name: WorkerDirect :many
+-- An operator's wish for one worker.
+UPDATE ojs.workers w SET directive = @directive::text WHERE w.id = @id::text
+RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS told;
+
+-- name: WorkerDirectAll :many
+-- For all that live. Locked in the order that beats lock them in.
+WITH live AS MATERIALIZED (
+    SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
+), directed AS (
+    UPDATE ojs.workers w SET directive = @directive::text FROM live l WHERE w.id = l.id RETURNING w.id, w.state
+)
+SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS told FROM directed d;
+
+-- name: WorkerGet :one
+SELECT * FROM ojs.workers WHERE id = @id;
+
+-- name: WorkerListPage :many
+-- queues holds nothing but valid names, so its elements may be read here.
+SELECT w.* FROM ojs.workers w
+WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
+    AND (cardinality(@queues::text[]) = 0
+        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])))
+ORDER BY w.id OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
+
+-- name: WorkerCount :one
+SELECT count(*) FROM ojs.workers w
+WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
+    AND (cardinality(@queues::text[]) = 0
+        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])));
+
+-- name: WorkerTotals :one
+SELECT count(*) AS total,
+    count(*) FILTER (WHERE w.state = 'running') AS running,
+    count(*) FILTER (WHERE w.state = 'quiet') AS quiet,
+    count(*) FILTER (WHERE w.state = 'terminate') AS terminate,
+    count(*) FILTER (WHERE w.state = 'stale') AS stale
+FROM ojs.workers w;

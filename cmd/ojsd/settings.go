@@ -45,12 +45,14 @@ type settings struct {
 	DefaultTimeoutMS           int64 `name:"default-timeout-ms" env:"OJS_DEFAULT_TIMEOUT_MS" default:"1800000" placeholder:"MS" help:"Execution timeout of a job that sets none, in ms."`
 	ResultTTL                  int64 `name:"result-ttl" env:"OJS_RESULT_TTL" default:"604800" placeholder:"S" help:"How long the result of a job without result_ttl is shown, in s; 0: not kept; -1: as long as the job."`
 	ResultMaxBytes             int   `env:"OJS_RESULT_MAX_BYTES" default:"1048576" placeholder:"BYTES" help:"Largest result of a job, up to 33554432 bytes."`
+	WorkerDeadAfterMS          int64 `name:"worker-dead-after-ms" env:"OJS_WORKER_DEAD_AFTER_MS" default:"60000" placeholder:"MS" help:"Silence after which a worker that has registered or sent heartbeats is dead and its jobs are given back, in ms."`
 	MaxErrorHistory            int   `env:"OJS_MAX_ERROR_HISTORY" default:"50" placeholder:"N" help:"Failures kept per job, the newest win; at least 10."`
 	RetentionCompleted         span  `env:"OJS_RETENTION_COMPLETED" default:"P7D" placeholder:"DURATION" help:"How long completed and cancelled jobs are kept, in whole days (UTC); negative: for ever."`
 	ShutdownTimeoutMS          int64 `name:"shutdown-timeout-ms" env:"OJS_SHUTDOWN_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"How long requests may take to end after SIGTERM, in ms."`
 
 	CompatPythonSDK bool `name:"compat-python-sdk" env:"OJS_COMPAT_PYTHON_SDK" default:"true" negatable:"" help:"Content-Type parameter that the Python SDK needs, for its User-Agent only."`
 	CompatV1Prefix  bool `name:"compat-v1-prefix" env:"OJS_COMPAT_V1_PREFIX" default:"true" negatable:"" help:"GET /v1/… as an alias of /ojs/v1/…."`
+	TestDirectives  bool `env:"OJS_TEST_DIRECTIVES" help:"meta.test_directive of a job decides what its worker is told. For tests only: any producer can quiet a worker."`
 	EnableTestReset bool `env:"OJS_ENABLE_TEST_RESET" help:"POST /ojs/v1/admin/reset deletes everything. For tests only."`
 
 	Events eventSettings `embed:"" prefix:"events-"`
@@ -78,8 +80,9 @@ func (s settings) config(log *slog.Logger) server.Config {
 		MaxBatchBytes: s.MaxBatchBytes, MaxBatchSize: s.MaxBatchSize,
 
 		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS),
-		MaxErrorHistory: s.MaxErrorHistory, RetentionDone: time.Duration(s.RetentionCompleted), ShutdownTimeout: ms(s.ShutdownTimeoutMS), ResultTTL: resultTTL(s.ResultTTL),
-		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset,
+		WorkerDeadAfter: ms(s.WorkerDeadAfterMS), ResultTTL: resultTTL(s.ResultTTL),
+		MaxErrorHistory: s.MaxErrorHistory, RetentionDone: time.Duration(s.RetentionCompleted), ShutdownTimeout: ms(s.ShutdownTimeoutMS),
+		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,

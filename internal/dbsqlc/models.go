@@ -274,5 +274,10 @@ type Worker struct {
 	LastBeatAt   pgtype.Timestamptz
 	SeenAt       pgtype.Timestamptz
 	StaleAt      pgtype.Timestamptz
+	DiedAt       pgtype.Timestamptz
+	BuryAt       pgtype.Timestamptz
+	Stopped      bool
 	ActiveJobIds []byte
+	FetchQueues  []byte
+	FetchCount   pgtype.Int4
 }

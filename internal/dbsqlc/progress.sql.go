@@ -37,9 +37,9 @@ WITH item AS (
                 j.started_at + (COALESCE(j.timeout_ms, $6::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond') END
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
-    RETURNING j.id, j.state, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, t.now
+    RETURNING j.id, j.state, j.worker_id, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, t.now
 )
-SELECT id, state, checkpoint, checkpoint_seq, checkpoint_at, due_at, now::timestamptz AS now FROM saved
+SELECT id, state, worker_id, checkpoint, checkpoint_seq, checkpoint_at, due_at, now::timestamptz AS now FROM saved
 `
 
 type JobCheckpointParams struct {
@@ -54,6 +54,7 @@ type JobCheckpointParams struct {
 type JobCheckpointRow struct {
 	ID            [16]byte
 	State         string
+	WorkerID      pgtype.Text
 	Checkpoint    []byte
 	CheckpointSeq pgtype.Int8
 	CheckpointAt  pgtype.Timestamptz
@@ -81,6 +82,7 @@ func (q *Queries) JobCheckpoint(ctx context.Context, arg JobCheckpointParams) ([
 		if err := rows.Scan(
 			&i.ID,
 			&i.State,
+			&i.WorkerID,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
@@ -170,13 +172,6 @@ WITH item AS (
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.lease_until, j.due_at, l.now, l.tell, l.worker_id AS told_by, l.event_data, l.source
-), seen AS MATERIALIZED ( -- a worker that reports is not dead (contract 20 §6.6); its own heartbeat may hold the row
-    SELECT w.id FROM ojs.workers w
-    WHERE w.id IN (SELECT COALESCE(NULLIF(m.told_by, ''), m.worker_id) FROM moved m)
-        AND w.stale_at IS NULL AND w.seen_at < now() - interval '1 second'
-    FOR UPDATE OF w SKIP LOCKED
-), alive AS (
-    UPDATE ojs.workers w SET seen_at = clock_timestamp() FROM seen s WHERE w.id = s.id
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT 'job.progress', CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
@@ -185,7 +180,7 @@ WITH item AS (
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
     FROM moved m WHERE m.tell
 )
-SELECT id, state, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now FROM moved
+SELECT id, state, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now FROM moved
 `
 
 type JobProgressParams struct {
@@ -206,6 +201,7 @@ type JobProgressParams struct {
 type JobProgressRow struct {
 	ID              [16]byte
 	State           string
+	WorkerID        pgtype.Text
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -243,6 +239,7 @@ func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]Job
 		if err := rows.Scan(
 			&i.ID,
 			&i.State,
+			&i.WorkerID,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,

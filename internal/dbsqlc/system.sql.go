@@ -110,6 +110,8 @@ const sweepNextDue = `-- name: SweepNextDue :one
 SELECT clock_timestamp()::timestamptz AS now,
     (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= $1 ORDER BY j.due_at LIMIT 1) AS job_due,
     (SELECT w.seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.seen_at LIMIT 1) AS worker_seen,
+    LEAST((SELECT w.bury_at FROM ojs.workers w WHERE w.bury_at IS NOT NULL ORDER BY w.bury_at LIMIT 1),
+        (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
     (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due
 `
 
@@ -117,6 +119,7 @@ type SweepNextDueRow struct {
 	Now        pgtype.Timestamptz
 	JobDue     pgtype.Timestamptz
 	WorkerSeen pgtype.Timestamptz
+	WorkerLeft pgtype.Timestamptz
 	CronDue    pgtype.Timestamptz
 }
 
@@ -129,6 +132,7 @@ func (q *Queries) SweepNextDue(ctx context.Context, after pgtype.Timestamptz) (S
 		&i.Now,
 		&i.JobDue,
 		&i.WorkerSeen,
+		&i.WorkerLeft,
 		&i.CronDue,
 	)
 	return i, err

@@ -12,66 +12,108 @@ import (
 )
 
 const workerBeat = `-- name: WorkerBeat :many
+
 WITH item AS (
     SELECT unnest($1::text[]) AS id,
-        unnest($2::text[]) AS state,
-        unnest($3::integer[]) AS active_jobs,
-        unnest($4::json[]) AS queues,
-        unnest($5::integer[]) AS concurrency,
-        unnest($6::text[]) AS hostname,
-        unnest($7::bigint[]) AS pid,
-        unnest($8::json[]) AS facts,
-        unnest($9::text[]) AS source
+        unnest($2::boolean[]) AS register,
+        unnest($3::text[]) AS state,
+        unnest($4::integer[]) AS active_jobs,
+        unnest($5::json[]) AS active_job_ids,
+        unnest($6::json[]) AS queues,
+        unnest($7::integer[]) AS concurrency,
+        unnest($8::json[]) AS fetch_queues,
+        unnest($9::integer[]) AS fetch_count,
+        unnest($10::text[]) AS hostname,
+        unnest($11::bigint[]) AS pid,
+        unnest($12::json[]) AS facts,
+        unnest($13::text[]) AS load,
+        unnest($14::text[]) AS source
 ), known AS MATERIALIZED (
-    SELECT w.id, w.state FROM ojs.workers w WHERE w.id = ANY($1::text[]) ORDER BY w.id FOR UPDATE
+    SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY($1::text[]) ORDER BY w.id FOR UPDATE
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM known) k
+), next AS MATERIALIZED (
+    SELECT i.id, i.register, i.state, i.active_jobs, i.active_job_ids, i.queues, i.concurrency, i.fetch_queues, i.fetch_count, i.hostname, i.pid, i.facts, i.load, i.source, k.id IS NOT NULL AS known, k.state AS was,
+        k.id IS NULL OR k.state = 'stale' AS starts,
+        COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT i.register AS stopped,
+        CASE WHEN k.id IS NULL OR k.state = 'stale' OR i.register THEN COALESCE(NULLIF(i.state, ''), 'running')
+            WHEN k.state = 'terminate' OR i.state = '' THEN k.state
+            ELSE i.state END AS becomes,
+        CASE WHEN k.directive = 'running' AND i.state = 'running' THEN NULL ELSE k.directive END AS directed,
+        (COALESCE(k.state, '') IN ('quiet', 'terminate') OR COALESCE(k.directive, '') IN ('quiet', 'terminate')) AS was_quiet
+    FROM item i LEFT JOIN known k ON k.id = i.id
+), upd AS (
+    UPDATE ojs.workers w
+    SET state = n.becomes, directive = n.directed, stopped = n.stopped OR n.becomes = 'terminate' AND n.active_jobs = 0,
+        active_jobs = n.active_jobs, active_job_ids = n.active_job_ids,
+        queues = COALESCE(n.queues, w.queues), concurrency = COALESCE(NULLIF(n.concurrency, 0), w.concurrency),
+        fetch_queues = COALESCE(n.fetch_queues, w.fetch_queues), fetch_count = COALESCE(NULLIF(n.fetch_count, 0), w.fetch_count),
+        hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
+        facts = ojs.facts_merge(w.facts, n.facts),
+        started_at = CASE WHEN n.starts THEN t.now ELSE w.started_at END,
+        last_beat_at = t.now, seen_at = t.now, stale_at = NULL
+    FROM next n CROSS JOIN t
+    WHERE w.id = n.id AND n.known
+    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count
+), ins AS (
+    INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
+        hostname, pid, facts, started_at, last_beat_at, seen_at)
+    SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
+        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, t.now, t.now, t.now
+    FROM next n CROSS JOIN t
+    WHERE NOT n.known
+    ORDER BY n.id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count
 ), beat AS (
-    INSERT INTO ojs.workers AS w (id, state, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at)
-    SELECT i.id, COALESCE(NULLIF(i.state, ''), 'running'), i.active_jobs, i.queues, NULLIF(i.concurrency, 0), NULLIF(i.hostname, ''),
-        NULLIF(i.pid, 0), i.facts, clock_timestamp(), clock_timestamp()
-    FROM item i ORDER BY i.id
-    ON CONFLICT (id) DO UPDATE
-    SET state = CASE WHEN EXCLUDED.state = 'running' AND NOT EXISTS (SELECT FROM item i WHERE i.id = w.id AND i.state <> '') AND w.state <> 'stale'
-            THEN w.state ELSE EXCLUDED.state END,
-        active_jobs = EXCLUDED.active_jobs,
-        queues = COALESCE(EXCLUDED.queues, w.queues),
-        concurrency = COALESCE(EXCLUDED.concurrency, w.concurrency),
-        hostname = COALESCE(EXCLUDED.hostname, w.hostname),
-        pid = COALESCE(EXCLUDED.pid, w.pid),
-        facts = COALESCE(EXCLUDED.facts, w.facts),
-        last_beat_at = clock_timestamp()
-    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.started_at, w.last_beat_at
+    SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM upd UNION ALL SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM ins
+), shown AS (
+    SELECT b.id, b.state, b.directive, b.active_jobs, b.queues, b.concurrency, b.hostname, b.pid, b.facts, b.started_at, b.last_beat_at, b.seen_at, b.stale_at, b.died_at, b.bury_at, b.stopped, b.active_job_ids, b.fetch_queues, b.fetch_count, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
+        n.source, n.load, n.register, n.was_quiet, n.starts,
+        b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
+    FROM beat b JOIN next n ON n.id = b.id
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT e.type, i.source, b.last_beat_at, b.id, b.id, $10::integer,
+    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, $15::integer,
         (CASE e.type
-            WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.queues::text, '[]')
-                || ',"concurrency":' || COALESCE(b.concurrency, 1) || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
-            WHEN 'worker.heartbeat' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs || ',"queues":' || COALESCE(b.queues::text, '[]') || '}'
+            WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.from_queues, '[]')
+                || ',"concurrency":' || b.at_once || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
+            WHEN 'worker.heartbeat' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs
+                || ',"queues":' || COALESCE(b.from_queues, '[]') || b.load || '}'
             WHEN 'worker.quiet' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs || '}'
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
-    FROM beat b JOIN item i ON i.id = b.id LEFT JOIN known k ON k.id = b.id
+    FROM shown b
     CROSS JOIN LATERAL (VALUES
-        (1, 'worker.started', k.id IS NULL OR k.state = 'stale'),
-        (2, 'worker.heartbeat', $11::boolean),
-        (3, 'worker.quiet', b.state = 'quiet' AND k.state IS DISTINCT FROM 'quiet'),
-        (4, 'worker.stopped', b.state = 'terminate' AND b.active_jobs = 0 AND k.state IS DISTINCT FROM 'terminate')
+        (1, 'worker.started', b.starts),
+        (2, 'worker.heartbeat', $16::boolean AND NOT b.register),
+        (3, 'worker.quiet', b.quiets),
+        (4, 'worker.stopped', b.stops)
     ) e (step, type, happened)
     WHERE e.happened
     ORDER BY b.id, e.step
 )
-SELECT id, state, directive, last_beat_at FROM beat
+SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
+    b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
+    (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
+        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told
+FROM shown b
 `
 
 type WorkerBeatParams struct {
 	Ids             []string
+	Registers       []bool
 	States          []string
 	ActiveJobs      []int32
+	ActiveJobIds    [][]byte
 	Queues          [][]byte
 	Concurrency     []int32
+	FetchQueues     [][]byte
+	FetchCounts     []int32
 	Hostnames       []string
 	Pids            []int64
 	Facts           [][]byte
+	Loads           []string
 	Sources         []string
 	Node            int32
 	HeartbeatEvents bool
@@ -80,21 +122,34 @@ type WorkerBeatParams struct {
 type WorkerBeatRow struct {
 	ID         string
 	State      string
-	Directive  pgtype.Text
+	Directive  string
 	LastBeatAt pgtype.Timestamptz
+	Starts     bool
+	Quiets     bool
+	Stops      bool
+	Told       string
 }
 
-// Registers or refreshes workers and writes what the catalogue wants to hear of it (contract 40 §3.3).
+// The worker registry (contract 20 §6). A worker is quiet for FETCH while it has an operator's directive or a reported
+// state of quiet or terminate; whoever changes that notifies ojs_workers, so that every node knows it without asking.
+// Registers or refreshes workers and writes what the catalogue wants to hear of it (contract 40 §3.3). Known rows are
+// locked first, so that the clock is read under the lock and a death is seen. A worker that another node inserts at the
+// same moment is missing from the result; the next call finds it.
 func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]WorkerBeatRow, error) {
 	rows, err := q.db.Query(ctx, workerBeat,
 		arg.Ids,
+		arg.Registers,
 		arg.States,
 		arg.ActiveJobs,
+		arg.ActiveJobIds,
 		arg.Queues,
 		arg.Concurrency,
+		arg.FetchQueues,
+		arg.FetchCounts,
 		arg.Hostnames,
 		arg.Pids,
 		arg.Facts,
+		arg.Loads,
 		arg.Sources,
 		arg.Node,
 		arg.HeartbeatEvents,
@@ -111,6 +166,10 @@ func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]Worke
 			&i.State,
 			&i.Directive,
 			&i.LastBeatAt,
+			&i.Starts,
+			&i.Quiets,
+			&i.Stops,
+			&i.Told,
 		); err != nil {
 			return nil, err
 		}
@@ -120,4 +179,468 @@ func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]Worke
 		return nil, err
 	}
 	return items, nil
+}
+
+const workerBuried = `-- name: WorkerBuried :exec
+UPDATE ojs.workers w SET bury_at = NULL
+FROM (SELECT unnest($1::text[]) AS id, unnest($2::timestamptz[]) AS died_at) b
+WHERE w.id = b.id AND w.died_at = b.died_at
+`
+
+// Nothing is left of what they held; one that died again meanwhile is another case.
+func (q *Queries) WorkerBuried(ctx context.Context, ids []string, diedAt []pgtype.Timestamptz) error {
+	_, err := q.db.Exec(ctx, workerBuried, ids, diedAt)
+	return err
+}
+
+const workerBuryClaim = `-- name: WorkerBuryClaim :many
+UPDATE ojs.workers w SET bury_at = clock_timestamp() + interval '5 seconds'
+WHERE w.id IN (
+    SELECT b.id FROM ojs.workers b WHERE b.bury_at <= now() ORDER BY b.bury_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+RETURNING w.id, w.died_at, w.seen_at
+`
+
+type WorkerBuryClaimRow struct {
+	ID     string
+	DiedAt pgtype.Timestamptz
+	SeenAt pgtype.Timestamptz
+}
+
+// The dead whose jobs are left: the one who declared them dead is gone, or could not have a job. The next try is later.
+func (q *Queries) WorkerBuryClaim(ctx context.Context, maxRows int32) ([]WorkerBuryClaimRow, error) {
+	rows, err := q.db.Query(ctx, workerBuryClaim, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerBuryClaimRow
+	for rows.Next() {
+		var i WorkerBuryClaimRow
+		if err := rows.Scan(&i.ID, &i.DiedAt, &i.SeenAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerCount = `-- name: WorkerCount :one
+SELECT count(*) FROM ojs.workers w
+WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
+    AND (cardinality($2::text[]) = 0
+        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
+`
+
+func (q *Queries) WorkerCount(ctx context.Context, states []string, queues []string) (int64, error) {
+	row := q.db.QueryRow(ctx, workerCount, states, queues)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const workerDeleteStale = `-- name: WorkerDeleteStale :execrows
+DELETE FROM ojs.workers w WHERE w.id = $1 AND w.stale_at IS NOT NULL
+`
+
+func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.Exec(ctx, workerDeleteStale, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const workerDeregister = `-- name: WorkerDeregister :many
+WITH gone AS (
+    DELETE FROM ojs.workers w WHERE w.id = $1::text
+    RETURNING w.id, w.started_at, clock_timestamp() AS now,
+        w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
+    SELECT 'worker.stopped', $2::text, g.now, g.id, g.id, $3::integer,
+        ('{"worker_id":' || to_json(g.id) || ',"reason":"' || $4::text || '"' || COALESCE(',"jobs_completed":' || $5::bigint, '')
+            || ',"uptime_ms":' || (date_part('epoch', g.now - g.started_at) * 1000)::bigint || '}')::json
+    FROM gone g
+)
+SELECT g.id, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
+`
+
+type WorkerDeregisterParams struct {
+	ID            string
+	Source        string
+	Node          int32
+	Reason        string
+	JobsCompleted pgtype.Int8
+}
+
+type WorkerDeregisterRow struct {
+	ID   string
+	Told string
+}
+
+// Its jobs stay reserved and run out.
+func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
+	rows, err := q.db.Query(ctx, workerDeregister,
+		arg.ID,
+		arg.Source,
+		arg.Node,
+		arg.Reason,
+		arg.JobsCompleted,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerDeregisterRow
+	for rows.Next() {
+		var i WorkerDeregisterRow
+		if err := rows.Scan(&i.ID, &i.Told); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerDie = `-- name: WorkerDie :many
+WITH heard AS (
+    UPDATE ojs.workers w SET seen_at = w.last_beat_at
+    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
+        AND w.last_beat_at > now() - interval '1 millisecond' * $1::bigint
+), dead AS MATERIALIZED (
+    SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
+    WHERE w.stale_at IS NULL AND GREATEST(w.seen_at, w.last_beat_at) <= now() - interval '1 millisecond' * $1::bigint
+        AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
+    ORDER BY w.seen_at
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM dead LIMIT 1
+), gone AS (
+    UPDATE ojs.workers w
+    SET state = 'stale', directive = NULL, stale_at = t.now, died_at = t.now, bury_at = t.now + interval '5 seconds'
+    FROM dead d CROSS JOIN t
+    WHERE w.id = d.id
+    RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
+    SELECT 'worker.stopped', 'scheduler', g.died_at, g.id, g.id, $3::integer,
+        ('{"worker_id":' || to_json(g.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', g.died_at - g.started_at) * 1000)::bigint || '}')::json
+    FROM gone g WHERE NOT g.stopped
+    ORDER BY g.id
+)
+SELECT g.id, g.died_at, g.seen_at, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
+`
+
+type WorkerDieParams struct {
+	DeadAfterMs int64
+	MaxRows     int32
+	Node        int32
+}
+
+type WorkerDieRow struct {
+	ID     string
+	DiedAt pgtype.Timestamptz
+	SeenAt pgtype.Timestamptz
+	Told   string
+}
+
+// Contract 20 §6.6: from now on what these workers held is not theirs. Their jobs are taken away by the caller, or by
+// whoever finds bury_at in the past.
+// A server of an earlier release, which may still run beside this one, notes heartbeats in last_beat_at only.
+func (q *Queries) WorkerDie(ctx context.Context, arg WorkerDieParams) ([]WorkerDieRow, error) {
+	rows, err := q.db.Query(ctx, workerDie, arg.DeadAfterMs, arg.MaxRows, arg.Node)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerDieRow
+	for rows.Next() {
+		var i WorkerDieRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.DiedAt,
+			&i.SeenAt,
+			&i.Told,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerDirect = `-- name: WorkerDirect :many
+UPDATE ojs.workers w SET directive = $1::text WHERE w.id = $2::text
+RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS told
+`
+
+type WorkerDirectRow struct {
+	ID    string
+	State string
+	Told  string
+}
+
+// An operator's wish for one worker.
+func (q *Queries) WorkerDirect(ctx context.Context, directive string, iD string) ([]WorkerDirectRow, error) {
+	rows, err := q.db.Query(ctx, workerDirect, directive, iD)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerDirectRow
+	for rows.Next() {
+		var i WorkerDirectRow
+		if err := rows.Scan(&i.ID, &i.State, &i.Told); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerDirectAll = `-- name: WorkerDirectAll :many
+WITH live AS MATERIALIZED (
+    SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
+), directed AS (
+    UPDATE ojs.workers w SET directive = $1::text FROM live l WHERE w.id = l.id RETURNING w.id, w.state
+)
+SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS told FROM directed d
+`
+
+type WorkerDirectAllRow struct {
+	ID    string
+	State string
+	Told  string
+}
+
+// For all that live. Locked in the order that beats lock them in.
+func (q *Queries) WorkerDirectAll(ctx context.Context, directive string) ([]WorkerDirectAllRow, error) {
+	rows, err := q.db.Query(ctx, workerDirectAll, directive)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerDirectAllRow
+	for rows.Next() {
+		var i WorkerDirectAllRow
+		if err := rows.Scan(&i.ID, &i.State, &i.Told); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerExhume = `-- name: WorkerExhume :one
+UPDATE ojs.workers w SET died_at = clock_timestamp(), bury_at = clock_timestamp() + interval '5 seconds'
+WHERE w.id = $1 AND w.stale_at IS NOT NULL
+RETURNING w.id, w.died_at, w.seen_at
+`
+
+type WorkerExhumeRow struct {
+	ID     string
+	DiedAt pgtype.Timestamptz
+	SeenAt pgtype.Timestamptz
+}
+
+// A dead worker that is about to be removed: whatever it holds now is taken away, too.
+func (q *Queries) WorkerExhume(ctx context.Context, id string) (WorkerExhumeRow, error) {
+	row := q.db.QueryRow(ctx, workerExhume, id)
+	var i WorkerExhumeRow
+	err := row.Scan(&i.ID, &i.DiedAt, &i.SeenAt)
+	return i, err
+}
+
+const workerGet = `-- name: WorkerGet :one
+SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM ojs.workers WHERE id = $1
+`
+
+func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
+	row := q.db.QueryRow(ctx, workerGet, id)
+	var i Worker
+	err := row.Scan(
+		&i.ID,
+		&i.State,
+		&i.Directive,
+		&i.ActiveJobs,
+		&i.Queues,
+		&i.Concurrency,
+		&i.Hostname,
+		&i.Pid,
+		&i.Facts,
+		&i.StartedAt,
+		&i.LastBeatAt,
+		&i.SeenAt,
+		&i.StaleAt,
+		&i.DiedAt,
+		&i.BuryAt,
+		&i.Stopped,
+		&i.ActiveJobIds,
+		&i.FetchQueues,
+		&i.FetchCount,
+	)
+	return i, err
+}
+
+const workerListPage = `-- name: WorkerListPage :many
+SELECT w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count FROM ojs.workers w
+WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
+    AND (cardinality($2::text[]) = 0
+        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
+ORDER BY w.id OFFSET $3::bigint LIMIT $4::bigint
+`
+
+type WorkerListPageParams struct {
+	States   []string
+	Queues   []string
+	SkipRows int64
+	PageRows int64
+}
+
+// queues holds nothing but valid names, so its elements may be read here.
+func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) ([]Worker, error) {
+	rows, err := q.db.Query(ctx, workerListPage,
+		arg.States,
+		arg.Queues,
+		arg.SkipRows,
+		arg.PageRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Worker
+	for rows.Next() {
+		var i Worker
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.Directive,
+			&i.ActiveJobs,
+			&i.Queues,
+			&i.Concurrency,
+			&i.Hostname,
+			&i.Pid,
+			&i.Facts,
+			&i.StartedAt,
+			&i.LastBeatAt,
+			&i.SeenAt,
+			&i.StaleAt,
+			&i.DiedAt,
+			&i.BuryAt,
+			&i.Stopped,
+			&i.ActiveJobIds,
+			&i.FetchQueues,
+			&i.FetchCount,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerListQuiet = `-- name: WorkerListQuiet :many
+SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate')
+`
+
+func (q *Queries) WorkerListQuiet(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, workerListQuiet)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerPrune = `-- name: WorkerPrune :execrows
+DELETE FROM ojs.workers w WHERE w.id IN (
+    SELECT p.id FROM ojs.workers p
+    WHERE p.stale_at <= now() - interval '1 hour' AND p.bury_at IS NULL
+    ORDER BY p.stale_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+`
+
+func (q *Queries) WorkerPrune(ctx context.Context, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, workerPrune, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const workerTotals = `-- name: WorkerTotals :one
+SELECT count(*) AS total,
+    count(*) FILTER (WHERE w.state = 'running') AS running,
+    count(*) FILTER (WHERE w.state = 'quiet') AS quiet,
+    count(*) FILTER (WHERE w.state = 'terminate') AS terminate,
+    count(*) FILTER (WHERE w.state = 'stale') AS stale
+FROM ojs.workers w
+`
+
+type WorkerTotalsRow struct {
+	Total     int64
+	Running   int64
+	Quiet     int64
+	Terminate int64
+	Stale     int64
+}
+
+func (q *Queries) WorkerTotals(ctx context.Context) (WorkerTotalsRow, error) {
+	row := q.db.QueryRow(ctx, workerTotals)
+	var i WorkerTotalsRow
+	err := row.Scan(
+		&i.Total,
+		&i.Running,
+		&i.Quiet,
+		&i.Terminate,
+		&i.Stale,
+	)
+	return i, err
+}
+
+const workerTouch = `-- name: WorkerTouch :exec
+UPDATE ojs.workers w SET seen_at = GREATEST(w.seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
+FROM (
+    SELECT k.id, i.age_ms FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS age_ms) i
+    JOIN ojs.workers k ON k.id = i.id
+    WHERE k.stale_at IS NULL AND k.seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
+    ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
+) a
+WHERE w.id = a.id
+`
+
+// Signs of life other than beats, of workers that are known and not dead (contract 20 §6.3), by how long ago they were.
+func (q *Queries) WorkerTouch(ctx context.Context, ids []string, agesMs []int64) error {
+	_, err := q.db.Exec(ctx, workerTouch, ids, agesMs)
+	return err
 }

@@ -22,6 +22,7 @@ type HeartbeatRequest struct {
 	Queues       []string // nil: not reported
 	Concurrency  int      // 0: not reported
 	Facts        []byte   // one compact object with the other facts, without U+0000; nil: none
+	Load         string   // of Facts what is a number about memory and CPU: members, each with a leading comma
 }
 
 var heartbeatNames = []string{
@@ -49,6 +50,7 @@ func DecodeHeartbeat(raw []byte) (HeartbeatRequest, *ojs.Error) {
 	if r.WorkerID == "" && len(b.problems) == 0 {
 		b.refuse("worker_id", "the non-empty id of this worker")
 	}
+	r.Load = load(r.Facts)
 	b.activeJobs(&r)
 	b.describe(&r)
 	return r, b.problems.err()
@@ -157,4 +159,23 @@ func facts(others []member) []byte {
 		return nil
 	}
 	return b
+}
+
+// maxNumber bounds the text of a number that goes into an event.
+const maxNumber = 32
+
+func load(facts []byte) string {
+	var b []byte
+	if facts == nil {
+		return ""
+	}
+	for literal, value := range rawjson.Members(facts) {
+		switch string(rawjson.Name(literal)) {
+		case "memory_mb", "cpu_percent":
+			if value.Kind() == '0' && len(value) <= maxNumber {
+				b = append(append(append(append(b, ','), literal...), ':'), value...)
+			}
+		}
+	}
+	return string(b)
 }

@@ -174,11 +174,12 @@ func TestDecodeHeartbeat(t *testing.T) {
 		`{"worker_id":"w","state":5,"shutdown":"x","hostname":5,"pid":"x","queues":5,"concurrency":-1}`:   {WorkerID: "w"},
 		`{"worker_id":"w","hostname":"h\u0000ost","pid":7,"queues":["a","_","b",5,"a"],"concurrency":10}`: {WorkerID: "w", Hostname: "host", PID: 7, Queues: []string{"a", "b"}, Concurrency: 10},
 		`{"worker_id":"w","queues":[]}`:                                                                   {WorkerID: "w", Queues: []string{}},
-		`{"worker_id":"w","labels":{"a":"x\u0000y","n":1.0},"memory_mb":5,"cpu_percent":0.5,"version":null,"unknown":1,"labels":["z"]}`: {WorkerID: "w", Facts: []byte(`{"labels":["z"],"memory_mb":5,"cpu_percent":0.5}`)},
-		`{"worker_id":"w","metadata":{"k":"\u0000"}}`:                                            {WorkerID: "w", Facts: []byte(`{"metadata":{"k":""}}`)},
-		`{"worker_id":"w","metadata":"` + strings.Repeat("x", 70_000) + `"}`:                     {WorkerID: "w"},
-		`{"worker_id":"w","metadata":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`: {WorkerID: "w"},
-		`{"worker_id":"w","hostname":"` + strings.Repeat("é", 200) + `"}`:                        {WorkerID: "w", Hostname: strings.Repeat("é", 127)},
+		`{"worker_id":"w","labels":{"a":"x\u0000y","n":1.0},"memory_mb":5,"cpu_percent":0.5,"version":null,"unknown":1,"labels":["z"]}`: {WorkerID: "w", Facts: []byte(`{"labels":["z"],"memory_mb":5,"cpu_percent":0.5}`), Load: `,"memory_mb":5,"cpu_percent":0.5`},
+		`{"worker_id":"w","memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`:                                               {WorkerID: "w", Facts: []byte(`{"memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`)},
+		`{"worker_id":"w","metadata":{"k":"\u0000"}}`:                                                                                   {WorkerID: "w", Facts: []byte(`{"metadata":{"k":""}}`)},
+		`{"worker_id":"w","metadata":"` + strings.Repeat("x", 70_000) + `"}`:                                                            {WorkerID: "w"},
+		`{"worker_id":"w","metadata":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`:                                        {WorkerID: "w"},
+		`{"worker_id":"w","hostname":"` + strings.Repeat("é", 200) + `"}`:                                                               {WorkerID: "w", Hostname: strings.Repeat("é", 127)},
 	} {
 		got, err := DecodeHeartbeat([]byte(text))
 		require.Nil(t, err, text)
@@ -194,6 +195,37 @@ func TestDecodeHeartbeat(t *testing.T) {
 		require.NotNil(t, err, text)
 		require.Equal(t, 400, err.Status)
 		require.Equal(t, field, err.Details["field"], text)
+	}
+}
+
+func TestDecodeLeave(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]LeaveRequest{
+		`{}`: {"shutdown", -1},
+		`{"reason":"signal","jobs_completed":12}`:              {"signal", 12},
+		`{"reason":"error","jobs_completed":0}`:                {"error", 0},
+		`{"reason":"lunch","jobs_completed":-1}`:               {"shutdown", -1},
+		`{"reason":7,"jobs_completed":"x"}`:                    {"shutdown", -1},
+		`{"reason":null,"jobs_completed":1e30,"unknown":true}`: {"shutdown", -1},
+	} {
+		got, err := DecodeLeave([]byte(text))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	_, err := DecodeLeave([]byte(`[]`))
+	require.Equal(t, 400, err.Status)
+}
+
+func TestDecodeDirective(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"quiet": "quiet", "terminate": "terminate", "running": "running", "resume": "running"} {
+		got, err := DecodeDirective([]byte(`{"directive":"` + text + `"}`))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{`{}`, `{"directive":null}`, `{"directive":"drain"}`, `{"directive":["quiet"]}`} {
+		_, err := DecodeDirective([]byte(text))
+		require.Equal(t, "directive", err.Details["field"], text)
 	}
 }
 

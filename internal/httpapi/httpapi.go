@@ -155,6 +155,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/workers/ack/batch", withBody(many, a.postAckBatch))
 	v1.POST("/workers/nack/batch", withBody(many, a.postNackBatch))
 	v1.POST("/workers/heartbeat", withBody(one, a.postHeartbeat))
+	a.registryRoutes(v1)
 
 	a.progressRoutes(v1)
 	a.checkpointRoutes(v1)

@@ -21,13 +21,16 @@ type page struct {
 	cursor        string
 }
 
-func readPage(c echo.Context) (page, error) {
+func readPage(c echo.Context) (page, error) { return readPageOf(c, defaultPage, maxPage) }
+
+// readPageOf is readPage for lists with other sizes.
+func readPageOf(c echo.Context, standard, largest int) (page, error) {
 	p := page{cursor: c.QueryParam("cursor")}
-	limit, err := wholeNumber(c, []string{"limit", "per_page"}, defaultPage, 1)
+	limit, err := wholeNumber(c, []string{"limit", "per_page"}, standard, 1)
 	if err != nil {
 		return p, err
 	}
-	p.limit = min(limit, maxPage)
+	p.limit = min(limit, largest)
 	if p.offset, err = wholeNumber(c, []string{"offset"}, 0, 0); err != nil {
 		return p, err
 	}

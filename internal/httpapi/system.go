@@ -37,6 +37,7 @@ type probeResult struct {
 	latency time.Duration
 	now     time.Time
 	queues  map[string]int64
+	workers map[string]int64
 }
 
 // probe asks the database at most once a second, whoever asks.
@@ -54,6 +55,10 @@ func (h *health) probe(ctx context.Context) probeResult {
 	if err == nil {
 		if t, err := h.store.QueueTotals(ctx); err == nil {
 			h.latest.queues = map[string]int64{"total": t.Total, "active": t.Active, "paused": t.Paused}
+		}
+		if t, err := h.store.WorkerTotals(ctx); err == nil {
+			live := t.Total - t.Stale
+			h.latest.workers = map[string]int64{"total": t.Total, "active": live, "connected": live, "stale": t.Stale}
 		}
 	}
 	h.at = time.Now()
@@ -80,7 +85,7 @@ func (a *API) getHealth(c echo.Context) error {
 	}
 	if p.err == nil {
 		body["timestamp"] = ojs.FormatTime(p.now)
-		body["queues"] = p.queues
+		body["queues"], body["workers"] = p.queues, p.workers
 		for _, state := range components {
 			if state != "ok" {
 				body["status"] = "degraded"

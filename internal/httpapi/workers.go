@@ -175,10 +175,7 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	beat := store.Beat{
-		WorkerID: in.WorkerID, State: in.State, ActiveJobs: in.ActiveJobs, VisibilityMS: in.VisibilityMS, Hostname: in.Hostname,
-		PID: in.PID, Queues: in.Queues, Concurrency: in.Concurrency, Facts: in.Facts,
-	}
+	beat := beatOf(in)
 	var strange []string // ids that no job can have are lost, too
 	for _, text := range in.JobIDs {
 		if id, ok := ojs.ParseID(text); ok {
@@ -192,6 +189,13 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, strange) })
+}
+
+func beatOf(in envelope.HeartbeatRequest) store.Beat {
+	return store.Beat{
+		WorkerID: in.WorkerID, State: in.State, ActiveJobs: in.ActiveJobs, ActiveIDs: in.JobIDs, VisibilityMS: in.VisibilityMS,
+		Hostname: in.Hostname, PID: in.PID, Queues: in.Queues, Concurrency: in.Concurrency, Facts: in.Facts, Load: in.Load,
+	}
 }
 
 func appendBeat(b []byte, res store.BeatResult, strange []string) []byte {

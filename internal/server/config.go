@@ -59,6 +59,9 @@ type Config struct {
 	DefaultVisibility time.Duration
 	DefaultTimeout    time.Duration
 
+	// WorkerDeadAfter is the silence after which a worker that has registered or sent heartbeats is dead. 60 s.
+	WorkerDeadAfter time.Duration
+
 	// MaxErrorHistory is the number of failures kept per job. 50.
 	MaxErrorHistory int
 
@@ -76,6 +79,9 @@ type Config struct {
 
 	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
 	TestReset bool
+
+	// TestDirectives honours meta.test_directive of jobs, with which any producer can quiet a worker.
+	TestDirectives bool
 
 	// Events are the settings of the event log.
 	Events Events
@@ -127,6 +133,7 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.DefaultVisibility, 30*time.Second)
 	setDefault(&c.DefaultTimeout, 30*time.Minute)
 	setDefault(&c.ResultTTL, 7*24*time.Hour)
+	setDefault(&c.WorkerDeadAfter, time.Minute)
 	setDefault(&c.RetentionDone, 7*24*time.Hour)
 	setDefault(&c.ShutdownTimeout, 30*time.Second)
 	setDefault(&c.Events.ServiceName, "ojs")
@@ -159,7 +166,7 @@ func (c Config) validate() (Config, error) {
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
 	}
 	for name, d := range map[string]time.Duration{
-		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "shutdown timeout": c.ShutdownTimeout,
+		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "worker dead after": c.WorkerDeadAfter, "shutdown timeout": c.ShutdownTimeout,
 		"events poll fallback": c.Events.PollFallback, "events prune interval": c.Events.PruneInterval,
 	} {
 		if d <= 0 || d > maxConfigured {

@@ -53,6 +53,29 @@ func TestHeartbeat(t *testing.T) {
 		require.Equal(t, `["`+ownerless+`"]`, beat(a, `{"worker_id":"w9","job_id":"%s"}`, ownerless).at("jobs_extended"))
 	})
 
+	// Contract 20 §7.
+	t.Run("TellsOfCancellationUntilTheWorkerDropsTheJob", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		a.fetch(q, `"worker_id":"w1"`)
+		require.Equal(t, `["`+id+`"]`, beat(a, `{"worker_id":"w1","job_id":"%s"}`, id).at("jobs_extended"))
+		r := a.del("/ojs/v1/jobs/" + id + "?reason=stop").is(200)
+		require.Equal(t, "active", r.at("job.previous_state"))
+		require.Equal(t, "1", r.at("job.attempt"))
+		for range 3 {
+			r := beat(a, `{"worker_id":"w1","active_jobs":["%s"]}`, id).is(200)
+			require.Equal(t, `["`+id+`"]`, r.at("jobs_cancelled"))
+			require.Equal(t, `[]`, r.at("jobs_extended"))
+			require.Equal(t, `[]`, r.at("jobs_lost"))
+		}
+		require.Equal(t, `[]`, beat(a, `{"worker_id":"w1"}`).at("jobs_cancelled"))
+		a.nack(id, `"worker_id":"w1"`, `"error":{}`).is(200)
+		require.Equal(t, `["`+id+`"]`, beat(a, `{"worker_id":"w1","job_id":"%s"}`, id).at("jobs_cancelled"))
+		a.del("/ojs/v1/jobs/"+id).fails(409, "conflict", "invalid_state_transition")
+	})
+
 	t.Run("PutsOffTheDeadline", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

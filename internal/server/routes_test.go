@@ -48,6 +48,21 @@ func TestRoutes(t *testing.T) {
 			{"POST", "/ojs/v1/workers/ack/batch", `{"acks":[{"job_id":"` + newID() + `"}]}`, 200},
 			{"POST", "/ojs/v1/workers/nack/batch", `{"nacks":[{"job_id":"` + newID() + `","error":{}}]}`, 200},
 			{"POST", "/ojs/v1/workers/heartbeat", `{"worker_id":"w"}`, 200},
+			{"POST", "/ojs/v1/workers/beat", `{"worker_id":"w"}`, 200},
+			{"POST", "/ojs/v1/workers/register", `{"worker_id":"w"}`, 200},
+			{"GET", "/ojs/v1/workers", "", 200},
+			{"GET", "/ojs/v1/workers/w", "", 200},
+			{"GET", "/ojs/v1/workers/w/health", "", 200},
+			{"GET", "/ojs/v1/admin/workers", "", 200},
+			{"GET", "/ojs/v1/admin/workers/w", "", 200},
+			{"POST", "/ojs/v1/admin/workers/directive", `{"directive":"resume"}`, 200},
+			{"POST", "/ojs/v1/admin/workers/w/directive", `{"directive":"quiet"}`, 200},
+			{"POST", "/ojs/v1/admin/workers/w/terminate", "", 200},
+			{"POST", "/ojs/v1/admin/workers/w/quiet", "", 200},
+			{"POST", "/ojs/v1/admin/workers/w/resume", "", 200},
+			{"DELETE", "/ojs/v1/admin/workers/w", "", 409},
+			{"POST", "/ojs/v1/workers/w/deregister", "", 200},
+			{"DELETE", "/ojs/v1/workers/w", "", 404},
 			{"GET", "/ojs/v1/queues/" + q + "/stats", "", 200},
 			{"GET", "/ojs/v1/events", "", 200},
 			{"PUT", "/ojs/v1/jobs/" + active + "/progress", `{"progress":0.5}`, 200},
@@ -79,7 +94,7 @@ func TestRoutes(t *testing.T) {
 	t.Run("UnknownPathIs404", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		for _, path := range []string{"/", "/ojs", "/ojs/v1", "/ojs/v1/", "/ojs/v2/jobs", "/ojs/v1/jobs/x/y", "/ojs/v1/workers", "/OJS/v1/jobs", "/ojs//v1/jobs", "/v2/jobs"} {
+		for _, path := range []string{"/", "/ojs", "/ojs/v1", "/ojs/v1/", "/ojs/v2/jobs", "/ojs/v1/jobs/x/y", "/ojs/v1/workers/x/y", "/OJS/v1/jobs", "/ojs//v1/jobs", "/v2/jobs"} {
 			for _, method := range []string{"GET", "POST", "DELETE", "OPTIONS", "ASSERT"} {
 				r := a.do(method, path, nil).fails(404, "not_found", "not_found")
 				require.Equal(t, "route", r.at("error.details.resource_type"), path)
@@ -102,6 +117,14 @@ func TestRoutes(t *testing.T) {
 			{"/ojs/v1/jobs/bulk", "POST"},
 			{"/ojs/v1/jobs/bulk/cancel", "POST"},
 			{"/ojs/v1/workers/fetch", "POST"},
+			{"/ojs/v1/workers/register", "POST"},
+			{"/ojs/v1/workers", "GET HEAD"},
+			{"/ojs/v1/workers/w", "DELETE GET HEAD"},
+			{"/ojs/v1/workers/w/health", "GET HEAD"},
+			{"/ojs/v1/workers/w/deregister", "POST"},
+			{"/ojs/v1/admin/workers", "GET HEAD"},
+			{"/ojs/v1/admin/workers/w", "DELETE GET HEAD"},
+			{"/ojs/v1/admin/workers/w/quiet", "POST"},
 			{"/ojs/v1/queues/q/stats", "GET HEAD"},
 			{"/ojs/v1/jobs/" + id + "/progress", "GET HEAD PUT"},
 			{"/ojs/v1/workers/progress", "POST"},

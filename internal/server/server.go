@@ -124,6 +124,7 @@ func (s *Server) build() {
 	archetype := baseservice.NewArchetype(c.Logger)
 	s.store = store.New(s.pool, store.Config{
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
+		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
@@ -146,6 +147,8 @@ func (s *Server) build() {
 		}
 	})
 	s.listener.OnWake(s.relay.Wake)
+	roster := sweep.NewRoster(archetype, s.store)
+	s.listener.Handle("ojs_workers", func(string) { roster.Learn() })
 	s.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // else some notification may have been missed, but hardly this one
 			s.store.Forget()
@@ -156,7 +159,7 @@ func (s *Server) build() {
 			RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, PruneInterval: c.Events.PruneInterval,
 			RetentionDone: c.RetentionDone,
 		}, s.relay),
-		s.sweeper, sweep.NewProber(archetype, s.store),
+		s.sweeper, sweep.NewProber(archetype, s.store), roster,
 	}
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,

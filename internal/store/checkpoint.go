@@ -92,6 +92,7 @@ func (s *Store) flushCheckpoint(ctx context.Context, saves []Save) ([]*dbsqlc.Jo
 		byID[row.ID] = &rows[i]
 		if row.State == string(ojs.StateActive) {
 			s.armed(row.DueAt.Time.Sub(row.Now.Time))
+			s.seen(row.WorkerID.String)
 		}
 	}
 	res := make([]*dbsqlc.JobCheckpointRow, len(saves))

@@ -23,6 +23,7 @@ type Ack struct {
 // Complete moves an active job to completed. A job cancelled while this worker held it is returned with
 // ojs.StateCancelled and no error; nothing has changed then.
 func (s *Store) Complete(ctx context.Context, ack Ack) (*dbsqlc.Job, error) {
+	s.seen(ack.WorkerID)
 	return settle(ctx, s, s.complete, ack, claimOf(ack))
 }
 
@@ -30,6 +31,7 @@ func (s *Store) Complete(ctx context.Context, ack Ack) (*dbsqlc.Job, error) {
 func (s *Store) CompleteEach(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, []error) {
 	holders := make([]holder, len(acks))
 	for i, a := range acks {
+		s.seen(a.WorkerID)
 		holders[i] = claimOf(a)
 	}
 	return settleEach(ctx, s, s.complete, acks, holders)
@@ -66,6 +68,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	}
 	for i := range rows {
 		s.endings.ended(rows[i].ID)
+		s.seen(rows[i].WorkerID.String)
 		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {

@@ -96,7 +96,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 type Due struct {
 	Now     time.Time
 	Jobs    time.Time // zero: nothing of the kind is to come
-	Workers time.Time // the longest silent worker is dead then
+	Workers time.Time // a worker is dead then, or was and there is something left to do about it
 	Crons   time.Time
 }
 
@@ -115,9 +115,19 @@ func (s *Store) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, err
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	row, err := s.q.SweepNextDue(ctx, after)
-	due := Due{Now: row.Now.Time, Jobs: row.JobDue.Time, Crons: row.CronDue.Time}
-	if row.WorkerSeen.Valid {
-		due.Workers = row.WorkerSeen.Time.Add(s.config.WorkerDeadAfter)
+	if err != nil {
+		s.hearAgain() // perhaps nobody could reach the database, workers included
+		return Due{}, err
 	}
-	return due, err
+	due := Due{Now: row.Now.Time, Jobs: row.JobDue.Time, Workers: row.WorkerLeft.Time, Crons: row.CronDue.Time}
+	if row.WorkerSeen.Valid {
+		death := row.WorkerSeen.Time.Add(s.config.WorkerDeadAfter)
+		if soonest := due.Now.Add(s.deaf()); soonest.After(death) {
+			death = soonest
+		}
+		if due.Workers.IsZero() || death.Before(due.Workers) {
+			due.Workers = death
+		}
+	}
+	return due, nil
 }

@@ -30,6 +30,7 @@ type nack struct {
 // Fail moves an active job to retryable, discarded or, with Requeue, available. A job cancelled while this worker held
 // it is returned with ojs.StateCancelled and no error; nothing has changed then.
 func (s *Store) Fail(ctx context.Context, n Nack) (*dbsqlc.Job, error) {
+	s.seen(n.WorkerID)
 	return settle(ctx, s, s.fail, nackOf(n), n.holder())
 }
 
@@ -37,6 +38,7 @@ func (s *Store) Fail(ctx context.Context, n Nack) (*dbsqlc.Job, error) {
 func (s *Store) FailEach(ctx context.Context, nacks []Nack) ([]*dbsqlc.Job, []error) {
 	reqs, holders := make([]nack, len(nacks)), make([]holder, len(nacks))
 	for i, n := range nacks {
+		s.seen(n.WorkerID)
 		reqs[i], holders[i] = nackOf(n), n.holder()
 	}
 	return settleEach(ctx, s, s.fail, reqs, holders)
@@ -118,6 +120,7 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 	}
 	source := n.source
 	if source == "" && worker != "" {
+		s.seen(worker)
 		source = WorkerSource(worker)
 	}
 	p.Ids = append(p.Ids, n.JobID)

@@ -62,7 +62,13 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*db
 
 // Fetch claims up to Count jobs, highest in dispatch order first. With Wait it parks until there is one. A caller that
 // is gone (ctx) claims nothing more.
+//
+// A worker that shall be quiet gets nothing, at once (contract 20 §6.3).
 func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*dbsqlc.Job, error) {
+	s.fetching(f)
+	if s.crew.isQuiet(f.WorkerID) {
+		return nil, nil
+	}
 	if s.hooks.sweep != nil {
 		s.hooks.sweep(ctx)
 	}
@@ -72,21 +78,34 @@ func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*dbsqlc.Job, error) {
 
 	w := s.ready.park(f.Queues)
 	defer s.ready.leave(w)
+	defer s.seen(f.WorkerID) // it has been there all the time
 	timeout := time.NewTimer(f.Wait)
 	defer timeout.Stop()
 	for {
 		jobs, err := s.claim(ctx, f)
-		if err != nil || len(jobs) > 0 {
+		if err != nil || len(jobs) > 0 || !s.woken(ctx, f.WorkerID, w, timeout.C) {
 			return jobs, err
 		}
+	}
+}
+
+// woken waits until there may be a job for the waiter; false if it shall not look again.
+func (s *Store) woken(ctx context.Context, worker string, w *waiter, timeout <-chan time.Time) bool {
+	for {
+		changed := s.crew.changes(worker)
+		if s.crew.isQuiet(worker) {
+			return false
+		}
 		select {
+		case <-changed:
 		case <-w.wake:
-		case <-timeout.C:
-			return nil, nil
+			return true
+		case <-timeout:
+			return false
 		case <-ctx.Done():
-			return nil, nil
+			return false
 		case <-s.drained():
-			return nil, nil
+			return false
 		}
 	}
 }
@@ -140,12 +159,15 @@ func (s *Store) survey(ctx context.Context, queues []string) ([]place, error) {
 // callers; each caller's jobs stay in dispatch order.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*dbsqlc.Job, error) {
 	res := make([][]*dbsqlc.Job, len(claimants))
+	owners := deal(claimants, s.crew.isQuiet)
+	if len(owners) == 0 {
+		return res, nil
+	}
 	probes := s.ready.begin(claimants[0].queues)
 	if len(probes) == 0 {
 		return res, nil
 	}
 	params := s.fetchParams(probes, claimants)
-	owners := deal(claimants)
 	for _, owner := range owners {
 		c := claimants[owner]
 		params.Workers = append(params.Workers, c.worker)
@@ -190,16 +212,20 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 	return params
 }
 
-// deal gives the caller of each slot: one each in turn until everybody has as many as asked for.
-func deal(claimants []claimant) []int {
-	total := 0
-	for _, c := range claimants {
-		total += c.count
+// deal gives the caller of each slot: one each in turn until everybody has as many as asked for. Callers that have become
+// quiet since they came get none.
+func deal(claimants []claimant, quiet func(worker string) bool) []int {
+	total, counts := 0, make([]int, len(claimants))
+	for i, c := range claimants {
+		if !quiet(c.worker) {
+			counts[i] = c.count
+			total += c.count
+		}
 	}
 	owners := make([]int, 0, total)
 	for round := 0; len(owners) < total; round++ {
-		for i, c := range claimants {
-			if round < c.count {
+		for i, count := range counts {
+			if round < count {
 				owners = append(owners, i)
 			}
 		}

@@ -3,24 +3,31 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"log/slog"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Beat is a worker's sign of life (contract 10 §10, 20 §6.1).
+// Beat is a worker's sign of life (contract 10 §10, 20 §6.1), or its registration.
 type Beat struct {
 	WorkerID     string
+	Register     bool   // a new start: what it reported before does not bind it
 	State        string // running, quiet, terminate; "": not said
 	ActiveJobs   int
-	JobIDs       [][16]byte
-	VisibilityMS int64 // 0: the duration chosen at fetch
+	ActiveIDs    []string   // as reported
+	JobIDs       [][16]byte // those of ActiveIDs that are ids
+	VisibilityMS int64      // 0: the duration chosen at fetch
 	Hostname     string
 	PID          int64
 	Queues       []string
 	Concurrency  int
 	Facts        []byte // JSON object with the other facts; nil: none
+	Load         string // members of worker.heartbeat, each with a leading comma
 
 	again bool // the worker's part is done, only jobs are left
 }
@@ -33,7 +40,9 @@ type BeatResult struct {
 	Lost      [][16]byte // neither held by it, nor cancelled, nor completed
 	Time      time.Time  // of the database
 
-	held [][16]byte // another transaction has these rows
+	held      [][16]byte // another transaction has these rows
+	reported  string
+	directive string
 }
 
 // Heartbeat registers the worker and extends the jobs it holds.
@@ -62,53 +71,78 @@ func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult,
 	if err := s.beatJobs(ctx, beats, res); err != nil {
 		return nil, err
 	}
+	s.armed(s.config.WorkerDeadAfter)
 	s.committedEvents()
+	if err := s.testDirectives(ctx, beats, res); err != nil {
+		return nil, err
+	}
 	return res, s.tellLost(ctx, beats, res)
 }
 
 func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult) error {
-	p := dbsqlc.WorkerBeatParams{Node: s.node, HeartbeatEvents: !s.config.NoWorkerHeartbeatEvents}
 	at := make(map[string]int, len(beats))
 	for i, b := range beats {
-		if b.again {
-			continue
+		if !b.again {
+			at[b.WorkerID] = i
 		}
-		at[b.WorkerID] = i
-		p.Ids = append(p.Ids, b.WorkerID)
-		p.States = append(p.States, b.State)
-		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
-		p.Queues = append(p.Queues, jsonList(b.Queues))
-		p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
-		p.Hostnames = append(p.Hostnames, b.Hostname)
-		p.Pids = append(p.Pids, b.PID)
-		p.Facts = append(p.Facts, b.Facts)
-		p.Sources = append(p.Sources, WorkerSource(b.WorkerID))
 	}
-	if len(p.Ids) == 0 {
-		return nil
+	// A worker whose first beats reach two nodes at the same moment is inserted by one of them and found by the other's
+	// second try.
+	for tries := 0; len(at) > 0 && tries < 3; tries++ {
+		rows, err := s.q.WorkerBeat(ctx, s.beatParams(beats, at))
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			answer := &res[at[r.ID]]
+			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
+			answer.State = desiredState(r.State, r.Directive, "")
+			s.crew.set(r.ID, quieted(r.State) || quieted(r.Directive))
+			s.logBeat(ctx, r)
+			delete(at, r.ID)
+		}
 	}
-	rows, err := s.q.WorkerBeat(ctx, p)
-	if err != nil {
-		return err
-	}
-	for _, r := range rows {
-		res[at[r.ID]].Time = r.LastBeatAt.Time
-		res[at[r.ID]].State = desiredState(r.State, r.Directive.String)
+	if len(at) > 0 {
+		return fmt.Errorf("%d beats of new workers were not written", len(at))
 	}
 	return nil
 }
 
-// desiredState is contract 20 §6.2: a worker on its way out stays so; else the operator decides; else its own wish.
-func desiredState(reported, directive string) string {
-	switch {
-	case reported == "terminate":
-		return reported
-	case directive != "":
-		return directive
-	case reported == "quiet":
-		return reported
+func (s *Store) logBeat(ctx context.Context, r dbsqlc.WorkerBeatRow) {
+	if r.Starts {
+		s.logWorker(ctx, slog.LevelInfo, "worker started", r.ID)
 	}
-	return "running"
+	if r.Quiets {
+		s.logWorker(ctx, slog.LevelInfo, "worker quiet", r.ID)
+	}
+	if r.Stops {
+		s.logWorker(ctx, slog.LevelInfo, "worker stopped", r.ID)
+	}
+}
+
+func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerBeatParams {
+	p := dbsqlc.WorkerBeatParams{Node: s.node, HeartbeatEvents: !s.config.NoWorkerHeartbeatEvents}
+	for i, b := range beats {
+		if j, wanted := at[b.WorkerID]; !wanted || j != i {
+			continue
+		}
+		queues, count := s.crew.habit(b.WorkerID)
+		p.Ids = append(p.Ids, b.WorkerID)
+		p.Registers = append(p.Registers, b.Register)
+		p.States = append(p.States, b.State)
+		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
+		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.ActiveIDs))
+		p.Queues = append(p.Queues, jsonList(b.Queues))
+		p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
+		p.FetchQueues = append(p.FetchQueues, jsonList(queues))
+		p.FetchCounts = append(p.FetchCounts, int32(min(count, 1<<31-1)))
+		p.Hostnames = append(p.Hostnames, b.Hostname)
+		p.Pids = append(p.Pids, b.PID)
+		p.Facts = append(p.Facts, b.Facts)
+		p.Loads = append(p.Loads, b.Load)
+		p.Sources = append(p.Sources, WorkerSource(b.WorkerID))
+	}
+	return p
 }
 
 func jsonList(values []string) []byte {
@@ -117,6 +151,18 @@ func jsonList(values []string) []byte {
 	}
 	b, _ := json.Marshal(values) // strings always marshal
 	return b
+}
+
+// textList is an array of texts that a client sent; they are not compared with anything.
+func textList(texts []string) []byte {
+	b := []byte{'['}
+	for i, text := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b, _ = jsontext.AppendQuote(b, text) // they come out of valid JSON
+	}
+	return append(b, ']')
 }
 
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
@@ -173,7 +219,7 @@ func (s *Store) tellLost(ctx context.Context, beats []Beat, res []BeatResult) er
 		for _, id := range b.JobIDs {
 			d, found := done[id]
 			switch {
-			case found && !extended[id] && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
 				res[i].held = append(res[i].held, id)
 			case extended[id], found && d.State == string(ojs.StateCompleted):
 			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):

@@ -107,7 +107,7 @@ func TestHeldJobs(t *testing.T) {
 	t.Run("GivesUpWithATimeout", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Store = store.New(b.pool, store.Config{StatementTimeout: 1500 * time.Millisecond})
+		b.Store = store.New(b.pool, store.Config{StatementTimeout: 3 * time.Second})
 		b.enqueued(newJob("q"))
 		id := b.fetched(1, "q")[0].ID
 		b.hold(id)

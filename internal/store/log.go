@@ -55,3 +55,7 @@ func (s *Store) logFailed(ctx context.Context, job *dbsqlc.Job, n nack) {
 		s.logJob(ctx, slog.LevelWarn, "job failed, will retry", job)
 	}
 }
+
+func (s *Store) logWorker(ctx context.Context, level slog.Level, message, id string) {
+	s.config.Logger.LogAttrs(ctx, level, message, slog.String("category", "worker"), slog.Group("ojs", slog.String("worker_id", id)))
+}

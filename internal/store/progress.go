@@ -155,6 +155,7 @@ func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.
 	for i, row := range rows {
 		byID[row.ID] = &rows[i]
 		s.armed(row.DueAt.Time.Sub(row.Now.Time))
+		s.seen(row.WorkerID.String)
 	}
 	if len(rows) > 0 {
 		s.committedEvents()

@@ -75,9 +75,11 @@ func TestReportProgress(t *testing.T) {
 		}
 		b.enqueued(newJob("q"))
 		id := b.fetched(1, "q")[0].ID // by w1
+		require.NoError(t, b.WriteSeen(t.Context()))
 		b.exec(`UPDATE ojs.workers SET seen_at = now() - interval '50 seconds'`)
 		_, err := b.ReportProgress(t.Context(), store.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
 		require.NoError(t, err)
+		require.NoError(t, b.WriteSeen(t.Context()))
 		var seen []string
 		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE seen_at > now() - interval '20 seconds'`).Scan(&seen))
 		require.Equal(t, []string{"w1"}, seen)

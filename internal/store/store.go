@@ -50,6 +50,9 @@ type Config struct {
 	// LogSample is the share of lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64
 
+	// TestDirectives lets meta.test_directive of a job decide what its worker is told. For tests only.
+	TestDirectives bool
+
 	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
 	NoWorkerHeartbeatEvents bool
 }
@@ -107,8 +110,11 @@ type Store struct {
 	endings    endings
 
 	ready  ready
+	crew   crew
 	queues sync.Map // names known to exist
 	hooks  hooks
+
+	heardSince atomic.Pointer[time.Time] // before, workers may have called in vain; nil: never
 }
 
 // hooks are set once, before the store is used, by those who must know of commits.
@@ -116,6 +122,7 @@ type hooks struct {
 	committed func()                    // events were written: the relay should look
 	due       func(in time.Duration)    // a job becomes due then: arm a timer
 	sweep     func(ctx context.Context) // apply what is due, if anything is; before a fetch
+	seen      func()                    // there are signs of life to be written
 	draining  atomic.Pointer[chan struct{}]
 }
 
@@ -125,6 +132,7 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 	drain := make(chan struct{})
 	s.hooks.draining.Store(&drain)
 	s.ready.init()
+	s.crew.init()
 	s.fetchers.byQueues = map[string]*batch.Batcher[claimant, []*dbsqlc.Job]{}
 	enqueue := batch.Config[*envelope.Job, enqueued]{
 		Flush: s.flushEnqueue, Split: splittable, Retry: retryable,

@@ -13,10 +13,13 @@ func (s *Store) Ping(ctx context.Context) (time.Time, error) {
 	return now.Time, err
 }
 
-// Prepare makes sure that there are partitions to write to.
+// Prepare makes sure that there are partitions to write to, and learns which workers get no jobs.
 func (s *Store) Prepare(ctx context.Context) error {
-	_, err := s.q.SystemPartitionsEnsure(ctx)
-	return err
+	if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
+		return err
+	}
+	s.hearAgain()
+	return s.LearnQuiet(ctx)
 }
 
 // QueueTotals counts queues by status.
@@ -39,8 +42,9 @@ func (s *Store) Reset(ctx context.Context) error {
 	return nil
 }
 
-// Forget drops what this node remembers of queues and jobs; what it needs it reads again.
+// Forget drops what this node remembers of queues, jobs and workers; what it needs it reads again.
 func (s *Store) Forget() {
 	s.queues.Clear()
+	s.crew.forget()
 	s.ready.forget()
 }

@@ -1,8 +1,230 @@
 package store
 
-import "context"
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
 
-// BuryWorkers declares the silent workers dead, gives their jobs back and returns how many workers that were.
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// buryBatch bounds the workers that one call buries.
+const buryBatch = 1000
+
+// longestLease is the longest reservation that may be asked for (contract 20 §4).
+const longestLease = 7 * 24 * time.Hour
+
+// hearing is how long a node that has just started, or could not reach the database, listens before it takes silence for
+// death: workers that were cut off from every server are alive, and their next heartbeat is seconds away.
+const hearing = 10 * time.Second
+
+// hearAgain says that nobody may have been heard until now.
+func (s *Store) hearAgain() {
+	now := time.Now()
+	s.heardSince.Store(&now)
+}
+
+// deaf is how long this node has still to listen.
+func (s *Store) deaf() time.Duration {
+	since := s.heardSince.Load()
+	if since == nil {
+		return 0
+	}
+	return max(0, min(hearing, s.config.WorkerDeadAfter)-time.Since(*since))
+}
+
+// deceased is a dead worker whose jobs are to be recovered.
+type deceased struct {
+	id      string
+	diedAt  pgtype.Timestamptz
+	silence time.Duration
+}
+
+// BuryWorkers declares the silent workers dead and gives their jobs back (contract 20 §6.6); it returns for how many
+// workers it did something. Death comes first, in one statement: from then on a worker that comes back is another one, and
+// what it held is not extended. If this node goes away in between, another one finds the rest due after 5 s.
 func (s *Store) BuryWorkers(ctx context.Context) (int, error) {
-	return 0, nil
+	// A worker that only fetches may be known to this node alone.
+	if err := s.WriteSeen(ctx); err != nil {
+		return 0, err
+	}
+	dead, err := s.claimDead(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := s.recoverJobs(ctx, dead); err != nil {
+		return len(dead), err
+	}
+	bounded, cancel := s.bounded(ctx)
+	defer cancel()
+	pruned, err := s.q.WorkerPrune(bounded, buryBatch)
+	return len(dead) + int(pruned), err
+}
+
+func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	if s.deaf() == 0 {
+		if dead, err = s.die(ctx); err != nil {
+			return nil, err
+		}
+	}
+	left, err := s.q.WorkerBuryClaim(ctx, buryBatch)
+	for _, l := range left {
+		dead = append(dead, newDeceased(l.ID, l.DiedAt, l.SeenAt))
+	}
+	return dead, err
+}
+
+func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
+	died, err := s.q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.WorkerDeadAfter.Milliseconds(), MaxRows: buryBatch, Node: s.node})
+	for _, d := range died {
+		s.crew.set(d.ID, false)
+		dead = append(dead, newDeceased(d.ID, d.DiedAt, d.SeenAt))
+		s.logWorker(ctx, slog.LevelError, "worker lost", d.ID)
+	}
+	if len(died) > 0 {
+		s.committedEvents()
+	}
+	return dead, err
+}
+
+func newDeceased(id string, diedAt, seenAt pgtype.Timestamptz) deceased {
+	return deceased{id, diedAt, max(0, diedAt.Time.Sub(seenAt.Time))}
+}
+
+// recoverJobs takes away what the dead held. A job whose row somebody holds is left to the next try.
+func (s *Store) recoverJobs(ctx context.Context, dead []deceased) error {
+	if len(dead) == 0 {
+		return nil
+	}
+	_, held, err := s.loseJobs(ctx, dead)
+	if err != nil || held {
+		return err
+	}
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	ids, diedAt := idsOf(dead)
+	return s.q.WorkerBuried(ctx, ids, diedAt)
+}
+
+func idsOf(dead []deceased) (ids []string, diedAt []pgtype.Timestamptz) {
+	for _, d := range dead {
+		ids, diedAt = append(ids, d.id), append(diedAt, d.diedAt)
+	}
+	return ids, diedAt
+}
+
+// loseJobs fails every job that the dead hold, in batches, by the path of any other failure; the attempt guards that it is
+// still the same reservation. It returns how many are available again, and whether some could not be had.
+func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, held bool, err error) {
+	silences := make(map[string]time.Duration, len(dead))
+	for _, d := range dead {
+		silences[d.id] = d.silence
+	}
+	for {
+		rows, err := s.listHeld(ctx, dead)
+		if err != nil || len(rows) == 0 {
+			return requeued, false, err
+		}
+		nacks := make([]nack, len(rows))
+		for i, r := range rows {
+			nacks[i] = nack{
+				Nack: Nack{
+					JobID: r.ID, WorkerID: r.WorkerID, Attempt: r.Attempt,
+					Error: envelope.ServerError(envelope.WorkerDeath, s.config.WorkerDeadAfter, silences[r.WorkerID]),
+				},
+				reason: envelope.WorkerDeath, source: "scheduler",
+			}
+		}
+		jobs, err := s.flushFail(ctx, nacks)
+		if err != nil {
+			return requeued, false, err
+		}
+		failed := 0
+		for _, job := range jobs {
+			if job == nil {
+				continue
+			}
+			failed++
+			if job.State == string(ojs.StateAvailable) {
+				requeued++
+			}
+		}
+		if failed == 0 {
+			return requeued, true, nil
+		}
+	}
+}
+
+func (s *Store) listHeld(ctx context.Context, dead []deceased) ([]dbsqlc.JobListOfWorkersRow, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	ids, diedAt := idsOf(dead)
+	return s.q.JobListOfWorkers(ctx, dbsqlc.JobListOfWorkersParams{
+		WorkerIds: ids, DiedAt: diedAt, LongestMs: max(longestLease, s.config.DefaultVisibility).Milliseconds(), MaxRows: dueBatch,
+	})
+}
+
+// DeleteWorker removes a dead worker and recovers what it holds. A worker that lives is a conflict.
+func (s *Store) DeleteWorker(ctx context.Context, id string) (requeued int, err error) {
+	requeued, err = s.exhume(ctx, id)
+	if errors.Is(err, errAlive) {
+		return 0, ojs.ErrWorkerLives(id)
+	}
+	if err != nil {
+		return requeued, err
+	}
+	bounded, cancel := s.bounded(ctx)
+	defer cancel()
+	deleted, err := s.q.WorkerDeleteStale(bounded, id)
+	if err == nil && deleted == 0 {
+		return requeued, ojs.ErrWorkerLives(id) // it has come back meanwhile
+	}
+	return requeued, WireError(err)
+}
+
+// errAlive says that a worker is not dead, or no longer.
+var errAlive = errors.New("the worker is alive")
+
+// exhume recovers what a dead worker holds, whenever it got it.
+func (s *Store) exhume(ctx context.Context, id string) (requeued int, err error) {
+	dead, err := s.declareDead(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	for wait := s.patience(); ; {
+		n, held, err := s.loseJobs(ctx, []deceased{dead})
+		requeued += n
+		switch {
+		case err != nil:
+			return requeued, WireError(err)
+		case !held:
+			return requeued, nil
+		case !wait.again(ctx):
+			return requeued, heldTooLong(errHeld)
+		}
+	}
+}
+
+func (s *Store) declareDead(ctx context.Context, id string) (deceased, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	row, err := s.q.WorkerExhume(ctx, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		if _, err := s.Worker(ctx, id); err != nil {
+			return deceased{}, err
+		}
+		return deceased{}, errAlive
+	}
+	if err != nil {
+		return deceased{}, WireError(err)
+	}
+	return newDeceased(row.ID, row.DiedAt, row.SeenAt), nil
 }

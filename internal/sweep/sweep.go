@@ -193,10 +193,10 @@ func (w *Sweeper) runOnce(ctx context.Context, batches int) (moved int, next tim
 		if full {
 			w.fullAt, w.fullCost, full = start, time.Since(start), false
 		}
-		at, any := due.Next()
-		if !any || at.After(due.Now) {
+		at, found := due.Next()
+		if !found || at.After(due.Now) {
 			w.swept = pgtype.Timestamptz{Time: due.Now.Add(-lateness), Valid: true}
-			if !any {
+			if !found {
 				return moved, math.MaxInt64, nil
 			}
 			return moved, at.Sub(due.Now), nil

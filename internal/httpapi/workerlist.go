@@ -1,0 +1,217 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// getWorkerHealth answers 503 for a worker that takes no more work, so that a probe can be pointed at it.
+func (a *API) getWorkerHealth(c echo.Context) error {
+	id, err := workerID(c)
+	if err != nil {
+		return err
+	}
+	w, err := a.store.Worker(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	status, word := http.StatusServiceUnavailable, ""
+	switch directive := w.Directive.String; {
+	case w.State == "stale":
+		word = "stale"
+	case w.State == "terminate", directive == "terminate":
+		word = "shutting_down"
+	case directive == "quiet", directive == "" && w.State == "quiet":
+		word = "draining"
+	default:
+		status, word = http.StatusOK, "running"
+	}
+	if status != http.StatusOK {
+		c.Response().Header().Set("Retry-After", "5")
+	}
+	return sendJSON(c, status, map[string]any{"worker_id": id, "state": word})
+}
+
+func (a *API) getWorker(c echo.Context) error {
+	id, err := workerID(c)
+	if err != nil {
+		return err
+	}
+	w, err := a.store.Worker(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	var ids [][16]byte
+	for _, text := range reportedIDs(w.ActiveJobIds) {
+		if id, ok := ojs.ParseID(text); ok {
+			ids = append(ids, id)
+		}
+	}
+	jobs, err := a.store.JobsHeldBy(c.Request().Context(), id, ids)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(appendWorker(b, &w), `,"jobs":[`...)
+		for i := range jobs {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendHeldJob(b, &jobs[i])
+		}
+		return append(b, ']', '}')
+	})
+}
+
+func reportedIDs(list []byte) (ids []string) {
+	if list != nil {
+		_ = json.Unmarshal(list, &ids) // the store has written it
+	}
+	return ids
+}
+
+func appendHeldJob(b []byte, j *dbsqlc.JobListHeldByRow) []byte {
+	b = append(b, `{"id":"`...)
+	b = append(store.AppendID(b, j.ID), '"')
+	b = appendText(b, "type", j.Type)
+	b = appendText(b, "queue", j.Queue)
+	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(j.Attempt), 10)
+	b = appendTime(b, "started_at", j.StartedAt)
+	b = appendTime(b, "reserved_until", j.LeaseUntil)
+	return append(b, '}')
+}
+
+// workerStates are what a list may ask for.
+var workerStates = []string{"running", "quiet", "terminate", "stale"}
+
+// workerList is what differs between the two lists.
+type workerList struct {
+	standard, largest int    // page sizes
+	again             string // the items once more under this name, which the CLI reads (contract 50 §4.14)
+}
+
+func (a *API) listWorkers(as workerList) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		p, err := readPageOf(c, as.standard, as.largest)
+		if err != nil {
+			return err
+		}
+		l := store.WorkerList{States: list(c, "state"), Offset: p.offset, Limit: p.limit}
+		for _, s := range l.States {
+			if !slices.Contains(workerStates, s) {
+				return ojs.ErrInvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")
+			}
+		}
+		if l.Queues, err = plainList(c, "queue"); err != nil {
+			return err
+		}
+		workers, total, sums, err := a.store.Workers(c.Request().Context(), l)
+		if err != nil {
+			return err
+		}
+		return respond(c, http.StatusOK, func(b []byte) []byte {
+			items := len(b) + len(`{"items":`)
+			b = appendWorkers(append(b, `{"items":`...), workers)
+			if as.again != "" {
+				array := b[items:]
+				b = append(append(append(b, `,"`...), as.again...), `":`...)
+				b = append(b, array...)
+			}
+			b = appendTotals(append(b, `,"summary":`...), sums)
+			b = p.append(append(b, `,"pagination":`...), total, int64(p.offset+len(workers)) < total, "")
+			return append(b, '}')
+		})
+	}
+}
+
+func appendWorkers(b []byte, workers []dbsqlc.Worker) []byte {
+	b = append(b, '[')
+	for i := range workers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendWorker(b, &workers[i]), '}')
+	}
+	return append(b, ']')
+}
+
+func appendTotals(b []byte, sums dbsqlc.WorkerTotalsRow) []byte {
+	b = strconv.AppendInt(append(b, `{"total":`...), sums.Total, 10)
+	b = strconv.AppendInt(append(b, `,"running":`...), sums.Running, 10)
+	b = strconv.AppendInt(append(b, `,"quiet":`...), sums.Quiet, 10)
+	b = strconv.AppendInt(append(b, `,"terminate":`...), sums.Terminate, 10)
+	b = strconv.AppendInt(append(b, `,"stale":`...), sums.Stale, 10)
+	return append(b, '}')
+}
+
+// appendWorker appends an item without its closing brace.
+func appendWorker(b []byte, w *dbsqlc.Worker) []byte {
+	b = appendQuoted(append(b, `{"id":`...), w.ID)
+	b = appendText(b, "worker_id", w.ID)
+	b = appendText(b, "state", w.State)
+	b = appendText(b, "directive", w.Directive.String)
+	b = appendJSON(append(b, `,"queues":`...), w.Queues, w.FetchQueues)
+	b = append(b, `,"concurrency":`...)
+	switch {
+	case w.Concurrency.Valid:
+		b = strconv.AppendInt(b, int64(w.Concurrency.Int32), 10)
+	case w.FetchCount.Valid:
+		b = strconv.AppendInt(b, int64(w.FetchCount.Int32), 10)
+	default:
+		b = append(b, '1')
+	}
+	b = strconv.AppendInt(append(b, `,"active_jobs":`...), int64(w.ActiveJobs), 10)
+	b = appendJSON(append(b, `,"active_job_ids":`...), w.ActiveJobIds)
+	if w.Hostname.Valid {
+		b = appendText(b, "hostname", w.Hostname.String)
+	}
+	if w.Pid.Valid {
+		b = strconv.AppendInt(append(b, `,"pid":`...), w.Pid.Int64, 10)
+	}
+	b, started := appendFacts(b, w.Facts, w.StartedAt)
+	b = appendTime(b, "started_at", started)
+	b = appendTime(b, "last_heartbeat_at", w.LastBeatAt)
+	return appendTime(b, "last_heartbeat", w.LastBeatAt)
+}
+
+// appendJSON appends the first array that there is.
+func appendJSON(b []byte, arrays ...[]byte) []byte {
+	for _, array := range arrays {
+		if array != nil {
+			return append(b, array...)
+		}
+	}
+	return append(b, '[', ']')
+}
+
+// appendFacts appends what the worker reported besides, labels always, and returns when it says that it was started.
+func appendFacts(b, facts []byte, registered pgtype.Timestamptz) ([]byte, pgtype.Timestamptz) {
+	labels, started := []byte(`[]`), registered
+	if facts != nil {
+		for literal, value := range rawjson.Members(facts) {
+			switch string(rawjson.Name(literal)) {
+			case "labels":
+				labels = value
+			case "started_at":
+				text, _ := rawjson.Text(value)
+				if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+					started = pgtype.Timestamptz{Time: t, Valid: true}
+				}
+			default:
+				b = append(append(append(append(b, ','), literal...), ':'), value...)
+			}
+		}
+	}
+	return append(append(b, `,"labels":`...), labels...), started
+}
