@@ -66,6 +66,46 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
+-- code and type of a stored error, as they stand in its text between the quotes, escapes included. Read from the head of the
+-- text, which the server writes: -> fails for documents with \u0000, and details may hold members of the same names.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_code(error json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT substring(error::text FROM '^\{(?:"attempt":[0-9]+,|"type":"(?:[^"\\]|\\.)*",)*"code":"((?:[^"\\]|\\.)*)"')
+$$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_type(error json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT substring(error::text FROM '^\{(?:"attempt":[0-9]+,|"code":"(?:[^"\\]|\\.)*",)*"type":"((?:[^"\\]|\\.)*)"')
+$$;
+-- +goose StatementEnd
+
+-- The filters of the dead-letter list (contract 20 §8.2); an empty array takes all. error_codes and error_types are as
+-- error_code and error_type give them.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.dead_letter_matches(id uuid, queue text, type text, error json, ids uuid[], queues text[], types text[],
+    type_prefixes text[], error_types text[], error_codes text[]) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (cardinality(ids) = 0 OR id = ANY(ids))
+        AND (cardinality(queues) = 0 OR queue = ANY(queues))
+        AND (cardinality(types) + cardinality(type_prefixes) = 0 OR type = ANY(types) OR type ^@ ANY(type_prefixes))
+        AND (cardinality(error_types) = 0 OR COALESCE(ojs.error_type(error) = ANY(error_types), false))
+        AND (cardinality(error_codes) = 0 OR COALESCE(ojs.error_code(error) = ANY(error_codes), false))
+$$;
+-- +goose StatementEnd
+
+-- Days of jobs_done that are over for longer than keep, with their size.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.jobs_done_days(keep interval) RETURNS TABLE (day text, pages bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT substr(c.relname, 12), pg_relation_size(c.oid) / current_setting('block_size')::bigint
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'ojs.jobs_done'::regclass
+        AND (to_date(substr(c.relname, 12), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - keep
+$$;
+-- +goose StatementEnd
+
 -- Only for tests (contract 10 §13.3). TRUNCATE of everything but the relay's own row; sequences go on.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.reset() RETURNS void
@@ -324,6 +364,10 @@ $$;
 -- +goose StatementEnd
 DROP FUNCTION ojs.deadline_error(text, text, integer, timestamptz, timestamptz, timestamptz);
 DROP FUNCTION ojs.makes_dead_letters(json);
+DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
+DROP FUNCTION ojs.jobs_done_days(interval);
+DROP FUNCTION ojs.error_type(json);
+DROP FUNCTION ojs.error_code(json);
 ALTER TABLE ojs.jobs_done
     DROP COLUMN total_due_at, DROP COLUMN ttl_due_at, DROP COLUMN stall_ms, DROP COLUMN stall_due_at,
     DROP COLUMN result_ttl_s, DROP COLUMN dead_lettered_at, DROP COLUMN re_enqueued_at, DROP COLUMN replay_count,
