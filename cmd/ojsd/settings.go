@@ -56,7 +56,7 @@ type settings struct {
 	RetentionCancelled         span  `env:"OJS_RETENTION_CANCELLED" default:"P7D" placeholder:"DURATION" help:"How long cancelled jobs are kept, counted from the end of their day (UTC); negative: for ever."`
 	RetentionDiscarded         span  `env:"OJS_RETENTION_DISCARDED" default:"P30D" placeholder:"DURATION" help:"How long discarded jobs are kept that are no dead letters; negative: for ever."`
 	DeadLetterMaxAge           span  `env:"OJS_DEAD_LETTER_MAX_AGE" default:"P180D" placeholder:"DURATION" help:"How long dead letters are kept; negative: for ever."`
-	DeadLetterMaxCount         int64 `env:"OJS_DEAD_LETTER_MAX_COUNT" default:"10000" placeholder:"N" help:"How many dead letters are kept, the newest; negative: all."`
+	DeadLetterMaxCount         int64 `env:"OJS_DEAD_LETTER_MAX_COUNT" default:"10000" placeholder:"N" help:"How many dead letters are kept, the newest, at least 1; negative: all."`
 	PruneIntervalMS            int64 `name:"prune-interval-ms" env:"OJS_PRUNE_INTERVAL_MS" default:"60000" placeholder:"MS" help:"How often job retention is looked at while jobs move, in ms."`
 	ShutdownTimeoutMS          int64 `name:"shutdown-timeout-ms" env:"OJS_SHUTDOWN_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"How long requests may take to end after SIGTERM, in ms."`
 

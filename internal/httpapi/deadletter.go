@@ -28,17 +28,32 @@ func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	v1.Match(reading, "/dead-letter/stats", a.getDeadLetterStats)
 	v1.POST("/dead-letter/retry", withBody(many, a.retryDeadLetters))
 	v1.POST("/dead-letter/purge", withBody(one, a.postPurge))
-	v1.Match(reading, "/dead-letter/:id", a.getDeadLetter)
-	v1.DELETE("/dead-letter/:id", a.deleteDeadLetter)
+	v1.Match(reading, "/dead-letter/:id", notCommand(a.getDeadLetter))
+	v1.DELETE("/dead-letter/:id", notCommand(a.deleteDeadLetter))
 	v1.POST("/dead-letter/:id/retry", withBody(one, a.retryDeadLetter))
 
 	v1.Match(reading, "/admin/dead-letter", a.listDeadLetters("items"))
 	v1.DELETE("/admin/dead-letter", withBody(one, a.adminPurge))
 	v1.Match(reading, "/admin/dead-letter/stats", a.getDeadLetterStats)
 	v1.POST("/admin/dead-letter/retry", withBody(many, a.retryDeadLetters))
-	v1.DELETE("/admin/dead-letter/:id", a.adminDeleteDeadLetter)
+	v1.DELETE("/admin/dead-letter/:id", notCommand(a.adminDeleteDeadLetter))
 	v1.POST("/admin/dead-letter/:id/retry", withBody(one, a.adminRetryDeadLetter))
 	v1.POST("/admin/jobs/:id/retry", withBody(one, a.adminRetryJob))
+}
+
+// notCommand is notLiteral for the names beside the ids of dead letters.
+func notCommand(h echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		switch c.Param("id") {
+		case "retry", "purge":
+			c.Response().Header().Set(echo.HeaderAllow, http.MethodPost)
+			return echo.ErrMethodNotAllowed
+		case "stats":
+			c.Response().Header().Set(echo.HeaderAllow, http.MethodGet+", "+http.MethodHead)
+			return echo.ErrMethodNotAllowed
+		}
+		return h(c)
+	}
 }
 
 // asDeadLetter turns an unknown job, or one that is not discarded, into an unknown dead letter.
@@ -210,6 +225,9 @@ func (a *API) deadLetterQuery(c echo.Context) (store.DeadLetters, error) {
 	return a.deadLetters(c.Request().Context(), f)
 }
 
+// shownCut is what times lose when they are shown: a job is not later than the discarded_at it shows.
+const shownCut = time.Millisecond - time.Microsecond
+
 // deadLetters resolves ages against the database's clock.
 func (a *API) deadLetters(ctx context.Context, f envelope.DeadLetterFilter) (store.DeadLetters, error) {
 	res := store.DeadLetters{Queues: f.Queues, ErrorTypes: f.ErrorTypes, ErrorCodes: f.ErrorCodes}
@@ -233,7 +251,9 @@ func (a *API) deadLetters(ctx context.Context, f envelope.DeadLetterFilter) (sto
 		return res, err
 	}
 	res.Since = moment(f.Since)
-	res.Until = earliest(moment(f.Until), moment(f.OlderThan))
+	if res.Until = earliest(moment(f.Until), moment(f.OlderThan)); !res.Until.IsZero() {
+		res.Until = res.Until.Add(shownCut)
+	}
 	return res, nil
 }
 
@@ -244,6 +264,8 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 		return wire
 	case !confirmed:
 		return ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this retries every dead letter that matches.")
+	case len(f.IDs) > a.maxItems():
+		return a.batchError(c, ojs.ErrBatchSize(a.maxItems(), len(f.IDs)))
 	}
 	filter, err := a.deadLetters(c.Request().Context(), f)
 	if err != nil {
@@ -297,6 +319,8 @@ func (a *API) adminPurge(c echo.Context, body []byte) error {
 		return wire
 	case !confirmed:
 		return ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this deletes every dead letter that matches.")
+	case len(f.IDs) > a.maxItems():
+		return a.batchError(c, ojs.ErrBatchSize(a.maxItems(), len(f.IDs)))
 	}
 	filter, err := a.deadLetters(c.Request().Context(), f)
 	if err != nil {
