@@ -59,7 +59,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ojs.deadline_error(code text, message text, attempt integer, created_at timestamptz, due timestamptz, now timestamptz) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT '{"type":"' || code || '","code":"' || code || '","message":"' || message || '","retryable":false,"attempt":' || attempt
+    SELECT '{"attempt":' || attempt || ',"code":"' || code || '","type":"' || code || '","message":"' || message || '","retryable":false'
         || CASE code WHEN 'total_timeout' THEN ',"timeout_kind":"total"' WHEN 'enqueue_ttl_expired' THEN ',"timeout_kind":"enqueue_ttl"' ELSE '' END
         || ',"limit_seconds":' || GREATEST(0, round(date_part('epoch', due - created_at)::numeric, 3))
         || ',"elapsed_seconds":' || GREATEST(0, round(date_part('epoch', now - created_at)::numeric, 3)) || '}'
@@ -67,17 +67,18 @@ $$;
 -- +goose StatementEnd
 
 -- code and type of a stored error, as they stand in its text between the quotes, escapes included. Read from the head of the
--- text, which the server writes: -> fails for documents with \u0000, and details may hold members of the same names.
+-- text, which the server always writes as {"attempt":…,"code":…,"type":…,"message":…: -> fails for documents with \u0000, and
+-- quotes inside of a text are escaped, so the separators cannot be part of one. A regular expression takes ten times as long.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.error_code(error json) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT substring(error::text FROM '^\{(?:"attempt":[0-9]+,|"type":"(?:[^"\\]|\\.)*",)*"code":"((?:[^"\\]|\\.)*)"')
+    SELECT split_part(split_part(left(error::text, 4096), ',"code":"', 2), '","type":"', 1)
 $$;
 -- +goose StatementEnd
 -- +goose StatementBegin
 CREATE FUNCTION ojs.error_type(error json) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT substring(error::text FROM '^\{(?:"attempt":[0-9]+,|"code":"(?:[^"\\]|\\.)*",)*"type":"((?:[^"\\]|\\.)*)"')
+    SELECT split_part(split_part(left(error::text, 4096), '","type":"', 2), '","message":', 1)
 $$;
 -- +goose StatementEnd
 

@@ -101,6 +101,21 @@ func TestDeadLetterList(t *testing.T) {
 		}
 	})
 
+	t.Run("FiltersWhatTheServerMade", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		id := a.push(`"type":"t","args":[],"queue":"%s","expires_at":"2020-01-01T00:00:00Z","retry":{"on_exhaustion":"dead_letter"}`, q)
+		eventually(t, func() bool { return a.job(id).at("job.state") == "discarded" })
+		for _, name := range []string{"error_type", "error_code"} {
+			r := a.get("/ojs/v1/dead-letter?" + name + "=expired&queue=" + q).is(200)
+			require.Equal(t, []string{id}, r.list("jobs", "id"))
+			require.False(t, r.has("jobs.0.completed_at"))
+			require.Equal(t, "0", r.at("jobs.0.total_attempts"))
+		}
+		require.Equal(t, `{"expired":1}`, a.get("/ojs/v1/dead-letter/stats?queue="+q).at("by_error_type"))
+	})
+
 	t.Run("RefusesBadQueries", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

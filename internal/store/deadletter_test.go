@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -170,6 +171,28 @@ func TestRetry(t *testing.T) {
 		_, err = b.Retry(t.Context(), store.NewID(), nil)
 		requireCode(t, err, ojs.KindNotFound)
 	})
+}
+
+// What SQL cuts out of stored errors is what was quoted into them.
+func TestErrorLabels(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nasty := []string{`x`, `","type":"`, `\`, `a\","message":"`, `,"code":"`, "ü\u0001", strings.Repeat("\x01", 255)}
+	for _, code := range nasty {
+		for _, kind := range nasty {
+			e := envelope.WorkerError{Code: code, Type: kind, Message: `","type":"`, Details: []byte(`{"a":"\u0000","code":"no","type":"no"}`)}
+			quoted := func(s string) string {
+				text, err := jsontext.AppendQuote(nil, s)
+				require.NoError(t, err)
+				return string(text[1 : len(text)-1])
+			}
+			var gotCode, gotType string
+			err := b.pool.QueryRow(t.Context(), `SELECT ojs.error_code($1::json), ojs.error_type($1::json)`, string(e.Encode(1, time.Time{}, "w"))).Scan(&gotCode, &gotType)
+			require.NoError(t, err)
+			require.Equal(t, quoted(code), gotCode)
+			require.Equal(t, quoted(kind), gotType)
+		}
+	}
 }
 
 // Contract 20 §8.2, at size.
