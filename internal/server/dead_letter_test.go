@@ -437,3 +437,86 @@ func TestAckAndNackByPath(t *testing.T) {
 	}
 	a.nack(held, `"error":"a text"`).invalid("error")
 }
+
+// Contract 20 §2.7 and §8.1: what a failure makes of a job, and whether it is listed.
+func TestFailureOutcomes(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	const dead = `"on_exhaustion":"dead_letter"`
+	for name, c := range map[string]struct {
+		retry, failure, state string
+		listed                bool
+	}{
+		"Discard":                     {dead, `{"code":"DISCARD"}`, "discarded", false},
+		"Fail":                        {dead, `{"code":"FAIL","retryable":true}`, "discarded", false},
+		"DiscardIsExact":              {dead, `{"code":"discard"}`, "retryable", false},
+		"DeadLetter":                  {``, `{"code":"DEAD_LETTER"}`, "discarded", true},
+		"DeadLetterIsExact":           {``, `{"code":"dead_letter"}`, "retryable", false},
+		"Exhausted":                   {`"max_attempts":1`, `{}`, "discarded", false},
+		"ExhaustedToDeadLetter":       {`"max_attempts":1,` + dead, `{}`, "discarded", true},
+		"ZeroAttemptsIsOne":           {`"max_attempts":0,` + dead, `{"retryable":true}`, "discarded", true},
+		"ExhaustedInSpiteOfRetry":     {`"max_attempts":1`, `{"code":"RETRY","retryable":true}`, "discarded", false},
+		"NonRetryableByType":          {`"non_retryable_errors":["auth.*"],` + dead, `{"type":"auth.token","retryable":true}`, "discarded", true},
+		"NonRetryableByClass":         {`"non_retryable_errors":["Auth.*"]`, `{"details":{"error_class":"AuthenticationError"}}`, "discarded", false},
+		"NonRetryableByCode":          {`"non_retryable_errors":["handler_error"]`, `{"message":"x"}`, "discarded", false},
+		"NonRetryableNotByMessage":    {`"non_retryable_errors":["Fatal"]`, `{"message":"Fatal"}`, "retryable", false},
+		"NonRetryableIsCaseSensitive": {`"non_retryable_errors":["fatal"]`, `{"type":"Fatal"}`, "retryable", false},
+		"NonRetryableBeatsRetry":      {`"non_retryable_errors":["RETRY"]`, `{"code":"RETRY"}`, "discarded", false},
+		"FlagFalse":                   {dead, `{"code":"x","retryable":false}`, "discarded", true},
+		"FlagFalseWithRetry":          {``, `{"code":"RETRY","retryable":false}`, "retryable", false},
+		"HopelessCode":                {dead, `{"code":"Not_Found"}`, "discarded", true},
+		"HopelessCodeWithFlag":        {``, `{"code":"not_found","retryable":true}`, "retryable", false},
+		"UnknownCode":                 {``, `{"code":"handler_not_found"}`, "retryable", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := a.in(t)
+			q := queue()
+			id := a.push(`"type":"t","args":[],"queue":"%s","retry":{%s}`, q, c.retry)
+			a.fetch(q)
+			r := a.nack(id, `"error":`+c.failure).is(200)
+			require.Equal(t, c.state, r.at("state"))
+			require.Equal(t, c.state == "discarded", r.has("discarded_at"))
+			require.Equal(t, c.state == "retryable", r.has("next_attempt_at"))
+			require.Equal(t, c.listed, a.get("/ojs/v1/dead-letter?queue="+q).at("total") == "1")
+			require.Equal(t, c.listed, a.job(id).has("job.dead_lettered_at"))
+		})
+	}
+
+	t.Run("NoTimeForAnotherAttempt", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		for interval, state := range map[string]string{"PT5S": "retryable", "PT9M": "discarded"} {
+			q := queue()
+			id := a.push(`"type":"t","args":[],"queue":"%s","total_timeout":600,"timeout":100,"retry":{"initial_interval":"%s","max_interval":"PT1H","jitter":false,`+dead+`}`, q, interval)
+			a.fetch(q)
+			require.Equal(t, state, a.nack(id).is(200).at("state"), interval)
+			require.Equal(t, state == "discarded", a.job(id).has("job.dead_lettered_at"))
+		}
+	})
+
+	t.Run("DelayIsShownInTheNextFetch", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		id := a.push(`"type":"t","args":[],"queue":"%s","retry":{"initial_interval":"PT0.02S","jitter":false}`, q)
+		a.fetch(q, `"worker_id":"w1"`)
+		r := a.nack(id, `"error":{"type":"X","message":"m","stack_trace":"a\nb"}`).is(200)
+		require.Equal(t, "20", r.at("retry_delay_ms"))
+		next := a.fetch(q, `"wait_ms":5000`)
+		require.Equal(t, "20", next.at("jobs.0.retry_delay_ms"))
+		require.False(t, next.has("jobs.0.next_attempt_at"))
+		failure := next.at("jobs.0.errors.0")
+		require.Equal(t, next.at("jobs.0.error"), failure)
+		e := reply{t: t, body: failure}
+		require.Equal(t, "1", e.at("attempt"))
+		require.Equal(t, "handler_error", e.at("code"))
+		require.Equal(t, "X", e.at("type"))
+		require.Equal(t, "w1", e.at("worker_id"))
+		require.Equal(t, []string{"a", "b"}, e.texts("backtrace"))
+		require.Equal(t, e.at("occurred_at"), e.at("timestamp"))
+		done := a.ack(id).is(200)
+		require.False(t, done.has("job.error"))
+		require.True(t, done.has("job.errors"))
+	})
+}

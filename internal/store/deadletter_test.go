@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -171,6 +172,29 @@ func TestRetry(t *testing.T) {
 		_, err = b.Retry(t.Context(), store.NewID(), nil)
 		requireCode(t, err, ojs.KindNotFound)
 	})
+}
+
+// Contract 20 §2.9: OJS_MAX_ERROR_HISTORY.
+func TestErrorHistory(t *testing.T) {
+	t.Parallel()
+	for configured, kept := range map[int]int{3: 10, 12: 12, 0: 16} {
+		b := setup(t)
+		b.Store = store.New(b.pool, store.Config{MaxErrorHistory: configured})
+		job := b.enqueued(with(func(j *envelope.Job) { j.MaxAttempts = 100 }))[0]
+		for range 16 {
+			require.Len(t, b.fetched(1, "q"), 1)
+			_, err := b.Fail(t.Context(), store.Nack{JobID: job.ID, Attempt: -1, Error: decodeError(t, `{}`)})
+			require.NoError(t, err)
+			b.exec(`UPDATE ojs.jobs SET due_at = now()`)
+			_, err = b.PromoteDue(t.Context(), store.FromTheStart)
+			require.NoError(t, err)
+		}
+		got, err := b.Get(t.Context(), job.ID)
+		require.NoError(t, err)
+		require.Len(t, got.Errors, kept)
+		require.Contains(t, string(got.Errors[0]), fmt.Sprintf(`{"attempt":%d,`, 17-kept))
+		require.Contains(t, string(got.Errors[kept-1]), `{"attempt":16,`)
+	}
 }
 
 // What SQL cuts out of stored errors is what was quoted into them.
