@@ -22,9 +22,11 @@ const (
 	// idlePrune is how often an idle server looks for what time alone has made old.
 	idlePrune = 10 * time.Minute
 
-	// prunePages bounds a statement over finished jobs, which reads them page by page: 8 MiB.
-	prunePages = 1000
+	// prunePages bounds a statement over finished jobs, which reads them page by page: a few thousand rows.
+	prunePages = 100
 
+	// pruneBudget is for how long a run goes through finished jobs; the next one goes on where it stopped.
+	pruneBudget  = 20 * time.Second
 	pruneTimeout = time.Minute
 )
 
@@ -211,8 +213,13 @@ func (p *Pruner) pruneDone(ctx context.Context, state ojs.JobState, keep time.Du
 		kept[d.Start] = p.done[d.Start]
 	}
 	p.done = kept
+	start := time.Now()
 	for _, d := range days {
 		for p.done[d.Start] < d.Pages {
+			if time.Since(start) > pruneBudget {
+				p.Stir()
+				return removed, nil
+			}
 			from := p.done[d.Start]
 			n, err := p.store.PruneDone(ctx, d, state, from, from+prunePages)
 			if err != nil {
