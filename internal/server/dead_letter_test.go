@@ -216,9 +216,8 @@ func TestManualRetry(t *testing.T) {
 				require.False(t, job.has("job."+gone), gone)
 			}
 			require.Equal(t, "1", a.fetch(q).at("jobs.0.attempt"))
-			a.nack(id, `"error":{"message":"again"}`).is(200)
+			require.Equal(t, "retryable", a.nack(id, `"error":{"message":"again"}`).is(200).at("state"), "all attempts again")
 			job = a.job(id)
-			require.Equal(t, "retryable", job.at("job.state"), "all attempts again")
 			require.Equal(t, []string{"again"}, job.list("job.errors", "message"))
 			require.Equal(t, []string{"boom", "boom"}, job.list("job.previous_errors", "message"))
 		}
