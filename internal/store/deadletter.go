@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// deadLetterBatch bounds a statement that retries or deletes many: it holds its locks for about 50 ms.
+// deadLetterBatch bounds a statement that retries or deletes many: 20 ms for a delete.
 const deadLetterBatch = 1000
 
 // DeadLetters chooses dead letters (contract 20 §8.2). Empty fields match all.
