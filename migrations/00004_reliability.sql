@@ -59,10 +59,51 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ojs.deadline_error(code text, message text, attempt integer, created_at timestamptz, due timestamptz, now timestamptz) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT '{"type":"' || code || '","code":"' || code || '","message":"' || message || '","retryable":false,"attempt":' || attempt
+    SELECT '{"attempt":' || attempt || ',"code":"' || code || '","type":"' || code || '","message":"' || message || '","retryable":false'
         || CASE code WHEN 'total_timeout' THEN ',"timeout_kind":"total"' WHEN 'enqueue_ttl_expired' THEN ',"timeout_kind":"enqueue_ttl"' ELSE '' END
         || ',"limit_seconds":' || GREATEST(0, round(date_part('epoch', due - created_at)::numeric, 3))
         || ',"elapsed_seconds":' || GREATEST(0, round(date_part('epoch', now - created_at)::numeric, 3)) || '}'
+$$;
+-- +goose StatementEnd
+
+-- code and type of a stored error, as they stand in its text between the quotes, escapes included. Read from the head of the
+-- text, which the server always writes as {"attempt":…,"code":…,"type":…,"message":…: -> fails for documents with \u0000, and
+-- quotes inside of a text are escaped, so the separators cannot be part of one. A regular expression takes ten times as long.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_code(error json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT split_part(split_part(left(error::text, 4096), ',"code":"', 2), '","type":"', 1)
+$$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_type(error json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT split_part(split_part(left(error::text, 4096), '","type":"', 2), '","message":', 1)
+$$;
+-- +goose StatementEnd
+
+-- The filters of the dead-letter list (contract 20 §8.2); an empty array takes all. error_codes and error_types are as
+-- error_code and error_type give them.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.dead_letter_matches(id uuid, queue text, type text, error json, ids uuid[], queues text[], types text[],
+    type_prefixes text[], error_types text[], error_codes text[]) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (cardinality(ids) = 0 OR id = ANY(ids))
+        AND (cardinality(queues) = 0 OR queue = ANY(queues))
+        AND (cardinality(types) + cardinality(type_prefixes) = 0 OR type = ANY(types) OR type ^@ ANY(type_prefixes))
+        AND (cardinality(error_types) = 0 OR COALESCE(ojs.error_type(error) = ANY(error_types), false))
+        AND (cardinality(error_codes) = 0 OR COALESCE(ojs.error_code(error) = ANY(error_codes), false))
+$$;
+-- +goose StatementEnd
+
+-- Days of jobs_done that are over for longer than keep, with their size.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.jobs_done_days(keep interval) RETURNS TABLE (day text, pages bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT substr(c.relname, 12), pg_relation_size(c.oid) / current_setting('block_size')::bigint
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'ojs.jobs_done'::regclass
+        AND (to_date(substr(c.relname, 12), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - keep
 $$;
 -- +goose StatementEnd
 
@@ -326,6 +367,10 @@ $$;
 -- +goose StatementEnd
 DROP FUNCTION ojs.deadline_error(text, text, integer, timestamptz, timestamptz, timestamptz);
 DROP FUNCTION ojs.makes_dead_letters(json);
+DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
+DROP FUNCTION ojs.jobs_done_days(interval);
+DROP FUNCTION ojs.error_type(json);
+DROP FUNCTION ojs.error_code(json);
 ALTER TABLE ojs.jobs_done
     DROP COLUMN total_due_at, DROP COLUMN ttl_due_at, DROP COLUMN stall_ms, DROP COLUMN stall_due_at,
     DROP COLUMN result_ttl_s, DROP COLUMN dead_lettered_at, DROP COLUMN re_enqueued_at, DROP COLUMN replay_count,

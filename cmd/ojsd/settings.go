@@ -27,6 +27,14 @@ func (s *span) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// limit is for fields of server.Config where zero stands for the default: an explicit zero is the shortest time there is.
+func (s span) limit() time.Duration {
+	if s == 0 {
+		return 1
+	}
+	return time.Duration(s)
+}
+
 // settings are the options of a server that `serve` and `dev` share. README's table is checked against them.
 type settings struct {
 	DatabaseListenURL string `env:"DATABASE_LISTEN_URL" placeholder:"URL" help:"Where LISTEN is issued, e.g. past a transaction-mode pooler. Default: the database."`
@@ -47,7 +55,12 @@ type settings struct {
 	ResultMaxBytes             int   `env:"OJS_RESULT_MAX_BYTES" default:"1048576" placeholder:"BYTES" help:"Largest result of a job, up to 33554432 bytes."`
 	WorkerDeadAfterMS          int64 `name:"worker-dead-after-ms" env:"OJS_WORKER_DEAD_AFTER_MS" default:"60000" placeholder:"MS" help:"Silence after which a worker that has registered or sent heartbeats is dead and its jobs are given back, in ms."`
 	MaxErrorHistory            int   `env:"OJS_MAX_ERROR_HISTORY" default:"50" placeholder:"N" help:"Failures kept per job, the newest win; at least 10."`
-	RetentionCompleted         span  `env:"OJS_RETENTION_COMPLETED" default:"P7D" placeholder:"DURATION" help:"How long completed and cancelled jobs are kept, in whole days (UTC); negative: for ever."`
+	RetentionCompleted         span  `env:"OJS_RETENTION_COMPLETED" default:"P7D" placeholder:"DURATION" help:"How long completed jobs are kept, counted from the end of their day (UTC); negative: for ever."`
+	RetentionCancelled         span  `env:"OJS_RETENTION_CANCELLED" default:"P7D" placeholder:"DURATION" help:"How long cancelled jobs are kept, counted from the end of their day (UTC); negative: for ever."`
+	RetentionDiscarded         span  `env:"OJS_RETENTION_DISCARDED" default:"P30D" placeholder:"DURATION" help:"How long discarded jobs are kept that are no dead letters; negative: for ever."`
+	DeadLetterMaxAge           span  `env:"OJS_DEAD_LETTER_MAX_AGE" default:"P180D" placeholder:"DURATION" help:"How long dead letters are kept; negative: for ever."`
+	DeadLetterMaxCount         int64 `env:"OJS_DEAD_LETTER_MAX_COUNT" default:"10000" placeholder:"N" help:"How many dead letters are kept, the newest, at least 1; negative: all."`
+	PruneIntervalMS            int64 `name:"prune-interval-ms" env:"OJS_PRUNE_INTERVAL_MS" default:"60000" placeholder:"MS" help:"How often job retention is looked at while jobs move, in ms."`
 	ShutdownTimeoutMS          int64 `name:"shutdown-timeout-ms" env:"OJS_SHUTDOWN_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"How long requests may take to end after SIGTERM, in ms."`
 
 	CompatPythonSDK bool `name:"compat-python-sdk" env:"OJS_COMPAT_PYTHON_SDK" default:"true" negatable:"" help:"Content-Type parameter that the Python SDK needs, for its User-Agent only."`
@@ -81,7 +94,11 @@ func (s settings) config(log *slog.Logger) server.Config {
 
 		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS),
 		WorkerDeadAfter: ms(s.WorkerDeadAfterMS), ResultTTL: resultTTL(s.ResultTTL),
-		MaxErrorHistory: s.MaxErrorHistory, RetentionDone: time.Duration(s.RetentionCompleted), ShutdownTimeout: ms(s.ShutdownTimeoutMS),
+		MaxErrorHistory: s.MaxErrorHistory, ShutdownTimeout: ms(s.ShutdownTimeoutMS),
+		Retention: server.Retention{
+			Completed: s.RetentionCompleted.limit(), Cancelled: s.RetentionCancelled.limit(), Discarded: s.RetentionDiscarded.limit(),
+			DeadLetterMaxAge: s.DeadLetterMaxAge.limit(), DeadLetterMaxCount: s.DeadLetterMaxCount, PruneInterval: ms(s.PruneIntervalMS),
+		},
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),

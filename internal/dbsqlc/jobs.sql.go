@@ -1522,8 +1522,8 @@ func (q *Queries) JobListForBulk(ctx context.Context, arg JobListForBulkParams) 
 }
 
 const jobListForFail = `-- name: JobListForFail :many
-SELECT id, state, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, total_due_at,
-    clock_timestamp()::timestamptz AS now
+SELECT id, state, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
+    lease_until, timeout_ms, grace_ms, total_due_at, clock_timestamp()::timestamptz AS now
 FROM ojs.jobs WHERE id = ANY($1::uuid[])
 `
 
@@ -1534,7 +1534,7 @@ type JobListForFailRow struct {
 	MaxAttempts int64
 	Retry       []byte
 	WorkerID    pgtype.Text
-	CreatedAt   pgtype.Timestamptz
+	EnteredAt   pgtype.Timestamptz
 	StartedAt   pgtype.Timestamptz
 	LeaseUntil  pgtype.Timestamptz
 	TimeoutMs   pgtype.Int8
@@ -1544,6 +1544,7 @@ type JobListForFailRow struct {
 }
 
 // What the decision about a failure needs (contract 20 §2.7): all of it is fixed at enqueue but attempt, which JobFail guards.
+// A manual retry starts the total timeout anew, so entered_at is then the time of the retry.
 func (q *Queries) JobListForFail(ctx context.Context, ids [][16]byte) ([]JobListForFailRow, error) {
 	rows, err := q.db.Query(ctx, jobListForFail, ids)
 	if err != nil {
@@ -1560,7 +1561,7 @@ func (q *Queries) JobListForFail(ctx context.Context, ids [][16]byte) ([]JobList
 			&i.MaxAttempts,
 			&i.Retry,
 			&i.WorkerID,
-			&i.CreatedAt,
+			&i.EnteredAt,
 			&i.StartedAt,
 			&i.LeaseUntil,
 			&i.TimeoutMs,
@@ -1755,8 +1756,8 @@ func (q *Queries) JobListOfWorkers(ctx context.Context, arg JobListOfWorkersPara
 }
 
 const jobListOverdue = `-- name: JobListOverdue :many
-SELECT id, attempt, max_attempts, retry, worker_id, created_at, started_at, lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at,
-    now()::timestamptz AS now
+SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
+    lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now
 FROM ojs.jobs
 WHERE due_at >= $1 AND due_at <= now() AND state = 'active'
 ORDER BY due_at
@@ -1769,7 +1770,7 @@ type JobListOverdueRow struct {
 	MaxAttempts int64
 	Retry       []byte
 	WorkerID    pgtype.Text
-	CreatedAt   pgtype.Timestamptz
+	EnteredAt   pgtype.Timestamptz
 	StartedAt   pgtype.Timestamptz
 	LeaseUntil  pgtype.Timestamptz
 	TimeoutMs   pgtype.Int8
@@ -1796,7 +1797,7 @@ func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, 
 			&i.MaxAttempts,
 			&i.Retry,
 			&i.WorkerID,
-			&i.CreatedAt,
+			&i.EnteredAt,
 			&i.StartedAt,
 			&i.LeaseUntil,
 			&i.TimeoutMs,
@@ -1933,6 +1934,58 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 	return items, nil
 }
 
+const jobLockForRetry = `-- name: JobLockForRetry :many
+SELECT j.id, j.max_attempts,
+    (CASE WHEN $1::boolean THEN j.retry END)::json AS retry,
+    (CASE WHEN $1::boolean THEN j.meta END)::json AS meta,
+    (CASE WHEN $1::boolean OR j.expires_at IS NOT NULL THEN j.extra END)::json AS extra
+FROM ojs.jobs j
+WHERE j.id = ANY($2::uuid[]) AND j.state = ANY($3::text[]) AND j.state IN ('discarded', 'retryable')
+ORDER BY j.id FOR UPDATE
+`
+
+type JobLockForRetryParams struct {
+	Everything bool
+	Ids        [][16]byte
+	States     []string
+}
+
+type JobLockForRetryRow struct {
+	ID          [16]byte
+	MaxAttempts int64
+	Retry       []byte
+	Meta        []byte
+	Extra       []byte
+}
+
+// What Go has to rewrite before JobRetry, in the same transaction: JSON of clients, which SQL does not take apart. everything
+// is for a retry with overrides; otherwise only the echo of an expiry can change.
+func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams) ([]JobLockForRetryRow, error) {
+	rows, err := q.db.Query(ctx, jobLockForRetry, arg.Everything, arg.Ids, arg.States)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobLockForRetryRow
+	for rows.Next() {
+		var i JobLockForRetryRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.MaxAttempts,
+			&i.Retry,
+			&i.Meta,
+			&i.Extra,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobLockFree = `-- name: JobLockFree :many
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED
 `
@@ -1985,7 +2038,7 @@ WITH due AS MATERIALIZED (
         checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
         error = CASE d.dead
             WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, t.now), t.now)
-            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, j.created_at, j.total_due_at, t.now), t.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, t.now), t.now)
             WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, t.now), t.now)
             ELSE j.error END
     FROM due d CROSS JOIN t
@@ -2049,50 +2102,119 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 }
 
 const jobRetry = `-- name: JobRetry :many
-WITH locked AS MATERIALIZED (
-    SELECT j.id, j.state AS was FROM ojs.jobs j
-    WHERE j.id = ANY($1::uuid[]) AND j.state = ANY($2::text[]) AND j.state IN ('discarded', 'retryable')
-    ORDER BY j.id FOR UPDATE
+WITH item AS (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::json[]) AS extra, unnest($3::json[]) AS unexpired_extra
+), locked AS MATERIALIZED (
+    SELECT j.id, j.state AS was, j.queue AS old_queue, i.extra, i.unexpired_extra
+    FROM item i JOIN ojs.jobs j ON j.id = i.id
+    WHERE j.state = ANY($4::text[]) AND j.state IN ('discarded', 'retryable')
+    ORDER BY j.id FOR UPDATE OF j
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM locked LIMIT 1
+), plan AS (
+    SELECT j.id, l.was, l.old_queue, t.now, l.was = 'discarded' AS anew,
+        CASE WHEN l.was = 'retryable' OR j.expires_at > t.now THEN j.expires_at END AS expires_at,
+        CASE WHEN l.was = 'retryable' THEN j.total_due_at
+            ELSE t.now + date_part('epoch', j.total_due_at - COALESCE(j.re_enqueued_at, j.created_at)) * interval '1 second' END AS total_due_at,
+        COALESCE(CASE WHEN l.was = 'discarded' AND j.expires_at <= t.now THEN l.unexpired_extra ELSE l.extra END, j.extra) AS extra,
+        array_cat(j.previous_errors, j.errors) AS history
+    FROM locked l JOIN ojs.jobs j ON j.id = l.id CROSS JOIN t
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'), next_attempt_at = NULL,
-        due_at = CASE WHEN l.was = 'retryable' THEN j.expires_at END,
-        expires_at = CASE WHEN l.was = 'retryable' THEN j.expires_at END,
-        attempt = CASE WHEN l.was = 'retryable' THEN j.attempt ELSE 0 END,
-        error = CASE WHEN l.was = 'retryable' THEN j.error END,
-        errors = CASE WHEN l.was = 'retryable' THEN j.errors END,
-        started_at = CASE WHEN l.was = 'retryable' THEN j.started_at END,
-        retry_delay_ms = CASE WHEN l.was = 'retryable' THEN j.retry_delay_ms END,
-        finished_at = NULL, previous_state = NULL, failed = false, worker_id = NULL
-    FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, l.was
+    SET state = 'available', enqueued_at = p.now, ready_seq = nextval('ojs.ready_seq'), next_attempt_at = NULL,
+        expires_at = p.expires_at, total_due_at = p.total_due_at, ttl_due_at = NULL, due_at = LEAST(p.expires_at, p.total_due_at),
+        attempt = CASE WHEN p.anew THEN 0 ELSE j.attempt END,
+        error = CASE WHEN NOT p.anew THEN j.error END,
+        errors = CASE WHEN NOT p.anew THEN j.errors END,
+        previous_errors = CASE WHEN p.anew THEN p.history[GREATEST(1, cardinality(p.history) - 49):] ELSE j.previous_errors END,
+        replay_count = CASE WHEN p.anew THEN j.replay_count + 1 ELSE j.replay_count END,
+        re_enqueued_at = CASE WHEN p.anew THEN p.now ELSE j.re_enqueued_at END,
+        started_at = CASE WHEN NOT p.anew THEN j.started_at END,
+        retry_delay_ms = CASE WHEN NOT p.anew THEN j.retry_delay_ms END,
+        progress = CASE WHEN NOT p.anew THEN j.progress END,
+        progress_message = CASE WHEN NOT p.anew THEN j.progress_message END,
+        progress_data = CASE WHEN NOT p.anew THEN j.progress_data END,
+        progress_at = CASE WHEN NOT p.anew THEN j.progress_at END,
+        checkpoint = CASE WHEN NOT p.anew THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN NOT p.anew THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN NOT p.anew THEN j.checkpoint_at END,
+        dead_lettered_at = NULL, finished_at = NULL, previous_state = NULL, failed = false, worker_id = NULL,
+        queue = COALESCE($5, j.queue),
+        priority = COALESCE($6, j.priority),
+        max_attempts = COALESCE($7, j.max_attempts),
+        retry = COALESCE($8, j.retry),
+        args = COALESCE($9, j.args),
+        meta = COALESCE($10, j.meta),
+        trace_id = CASE WHEN CAST($10 AS json) IS NULL THEN j.trace_id ELSE $11::text END,
+        extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
+    FROM plan p WHERE j.id = p.id
+    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, p.was, p.old_queue
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE m.was WHEN 'discarded' THEN 'job.enqueued' ELSE 'job.state_changed' END, 'api', m.enqueued_at, m.id, m.type, m.queue,
-        m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable', m.priority, m.ready_seq, $3::integer,
-        CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}'::json END
-    FROM moved m
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+        e.priority, e.ready_seq, $12::integer, e.data::json
+    FROM (
+        SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
+            m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
+            '{"reason":"moved"}' AS data
+        FROM moved m WHERE m.old_queue <> m.queue
+        UNION ALL
+        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
+        FROM moved m WHERE m.old_queue <> m.queue
+        UNION ALL
+        SELECT 3, CASE m.was WHEN 'discarded' THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
+            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable', m.priority, m.ready_seq,
+            CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
+        FROM moved m
+    ) e
+    ORDER BY e.id, e.step
 )
-SELECT id, queue, priority, ready_seq, was AS previous_state FROM moved
+SELECT m.id, m.type, m.queue, m.priority, m.ready_seq, m.enqueued_at, m.due_at FROM moved m
 `
 
 type JobRetryParams struct {
-	Ids    [][16]byte
-	States []string
-	Node   int32
+	Ids             [][16]byte
+	Extras          [][]byte
+	UnexpiredExtras [][]byte
+	States          []string
+	Queue           pgtype.Text
+	Priority        pgtype.Int2
+	MaxAttempts     pgtype.Int8
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	TraceID         pgtype.Text
+	Node            int32
 }
 
 type JobRetryRow struct {
-	ID            [16]byte
-	Queue         string
-	Priority      int16
-	ReadySeq      pgtype.Int8
-	PreviousState string
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Priority   int16
+	ReadySeq   pgtype.Int8
+	EnqueuedAt pgtype.Timestamptz
+	DueAt      pgtype.Timestamptz
 }
 
-// T14 for discarded jobs, T15 for those in backoff.
+// T14 for discarded jobs (contract 20 §8.3), T15 for those in backoff, which override nothing. extras replaces what is echoed,
+// unexpired_extras is the same without an expiry, for jobs whose expiry is over; NULL keeps it, {} is none. A job that
+// moves to another queue leaves the counts of the old one and enters those of the new one as discarded (contract 40 §3.2).
 func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryRow, error) {
-	rows, err := q.db.Query(ctx, jobRetry, arg.Ids, arg.States, arg.Node)
+	rows, err := q.db.Query(ctx, jobRetry,
+		arg.Ids,
+		arg.Extras,
+		arg.UnexpiredExtras,
+		arg.States,
+		arg.Queue,
+		arg.Priority,
+		arg.MaxAttempts,
+		arg.Retry,
+		arg.Args,
+		arg.Meta,
+		arg.TraceID,
+		arg.Node,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -2102,10 +2224,12 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 		var i JobRetryRow
 		if err := rows.Scan(
 			&i.ID,
+			&i.Type,
 			&i.Queue,
 			&i.Priority,
 			&i.ReadySeq,
-			&i.PreviousState,
+			&i.EnqueuedAt,
+			&i.DueAt,
 		); err != nil {
 			return nil, err
 		}

@@ -1,6 +1,8 @@
 package envelope
 
 import (
+	"bytes"
+
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -37,7 +39,7 @@ func DecodeAckItem(item jsontext.Value, lim Limits) (AckRequest, *ojs.Error) {
 
 // DecodeAckFor reads the optional body of POST /jobs/{id}/ack; the id comes from the path.
 func DecodeAckFor(jobID string, raw []byte, lim Limits) (AckRequest, *ojs.Error) {
-	if len(raw) == 0 {
+	if len(bytes.TrimSpace(raw)) == 0 {
 		return AckRequest{JobID: jobID}, nil
 	}
 	v, err := rawjson.Check(raw)

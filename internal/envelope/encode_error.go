@@ -11,7 +11,8 @@ import (
 )
 
 // Encode gives the job error object that is stored: an element of `errors`, and `error` (contract 10 §3.5). A zero at
-// leaves out occurred_at and timestamp, for a statement that adds the database's time; an empty workerID its member.
+// leaves out occurred_at and timestamp, for a statement that adds the database's time; an empty workerID its member. SQL reads
+// code and type from the head of the text (ojs.error_code), so the order of the first four members is fixed.
 func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 	b := make([]byte, 0, 256+len(e.Message)+len(e.Details))
 	b = strconv.AppendInt(append(b, `{"attempt":`...), int64(attempt), 10)

@@ -239,21 +239,9 @@ func (a *API) candidates(ctx context.Context, f envelope.BulkFilter) (store.Cand
 	if f.Queue != "" {
 		c.Queue = &f.Queue
 	}
-	var now time.Time
-	if f.Since.Relative || f.Until.Relative || f.OlderThan.Relative {
-		var err error
-		if now, err = a.store.Ping(ctx); err != nil {
-			return c, store.WireError(err)
-		}
-	}
-	moment := func(w envelope.When) time.Time {
-		switch {
-		case !w.Set:
-			return time.Time{}
-		case w.Relative:
-			return now.Add(-w.In)
-		}
-		return w.At
+	moment, err := a.moments(ctx, f.Since.Relative || f.Until.Relative || f.OlderThan.Relative)
+	if err != nil {
+		return c, err
 	}
 	c.After = latest(f.EnqueuedAfter, moment(f.Since))
 	c.Before = earliest(f.EnqueuedBefore, moment(f.Until), moment(f.OlderThan))
@@ -261,6 +249,26 @@ func (a *API) candidates(ctx context.Context, f envelope.BulkFilter) (store.Cand
 		c.Meta = func(meta []byte) bool { return metaMatches(meta, f.Meta) }
 	}
 	return c, nil
+}
+
+// moments gives what resolves times and ages, ages against the database's clock; zero if not set.
+func (a *API) moments(ctx context.Context, ages bool) (func(envelope.When) time.Time, error) {
+	var now time.Time
+	if ages {
+		var err error
+		if now, err = a.store.Ping(ctx); err != nil {
+			return nil, store.WireError(err)
+		}
+	}
+	return func(w envelope.When) time.Time {
+		switch {
+		case !w.Set:
+			return time.Time{}
+		case w.Relative:
+			return now.Add(-w.In)
+		}
+		return w.At
+	}, nil
 }
 
 func latest(times ...time.Time) (last time.Time) {

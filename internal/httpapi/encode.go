@@ -118,6 +118,7 @@ func appendJobOutcome(b []byte, j *dbsqlc.Job, as shape) []byte {
 		b = append(b, bytes.Join(j.Errors, []byte{','})...)
 		b = append(b, ']')
 	}
+	b = appendReplays(b, j)
 	if j.Result != nil {
 		b = append(b, `,"result":`...)
 		b = append(b, j.Result...)

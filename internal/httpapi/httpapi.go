@@ -54,6 +54,10 @@ type Config struct {
 	// EventRetention and EventMaxCount are shown in the manifest.
 	EventRetention time.Duration
 	EventMaxCount  int64
+
+	// DeadLetterMaxAge and DeadLetterMaxCount are shown by the dead-letter statistics; negative: no limit.
+	DeadLetterMaxAge   time.Duration
+	DeadLetterMaxCount int64
 }
 
 // API is the HTTP interface of one node. Use New.
@@ -62,6 +66,7 @@ type API struct {
 	store   *store.Store
 	events  *eventlog.Reader
 	health  *health
+	prune   func() time.Duration
 	logger  *slog.Logger
 	keys    []apiKey
 	started time.Time
@@ -76,6 +81,9 @@ type Deps struct {
 	// Components reports the state of the node's services by name, for health: ok, degraded or another word.
 	Components func() map[string]string
 
+	// NextPrune is the time until this node prunes jobs.
+	NextPrune func() time.Duration
+
 	// Reset empties everything on this node, for the test switch.
 	Reset func(ctx context.Context) error
 }
@@ -87,7 +95,7 @@ func New(config Config, deps Deps) *API {
 	}
 	return &API{
 		config: config, store: deps.Store, events: deps.Events, logger: deps.Logger,
-		keys: hashKeys(config.APIKeys), started: time.Now(),
+		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune,
 		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
 	}
 }
@@ -161,6 +169,10 @@ func (a *API) routes(e *echo.Echo) {
 	a.checkpointRoutes(v1)
 	a.resultRoutes(v1)
 	a.historyRoutes(v1)
+
+	v1.POST("/jobs/:id/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "envelope"}, a.postJobAck))
+	v1.POST("/jobs/:id/nack", withBody(many, a.postJobNack))
+	a.deadLetterRoutes(v1)
 
 	get(v1, "/queues/:name/stats", a.getQueueStats)
 	get(v1, "/events", a.listEvents)

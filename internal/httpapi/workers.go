@@ -49,6 +49,16 @@ func (a *API) resultBytes() int {
 
 func (a *API) postAck(c echo.Context, body []byte) error {
 	in, wire := envelope.DecodeAck(body, a.config.Limits)
+	return a.ack(c, in, wire)
+}
+
+// postJobAck takes the id from the path (contract 20 §3.1).
+func (a *API) postJobAck(c echo.Context, body []byte) error {
+	in, wire := envelope.DecodeAckFor(param(c, "id"), body, a.config.Limits)
+	return a.ack(c, in, wire)
+}
+
+func (a *API) ack(c echo.Context, in envelope.AckRequest, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
 	}
@@ -117,6 +127,16 @@ func appendBothIDs(b []byte, job *dbsqlc.Job) []byte {
 
 func (a *API) postNack(c echo.Context, body []byte) error {
 	in, wire := envelope.DecodeNack(body, a.config.Limits)
+	return a.nack(c, in, wire)
+}
+
+// postJobNack takes the id from the path, and a text as error (contract 20 §3.2).
+func (a *API) postJobNack(c echo.Context, body []byte) error {
+	in, wire := envelope.DecodeNackFor(param(c, "id"), body, a.config.Limits)
+	return a.nack(c, in, wire)
+}
+
+func (a *API) nack(c echo.Context, in envelope.NackRequest, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
 	}

@@ -163,3 +163,19 @@ func TestIsDefault(t *testing.T) {
 		require.False(t, with(change).IsDefault())
 	}
 }
+
+// A changed field disappears under every name it was sent with, or the alias that stays would lie.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ first, change, want string }{
+		{`{}`, `{"max_attempts":5}`, `{"max_attempts":5}`},
+		{`null`, `{"max_attempts":5}`, `{"max_attempts":5}`},
+		{`{"maxAttempts":1,"x":[1, 2],"jitter":false}`, `{"max_attempts":5}`, `{"x":[1,2],"jitter":false,"max_attempts":5}`},
+		{`{"max_attempts":1}`, `{"maxAttempts":5,"jitter":null}`, `{"maxAttempts":5}`},
+		{`{"initial_interval":"PT1S"}`, `{"initial_interval_ms":0}`, `{"initial_interval":"PT1S","initial_interval_ms":0}`},
+		{`{"max_attempts":1}`, `{}`, `{"max_attempts":1}`},
+	} {
+		require.Equal(t, c.want, string(Merge([]byte(c.first), []byte(c.change))), "%s and %s", c.first, c.change)
+	}
+	require.Equal(t, `{"jitter":true}`, string(Merge(nil, []byte(`{"jitter":true}`))))
+}

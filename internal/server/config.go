@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/sweep"
 )
 
 // Config is everything a server can be told. The zero value of a field means its default.
@@ -69,8 +70,8 @@ type Config struct {
 	// second it is not kept at all; negative: it is kept as long as the job.
 	ResultTTL time.Duration
 
-	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC. 7 days; negative: for ever.
-	RetentionDone time.Duration
+	// Retention says how long jobs that have ended are kept.
+	Retention Retention
 
 	// NoPythonQuirk, NoV1Prefix and NoCompatMembers switch off what some clients need (contract 10 §16, 50 A7, 40 §1.3).
 	NoPythonQuirk   bool
@@ -91,6 +92,29 @@ type Config struct {
 
 	// ShutdownTimeout bounds how long requests may take to end after a stop. 30 s.
 	ShutdownTimeout time.Duration
+}
+
+// Retention are the settings of contract 20 §8.4. The zero value of a field means its default; a negative one: no limit.
+type Retention struct {
+	// Completed and Cancelled count from the end of the job's day (UTC). 7 days each.
+	Completed, Cancelled time.Duration
+
+	// Discarded is for discarded jobs that are no dead letters. 30 days.
+	Discarded time.Duration
+
+	// DeadLetterMaxAge and DeadLetterMaxCount bound the dead letters; both apply. 180 days and 10 000.
+	DeadLetterMaxAge   time.Duration
+	DeadLetterMaxCount int64
+
+	// PruneInterval is how often retention is looked at while jobs move. 60 s.
+	PruneInterval time.Duration
+}
+
+func (r Retention) pruner() sweep.PrunerConfig {
+	return sweep.PrunerConfig{
+		Interval: r.PruneInterval, DeadLetterMaxAge: r.DeadLetterMaxAge, DeadLetterMaxCount: r.DeadLetterMaxCount,
+		Discarded: r.Discarded, Completed: r.Completed, Cancelled: r.Cancelled,
+	}.WithDefaults()
 }
 
 // Events are the settings of the event log (contract 40 §15).
@@ -134,7 +158,7 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.DefaultTimeout, 30*time.Minute)
 	setDefault(&c.ResultTTL, 7*24*time.Hour)
 	setDefault(&c.WorkerDeadAfter, time.Minute)
-	setDefault(&c.RetentionDone, 7*24*time.Hour)
+	setDefault(&c.Retention.PruneInterval, time.Minute)
 	setDefault(&c.ShutdownTimeout, 30*time.Second)
 	setDefault(&c.Events.ServiceName, "ojs")
 	setDefault(&c.Events.MaxDataBytes, 24_576)
@@ -167,7 +191,7 @@ func (c Config) validate() (Config, error) {
 	}
 	for name, d := range map[string]time.Duration{
 		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "worker dead after": c.WorkerDeadAfter, "shutdown timeout": c.ShutdownTimeout,
-		"events poll fallback": c.Events.PollFallback, "events prune interval": c.Events.PruneInterval,
+		"events poll fallback": c.Events.PollFallback, "events prune interval": c.Events.PruneInterval, "prune interval": c.Retention.PruneInterval,
 	} {
 		if d <= 0 || d > maxConfigured {
 			return c, fmt.Errorf("%s must be between 1 ms and 36500 days, got %s", name, d)

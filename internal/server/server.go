@@ -31,6 +31,7 @@ type Server struct {
 	relay    *eventlog.Relay
 	listener *eventlog.Listener
 	sweeper  *sweep.Sweeper
+	pruner   *sweep.Pruner
 	api      *httpapi.API
 	http     *http.Server
 	addr     net.Addr
@@ -129,14 +130,18 @@ func (s *Server) build() {
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
 	s.sweeper = sweep.NewSweeper(archetype, s.store)
+	retention := c.Retention.pruner()
+	s.pruner = sweep.NewPruner(archetype, s.store, retention)
 	s.store.OnCommit(func() {
 		s.relay.Wake()
 		s.sweeper.Stir()
+		s.pruner.Stir()
 	})
 	s.listener = eventlog.NewListener(archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, PollFallback: c.Events.PollFallback})
 	s.listener.OnPublished(func(p eventlog.Published) {
 		s.sweeper.Stir()
 		s.store.Published()
+		s.pruner.Stir()
 		if p.All {
 			s.store.AnnounceAll()
 		}
@@ -157,16 +162,17 @@ func (s *Server) build() {
 	s.services = []startstop.Service{
 		s.relay, s.listener, eventlog.NewMaintainer(archetype, s.pool, eventlog.MaintainerConfig{
 			RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, PruneInterval: c.Events.PruneInterval,
-			RetentionDone: c.RetentionDone,
+			RetentionDone: retention.Longest(),
 		}, s.relay),
-		s.sweeper, sweep.NewProber(archetype, s.store), roster,
+		s.sweeper, s.pruner, sweep.NewProber(archetype, s.store), roster,
 	}
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
 		Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
 	}, httpapi.Deps{
-		Store: s.store, Events: eventlog.NewReader(s.pool, s.relay), Logger: c.Logger, Components: s.components, Reset: s.store.Reset,
+		Store: s.store, Events: eventlog.NewReader(s.pool, s.relay), Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
 	})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),

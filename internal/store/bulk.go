@@ -119,9 +119,9 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 // Bulk changes the jobs in a savepoint of its own.
 func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	var changed map[[16]byte]bool
-	var places []place
+	var after func()
 	err := pgx.BeginFunc(ctx, t.tx, func(tx pgx.Tx) (err error) {
-		changed, places, err = t.store.bulk(ctx, dbsqlc.New(tx), b)
+		changed, after, err = t.store.bulk(ctx, dbsqlc.New(tx), b)
 		if err == nil && b.Atomic && len(changed) < len(b.IDs) {
 			return errSkipped
 		}
@@ -134,10 +134,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	if errors.Is(err, errSkipped) {
 		changed = nil
 	} else if len(changed) > 0 {
-		t.after = append(t.after, func() {
-			t.store.becameAvailable(places)
-			t.store.committedEvents()
-		})
+		t.after = append(t.after, after)
 	}
 	res := BulkResult{Changed: changed, Eligible: eligible, Skipped: map[[16]byte]ojs.JobState{}}
 	if len(eligible) == len(b.IDs) {
@@ -152,9 +149,9 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	return res, err
 }
 
-func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[[16]byte]bool, []place, error) {
+// bulk returns what it changed, and what to do after commit.
+func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[[16]byte]bool, func(), error) {
 	changed := make(map[[16]byte]bool, len(b.IDs))
-	var places []place
 	switch b.Op {
 	case envelope.BulkCancel:
 		cs := make([]cancellation, len(b.IDs))
@@ -165,19 +162,18 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return changed, nil, err
+		return changed, s.committedEvents, err
 	case envelope.BulkRetry:
-		rows, err := q.JobRetry(ctx, dbsqlc.JobRetryParams{Ids: b.IDs, States: texts(b.States), Node: s.node})
+		rows, err := s.retryRows(ctx, q, retrial{ids: b.IDs, states: b.States})
 		for _, r := range rows {
 			changed[r.ID] = true
-			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
 		}
-		return changed, places, err
+		return changed, func() { s.afterRetry(rows) }, err
 	default:
 		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.node})
 		for _, id := range gone {
 			changed[id] = true
 		}
-		return changed, nil, err
+		return changed, s.committedEvents, err
 	}
 }

@@ -78,7 +78,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	switch {
 	case r.TotalDueAt.Valid && !r.TotalDueAt.Time.After(now):
 		n.reason = envelope.TotalTimeout
-		n.Error = envelope.ServerError(n.reason, r.TotalDueAt.Time.Sub(r.CreatedAt.Time), now.Sub(r.CreatedAt.Time))
+		n.Error = envelope.ServerError(n.reason, r.TotalDueAt.Time.Sub(r.EnteredAt.Time), now.Sub(r.EnteredAt.Time))
 	case elapsed >= limit+time.Duration(r.GraceMs.Int64)*time.Millisecond:
 		n.reason = envelope.Timeout
 		n.Error = envelope.ServerError(n.reason, limit, elapsed)

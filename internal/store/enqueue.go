@@ -139,7 +139,7 @@ func (s *Store) insert(ctx context.Context, db conn, jobs []*envelope.Job, atomi
 			return res, nil
 		case errors.Is(err, errTaken):
 			todo = free(todo, res)
-		case retryable(err) && db == conn(s.pool) && tries < 3: // batches with the same ids in another order
+		case retryable(err) && db == conn(s.pool) && tries < maxDeadlocks: // batches with the same ids in another order
 			tries++
 		case noPartition(err) && db == conn(s.pool): // inside a transaction nothing can follow an error
 			if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
@@ -203,6 +203,9 @@ func (s *Store) tryInsert(ctx context.Context, db conn, in insertion) error {
 // idPatience is how long a batch waits for transactions that have inserted one of its ids and are still open; then the
 // jobs are tried one by one.
 const idPatience = "1s"
+
+// maxDeadlocks bounds the tries of one insert. Each deadlock leaves at least one of those who fought with its rows.
+const maxDeadlocks = 10
 
 // insertion is one try: the jobs at todo, and where their outcomes go.
 type insertion struct {

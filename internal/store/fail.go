@@ -141,13 +141,13 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {
 	f := n.Error.Failure()
 	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue
-	f.Elapsed = job.Now.Time.Sub(job.CreatedAt.Time)
+	f.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time)
 	f.RunTimeout = s.config.DefaultTimeout
 	if job.TimeoutMs.Valid {
 		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
 	}
 	if job.TotalDueAt.Valid {
-		f.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.CreatedAt.Time))
+		f.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.EnteredAt.Time))
 	}
 	return f
 }

@@ -1,0 +1,30 @@
+package retry
+
+import "github.com/ojsd/ojsd/internal/rawjson"
+
+// Merge gives the retry object that shows a policy after a change of some of its fields: what was sent first (nil: nothing),
+// without the fields that the change sets under any name, and then the change.
+func Merge(first, change []byte) []byte {
+	set := collect(change)
+	b := []byte{'{'}
+	member := func(literal, value []byte) {
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = rawjson.AppendCompact(append(append(b, literal...), ':'), value)
+	}
+	if !rawjson.IsNull(first) {
+		for literal, value := range rawjson.Members(first) {
+			i, known := spellingByName[string(rawjson.Name(literal))]
+			if !known || set[spellings[i].field].value == nil {
+				member(literal, value)
+			}
+		}
+	}
+	for literal, value := range rawjson.Members(change) {
+		if !rawjson.IsNull(value) {
+			member(literal, value)
+		}
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,283 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// deadLetterBatch bounds a statement that retries or deletes many: 20 ms for a delete.
+const deadLetterBatch = 1000
+
+// DeadLetters chooses dead letters (contract 20 §8.2). Empty fields match all.
+type DeadLetters struct {
+	IDs                    [][16]byte
+	Queues                 []string
+	Types, TypePrefixes    []string
+	ErrorTypes, ErrorCodes []string
+	Since, Until           time.Time // of discarded_at, both included
+}
+
+// DeadLetterKey is a place in the list: newest first, then the highest id.
+type DeadLetterKey struct {
+	At time.Time
+	ID [16]byte
+}
+
+// DeadLetterPage is which part of the list is wanted.
+type DeadLetterPage struct {
+	Everything    bool           // every discarded job
+	Before        *DeadLetterKey // nil: from the newest on
+	Offset, Limit int
+}
+
+var (
+	forever  = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	noID     [16]byte
+	highest  = [16]byte(bytes.Repeat([]byte{0xff}, 16))
+	anyIDs   = [][16]byte{}
+	noBounds = [2]pgtype.Timestamptz{FromTheStart, forever}
+)
+
+func (f DeadLetters) bounds() (since, until pgtype.Timestamptz) {
+	since, until = noBounds[0], noBounds[1]
+	if !f.Since.IsZero() {
+		since = pgtype.Timestamptz{Time: f.Since, Valid: true}
+	}
+	if !f.Until.IsZero() {
+		until = pgtype.Timestamptz{Time: f.Until, Valid: true}
+	}
+	return since, until
+}
+
+// literals are texts as they stand in JSON between the quotes, which is how they are compared (ojs.error_type).
+func literals(list []string) []string {
+	res := make([]string, len(list))
+	for i, text := range list {
+		quoted, _ := jsontext.AppendQuote(nil, text) // no error has a text that is not UTF-8
+		res[i] = string(quoted[1 : len(quoted)-1])
+	}
+	return res
+}
+
+// ListDeadLetters returns a page, whether there is more, and the number of matches up to 10 000.
+func (s *Store) ListDeadLetters(ctx context.Context, f DeadLetters, page DeadLetterPage) (jobs []*dbsqlc.Job, more bool, total int64, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	since, until := f.bounds()
+	count := dbsqlc.DeadLetterCountParams{
+		Since: since, Until: until, Queues: orEmpty(f.Queues), Types: orEmpty(f.Types), TypePrefixes: orEmpty(f.TypePrefixes),
+		ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes), MaxRows: countLimit,
+	}
+	list := dbsqlc.DeadLetterListPageParams{
+		Since: since, Until: until, Queues: count.Queues, Types: count.Types, TypePrefixes: count.TypePrefixes,
+		ErrorTypes: count.ErrorTypes, ErrorCodes: count.ErrorCodes, Before: forever, BeforeID: highest,
+		SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1,
+	}
+	if page.Before != nil {
+		list.Before, list.BeforeID = pgtype.Timestamptz{Time: page.Before.At, Valid: true}, page.Before.ID
+	}
+	var rows []dbsqlc.Job
+	if page.Everything {
+		rows, err = s.q.JobDiscardedListPage(ctx, dbsqlc.JobDiscardedListPageParams(list))
+	} else {
+		rows, err = s.q.DeadLetterListPage(ctx, list)
+	}
+	if err != nil {
+		return nil, false, 0, WireError(err)
+	}
+	if page.Everything {
+		total, err = s.q.JobDiscardedCount(ctx, dbsqlc.JobDiscardedCountParams(count))
+	} else {
+		total, err = s.q.DeadLetterCount(ctx, count)
+	}
+	if err != nil {
+		return nil, false, 0, WireError(err)
+	}
+	if more = len(rows) > page.Limit; more {
+		rows = rows[:page.Limit]
+	}
+	for i := range rows {
+		jobs = append(jobs, &rows[i])
+	}
+	return jobs, more, total, nil
+}
+
+// DeadLetterStats are the figures of all dead letters, or of those of a queue.
+type DeadLetterStats struct {
+	Total                        int64
+	ByQueue, ByType, ByErrorType map[string]int64
+	Oldest, Newest               time.Time // zero: there are none
+	Now                          time.Time // by the database's clock
+}
+
+// DeadLetterStats reads them in one statement.
+func (s *Store) DeadLetterStats(ctx context.Context, queues []string) (DeadLetterStats, error) {
+	stats := DeadLetterStats{ByQueue: map[string]int64{}, ByType: map[string]int64{}, ByErrorType: map[string]int64{}}
+	now, err := s.Ping(ctx)
+	if err != nil {
+		return stats, WireError(err)
+	}
+	stats.Now = now
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	groups, err := s.q.DeadLetterStats(ctx, orEmpty(queues))
+	for _, g := range groups {
+		stats.Total += g.Count
+		stats.ByQueue[g.Queue] += g.Count
+		stats.ByType[g.Type] += g.Count
+		stats.ByErrorType[unquoted(g.ErrorType)] += g.Count
+		if stats.Oldest.IsZero() || g.Oldest.Time.Before(stats.Oldest) {
+			stats.Oldest = g.Oldest.Time
+		}
+		if g.Newest.Time.After(stats.Newest) {
+			stats.Newest = g.Newest.Time
+		}
+	}
+	return stats, WireError(err)
+}
+
+func unquoted(literal string) string {
+	text, _ := jsontext.AppendUnquote(nil, `"`+literal+`"`) // it was cut out of valid JSON
+	return string(text)
+}
+
+// DeleteDiscarded removes a discarded job for good; false: there is none with this id.
+func (s *Store) DeleteDiscarded(ctx context.Context, id [16]byte) (bool, error) {
+	deleted := false
+	err := s.InTx(ctx, func(tx *Tx) error {
+		res, err := tx.Bulk(ctx, BulkChange{Op: envelope.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
+		deleted = res.Changed[id]
+		return err
+	})
+	return deleted, err
+}
+
+// DeadLetterRetry is what became of a bulk retry.
+type DeadLetterRetry struct {
+	Matched, Succeeded int
+	Failed             []FailedRetry
+}
+
+// FailedRetry is a job that matched and was gone, or no dead letter any more, when its turn came.
+type FailedRetry struct {
+	ID     [16]byte
+	Reason string
+}
+
+// RetryDeadLetters retries all that match and were dead letters when it began, oldest first, in transactions of up to 1 000.
+func (s *Store) RetryDeadLetters(ctx context.Context, f DeadLetters) (DeadLetterRetry, error) {
+	var res DeadLetterRetry
+	now, err := s.Ping(ctx) // a job that fails again meanwhile is newer
+	if err != nil {
+		return res, WireError(err)
+	}
+	if f.Until.IsZero() || f.Until.After(now) {
+		f.Until = now
+	}
+	since, until := f.bounds()
+	p := dbsqlc.DeadLetterListForBulkParams{
+		After: FromTheStart, AfterID: noID, Since: since, Until: until, Ids: f.ids(), Queues: orEmpty(f.Queues), Types: orEmpty(f.Types),
+		TypePrefixes: orEmpty(f.TypePrefixes), ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes), MaxRows: deadLetterBatch,
+	}
+	for {
+		rows, err := s.deadLettersForBulk(ctx, p)
+		if err != nil || len(rows) == 0 {
+			return res, err
+		}
+		ids := make([][16]byte, len(rows))
+		for i, r := range rows {
+			ids[i] = r.ID
+		}
+		if err := s.retryBatch(ctx, ids, &res); err != nil {
+			return res, err
+		}
+		last := rows[len(rows)-1]
+		p.After, p.AfterID = last.DeadLetteredAt, last.ID
+		if len(rows) < deadLetterBatch {
+			return res, nil
+		}
+	}
+}
+
+func (f DeadLetters) ids() [][16]byte {
+	if f.IDs == nil {
+		return anyIDs
+	}
+	return f.IDs
+}
+
+func (s *Store) deadLettersForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkParams) ([]dbsqlc.DeadLetterListForBulkRow, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.DeadLetterListForBulk(ctx, p)
+	return rows, WireError(err)
+}
+
+func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *DeadLetterRetry) error {
+	var done BulkResult
+	err := s.InTx(ctx, func(tx *Tx) (err error) {
+		done, err = tx.Bulk(ctx, BulkChange{Op: envelope.BulkRetry, IDs: ids, States: []ojs.JobState{ojs.StateDiscarded}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	res.Matched += len(ids)
+	res.Succeeded += len(done.Changed)
+	for _, id := range ids {
+		if done.Changed[id] {
+			continue
+		}
+		reason := "not found"
+		if state, ok := done.Skipped[id]; ok {
+			reason = "job is " + string(state)
+		}
+		res.Failed = append(res.Failed, FailedRetry{id, reason})
+	}
+	return nil
+}
+
+// PurgeDeadLetters deletes all that match, oldest first, in statements of up to 1 000, and returns how many.
+func (s *Store) PurgeDeadLetters(ctx context.Context, f DeadLetters) (int64, error) {
+	return s.deleteDeadLetters(ctx, f, DeadLetterKey{}, "api", "purged")
+}
+
+// deleteDeadLetters deletes what matches, up to a key if it has a time.
+func (s *Store) deleteDeadLetters(ctx context.Context, f DeadLetters, upTo DeadLetterKey, source, reason string) (deleted int64, err error) {
+	since, until := f.bounds()
+	p := dbsqlc.DeadLetterDeleteParams{
+		After: FromTheStart, AfterID: noID, Since: since, Until: until, UntilID: highest, Ids: f.ids(), Queues: orEmpty(f.Queues),
+		Types: orEmpty(f.Types), TypePrefixes: orEmpty(f.TypePrefixes), ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes),
+		MaxRows: deadLetterBatch, Source: source, Reason: reason, Node: s.node,
+	}
+	if !upTo.At.IsZero() {
+		p.Until, p.UntilID = pgtype.Timestamptz{Time: upTo.At, Valid: true}, upTo.ID
+	}
+	for {
+		rows, err := s.deadLetterDelete(ctx, p)
+		deleted += int64(len(rows))
+		if err != nil || len(rows) < deadLetterBatch {
+			return deleted, err
+		}
+		last := rows[len(rows)-1]
+		p.After, p.AfterID = last.DeadLetteredAt, last.ID
+	}
+}
+
+func (s *Store) deadLetterDelete(ctx context.Context, p dbsqlc.DeadLetterDeleteParams) ([]dbsqlc.DeadLetterDeleteRow, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.DeadLetterDelete(ctx, p)
+	if len(rows) > 0 {
+		s.committedEvents()
+	}
+	return rows, WireError(err)
+}
