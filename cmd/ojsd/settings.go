@@ -43,6 +43,7 @@ type settings struct {
 
 	DefaultVisibilityTimeoutMS int64 `name:"default-visibility-timeout-ms" env:"OJS_DEFAULT_VISIBILITY_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"Reservation of a fetched job when neither fetch nor job sets one, in ms."`
 	DefaultTimeoutMS           int64 `name:"default-timeout-ms" env:"OJS_DEFAULT_TIMEOUT_MS" default:"1800000" placeholder:"MS" help:"Execution timeout of a job that sets none, in ms."`
+	CronVisibilityTimeoutMS    int64 `name:"cron-visibility-timeout-ms" env:"OJS_CRON_VISIBILITY_TIMEOUT_MS" default:"600000" placeholder:"MS" help:"The same for jobs of crons whose template sets none, in ms."`
 	MaxErrorHistory            int   `env:"OJS_MAX_ERROR_HISTORY" default:"50" placeholder:"N" help:"Failures kept per job, the newest win; at least 10."`
 	RetentionCompleted         span  `env:"OJS_RETENTION_COMPLETED" default:"P7D" placeholder:"DURATION" help:"How long completed and cancelled jobs are kept, in whole days (UTC); negative: for ever."`
 	ShutdownTimeoutMS          int64 `name:"shutdown-timeout-ms" env:"OJS_SHUTDOWN_TIMEOUT_MS" default:"30000" placeholder:"MS" help:"How long requests may take to end after SIGTERM, in ms."`
@@ -75,7 +76,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 		Limits:        envelope.Limits{MaxEnvelopeBytes: s.MaxEnvelopeBytes},
 		MaxBatchBytes: s.MaxBatchBytes, MaxBatchSize: s.MaxBatchSize,
 
-		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS),
+		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS), CronVisibility: ms(s.CronVisibilityTimeoutMS),
 		MaxErrorHistory: s.MaxErrorHistory, RetentionDone: time.Duration(s.RetentionCompleted), ShutdownTimeout: ms(s.ShutdownTimeoutMS),
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset,
 		Events: server.Events{

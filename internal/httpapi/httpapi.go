@@ -156,6 +156,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/workers/nack/batch", withBody(many, a.postNackBatch))
 	v1.POST("/workers/heartbeat", withBody(one, a.postHeartbeat))
 
+	a.cronRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)

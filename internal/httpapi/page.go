@@ -21,13 +21,16 @@ type page struct {
 	cursor        string
 }
 
-func readPage(c echo.Context) (page, error) {
+func readPage(c echo.Context) (page, error) { return readPageOf(c, defaultPage, maxPage) }
+
+// readPageOf is readPage for a list with limits of its own.
+func readPageOf(c echo.Context, otherwise, most int) (page, error) {
 	p := page{cursor: c.QueryParam("cursor")}
-	limit, err := wholeNumber(c, []string{"limit", "per_page"}, defaultPage, 1)
+	limit, err := wholeNumber(c, []string{"limit", "per_page"}, otherwise, 1)
 	if err != nil {
 		return p, err
 	}
-	p.limit = min(limit, maxPage)
+	p.limit = min(limit, most)
 	if p.offset, err = wholeNumber(c, []string{"offset"}, 0, 0); err != nil {
 		return p, err
 	}

@@ -59,6 +59,9 @@ type Config struct {
 	DefaultVisibility time.Duration
 	DefaultTimeout    time.Duration
 
+	// CronVisibility is the reservation of jobs made by crons whose template sets none. 10 min.
+	CronVisibility time.Duration
+
 	// MaxErrorHistory is the number of failures kept per job. 50.
 	MaxErrorHistory int
 
@@ -122,6 +125,7 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.Version, "dev")
 	setDefault(&c.DefaultVisibility, 30*time.Second)
 	setDefault(&c.DefaultTimeout, 30*time.Minute)
+	setDefault(&c.CronVisibility, 10*time.Minute)
 	setDefault(&c.RetentionDone, 7*24*time.Hour)
 	setDefault(&c.ShutdownTimeout, 30*time.Second)
 	setDefault(&c.Events.ServiceName, "ojs")
@@ -150,7 +154,7 @@ func (c Config) validate() (Config, error) {
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
 	}
 	for name, d := range map[string]time.Duration{
-		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "shutdown timeout": c.ShutdownTimeout,
+		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "cron visibility timeout": c.CronVisibility, "shutdown timeout": c.ShutdownTimeout,
 		"events poll fallback": c.Events.PollFallback, "events prune interval": c.Events.PruneInterval,
 	} {
 		if d <= 0 || d > maxConfigured {

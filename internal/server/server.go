@@ -119,7 +119,7 @@ func (s *Server) build() {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
 	s.store = store.New(s.pool, store.Config{
-		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory,
+		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, CronVisibility: c.CronVisibility, Limits: c.Limits, MaxErrorHistory: c.MaxErrorHistory,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
@@ -141,6 +141,8 @@ func (s *Server) build() {
 		}
 	})
 	s.listener.OnWake(s.relay.Wake)
+	// Another node has registered a cron: from now on this one, too, wakes for the earliest next run. Each look arms the next.
+	s.listener.Handle("ojs_cron", func(string) { s.sweeper.Arm(0) })
 	s.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // else some notification may have been missed, but hardly this one
 			s.store.Forget()

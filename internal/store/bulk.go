@@ -119,9 +119,9 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 // Bulk changes the jobs in a savepoint of its own.
 func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	var changed map[[16]byte]bool
-	var places []place
+	var m aftermath
 	err := pgx.BeginFunc(ctx, t.tx, func(tx pgx.Tx) (err error) {
-		changed, places, err = t.store.bulk(ctx, dbsqlc.New(tx), b)
+		changed, m, err = t.store.bulk(ctx, dbsqlc.New(tx), b)
 		if err == nil && b.Atomic && len(changed) < len(b.IDs) {
 			return errSkipped
 		}
@@ -135,7 +135,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 		changed = nil
 	} else if len(changed) > 0 {
 		t.after = append(t.after, func() {
-			t.store.becameAvailable(places)
+			t.store.announce(ctx, m)
 			t.store.committedEvents()
 		})
 	}
@@ -152,9 +152,9 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	return res, err
 }
 
-func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[[16]byte]bool, []place, error) {
+func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[[16]byte]bool, aftermath, error) {
 	changed := make(map[[16]byte]bool, len(b.IDs))
-	var places []place
+	var m aftermath
 	switch b.Op {
 	case envelope.BulkCancel:
 		cs := make([]cancellation, len(b.IDs))
@@ -165,19 +165,20 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return changed, nil, err
+		m.crons = cronsOf(rows, cancelledCron)
+		return changed, m, err
 	case envelope.BulkRetry:
 		rows, err := q.JobRetry(ctx, dbsqlc.JobRetryParams{Ids: b.IDs, States: texts(b.States), Node: s.node})
 		for _, r := range rows {
 			changed[r.ID] = true
-			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
+			m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
 		}
-		return changed, places, err
+		return changed, m, err
 	default:
 		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.node})
 		for _, id := range gone {
 			changed[id] = true
 		}
-		return changed, nil, err
+		return changed, m, err
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // FromTheStart leaves nothing out; see NextDue.
@@ -26,13 +25,11 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	if err != nil {
 		return 0, err
 	}
-	var places []place
+	var m aftermath
 	for _, r := range rows {
-		if r.State == string(ojs.StateAvailable) {
-			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
-		}
+		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
 	}
-	s.becameAvailable(places)
+	s.announce(ctx, m)
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
