@@ -36,11 +36,11 @@ func parseDays(month, week string) (d days, err error) {
 	return d, nil
 }
 
-func (d *days) addMonthDay(item string, any bool) error {
+func (d *days) addMonthDay(item string, whole bool) error {
 	back, isBack := strings.CutPrefix(item, "L-")
 	near, isNear := strings.CutSuffix(item, "W")
 	switch {
-	case any:
+	case whole:
 		item = "*"
 	case item == "L":
 		d.fromEnd |= 1
@@ -67,11 +67,11 @@ func (d *days) addMonthDay(item string, any bool) error {
 	return err
 }
 
-func (d *days) addWeekday(item string, any bool) error {
+func (d *days) addWeekday(item string, whole bool) error {
 	last, isLast := strings.CutSuffix(item, "L")
 	day, nth, isNth := strings.Cut(item, "#")
 	switch {
-	case any:
+	case whole:
 		item = "*"
 	case item == "L":
 		return errBareL

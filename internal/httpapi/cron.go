@@ -239,7 +239,8 @@ func (a *API) getCronHistory(c echo.Context) error {
 			}
 			b = appendCronRun(b, &runs[i])
 		}
-		b = page.append(append(b, `],"pagination":`...), total, int64(page.offset+len(runs)) < total, "")
+		b = strconv.AppendInt(append(b, `],"total":`...), total, 10)
+		b = page.append(append(b, `,"pagination":`...), total, int64(page.offset+len(runs)) < total, "")
 		return append(b, '}')
 	})
 }

@@ -178,8 +178,12 @@ func (c *cronChange) insert(ctx context.Context, in *envelope.Cron) (*dbsqlc.Cro
 
 func (c *cronChange) update(ctx context.Context, old *dbsqlc.Cron, in *envelope.Cron) (*dbsqlc.Cron, error) {
 	next := old.NextRunAt
-	changed := old.Expression != in.Expression || old.Timezone != in.Timezone || old.Enabled != in.Enabled
-	if changed {
+	rescheduled := old.Expression != in.Expression || old.Timezone != in.Timezone
+	changed := rescheduled || old.Enabled != in.Enabled
+	switch {
+	case !rescheduled && !in.Enabled: // even one that will never fire again can be paused
+		next = pgtype.Timestamptz{}
+	case changed:
 		var err error
 		if next, err = c.schedule(in); err != nil {
 			return nil, err

@@ -206,6 +206,37 @@ func TestCronFiring(t *testing.T) {
 	})
 }
 
+func TestCronHistory(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.cron("c", every, "allow")
+	b.cron("old", every, "allow")
+	b.exec(`INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome) SELECT id, now() - n * interval '1 second', 'tick', 'fired'
+		FROM ojs.crons CROSS JOIN generate_series(1, 1500) n WHERE name = 'c'`)
+	b.exec(`INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome) SELECT id, now() - n * interval '1 day', 'tick', 'fired'
+		FROM ojs.crons CROSS JOIN generate_series(1, 60) n WHERE name = 'old'`)
+	for _, want := range []int64{300, 230, 0} { // in bounded batches
+		n, err := dbsqlc.New(b.pool).CronRunPrune(t.Context(), 300)
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	_, total, err := b.CronHistory(t.Context(), "c", 0, 20)
+	require.NoError(t, err)
+	require.Equal(t, int64(1000), total)
+	runs, total, err := b.CronHistory(t.Context(), "old", 0, 200)
+	require.NoError(t, err)
+	require.Equal(t, int64(30), total)
+	require.Len(t, runs, 30)
+
+	_, err = b.DeleteCron(t.Context(), "c")
+	require.NoError(t, err)
+	b.cron("c", every, "allow")
+	_, total, err = b.CronHistory(t.Context(), "c", 0, 20)
+	require.NoError(t, err)
+	require.Zero(t, total, "another cron")
+	require.Equal(t, "30", b.one(`SELECT count(*)::text FROM ojs.cron_runs`))
+}
+
 // Three nodes fire the same crons, and one of them dies in the middle of it, again and again.
 func TestCronNodes(t *testing.T) {
 	t.Parallel()
@@ -321,6 +352,9 @@ func serial(t *testing.T) *bundle {
 	for range 3 {
 		b.tick("c")
 	}
+	rows, err := dbsqlc.New(b.pool).DoctorRows(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, rows.Unordered)
 	require.Equal(t, "3 1", b.one(`SELECT count(*) FILTER (WHERE state = 'available') || ' ' || count(ready_seq) FROM ojs.jobs`))
 	return b
 }

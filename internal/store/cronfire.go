@@ -398,7 +398,7 @@ func (t *tick) eventData() []byte {
 	if t.existing != nil {
 		b = append(AppendID(append(b, `,"existing_job_id":"`...), *t.existing), '"')
 	}
-	return append(append(append(b, `,"scheduled_at":"`...), ojs.FormatTime(t.scheduled)...), `"}`...)
+	return append(b, '}')
 }
 
 // committed tells everybody who has to know.

@@ -5,6 +5,7 @@ package sweep
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"sync"
@@ -191,10 +192,10 @@ func (w *Sweeper) runOnce(ctx context.Context) (moved int, next time.Duration, e
 		if full {
 			w.fullAt, w.fullCost, full = start, time.Since(start), false
 		}
-		at, any := due.Next()
-		if !any || at.After(due.Now) {
+		at, waiting := due.Next()
+		if !waiting || at.After(due.Now) {
 			w.swept = pgtype.Timestamptz{Time: due.Now.Add(-lateness), Valid: true}
-			if !any {
+			if !waiting {
 				return moved, math.MaxInt64, nil
 			}
 			return moved, at.Sub(due.Now), nil
@@ -214,10 +215,9 @@ func (w *Sweeper) runOnce(ctx context.Context) (moved int, next time.Duration, e
 func (w *Sweeper) apply(ctx context.Context, due store.Due, after pgtype.Timestamptz) (moved int, err error) {
 	is := func(t time.Time) bool { return !t.IsZero() && !t.After(due.Now) }
 	if is(due.Crons) {
-		n, err := w.store.FireCrons(ctx)
-		if moved += n; err != nil {
-			return moved, err
-		}
+		n, cronErr := w.store.FireCrons(ctx)
+		moved += n
+		defer func() { err = errors.Join(err, cronErr) }() // jobs do not wait for a cron that cannot be fired
 	}
 	if is(due.Workers) {
 		n, err := w.store.BuryWorkers(ctx)
