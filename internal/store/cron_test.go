@@ -213,7 +213,7 @@ func TestCronHistory(t *testing.T) {
 	b.cron("old", every, "allow")
 	b.exec(`INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome) SELECT id, now() - n * interval '1 second', 'tick', 'fired'
 		FROM ojs.crons CROSS JOIN generate_series(1, 1500) n WHERE name = 'c'`)
-	b.exec(`INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome) SELECT id, now() - n * interval '1 day', 'tick', 'fired'
+	b.exec(`INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome) SELECT id, now() - n * interval '1 day' + interval '1 hour', 'tick', 'fired'
 		FROM ojs.crons CROSS JOIN generate_series(1, 60) n WHERE name = 'old'`)
 	for _, want := range []int64{300, 230, 0} { // in bounded batches
 		n, err := dbsqlc.New(b.pool).CronRunPrune(t.Context(), 300)
@@ -312,6 +312,7 @@ func TestCronOverlap(t *testing.T) {
 		require.Equal(t, ojs.StateCancelled, b.state(active))
 		require.Equal(t, ojs.StateCancelled, b.state(trigger.ID))
 		require.Equal(t, "1", b.one(`SELECT count(*)::text FROM ojs.jobs`))
+		require.Equal(t, []string{"job.enqueued", "job.cancelled", "job.cancelled", "cron.triggered"}, b.texts(`SELECT type FROM ojs.events ORDER BY seq DESC LIMIT 4`))
 		require.Equal(t, []string{"cron", "cron"}, b.texts(`SELECT source FROM ojs.events WHERE type = 'job.cancelled' AND data::text = '{"cancelled_by":"cron:c"}'`))
 	})
 

@@ -252,17 +252,17 @@ func (f *firing) fireAll(ctx context.Context) error {
 	return nil
 }
 
-// fire cancels what has to go, logs the ticks and inserts their jobs, or does nothing.
+// fire logs the ticks, cancels what has to go and inserts the jobs, or does nothing.
 func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	var cancelled []dbsqlc.JobCancelRow
 	var inserted []enqueued
 	err := pgx.BeginFunc(ctx, f.tx, func(tx pgx.Tx) (err error) {
 		q := dbsqlc.New(tx)
-		if cancelled, err = f.cancelPrevious(ctx, q, ticks); err != nil {
-			return err
-		}
 		fresh, err := f.log(ctx, q, ticks, "fired")
 		if err != nil {
+			return err
+		}
+		if cancelled, err = f.cancelPrevious(ctx, q, ticks, fresh); err != nil {
 			return err
 		}
 		var jobs []*envelope.Job
@@ -284,9 +284,12 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	return err
 }
 
-func (f *firing) cancelPrevious(ctx context.Context, q *dbsqlc.Queries, ticks []*tick) ([]dbsqlc.JobCancelRow, error) {
+func (f *firing) cancelPrevious(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, fresh map[[16]byte]bool) ([]dbsqlc.JobCancelRow, error) {
 	p := dbsqlc.JobCancelParams{States: texts(liveStates), Source: "cron", Node: f.store.node}
 	for _, t := range ticks {
+		if !fresh[t.row.ID] {
+			continue
+		}
 		data := Cancel{By: "cron:" + t.row.Name}.eventData()
 		for _, id := range t.previous {
 			p.Ids, p.EventData = append(p.Ids, id), append(p.EventData, data)
