@@ -74,7 +74,7 @@ func (d *days) addWeekday(item string, whole bool) error {
 	case whole:
 		item = "*"
 	case item == "L":
-		return errBareL
+		return fmt.Errorf("the %s field needs a day before L, such as 5L or FRIL", weekField.name)
 	case isLast:
 		n, err := weekField.value(last)
 		if err == nil {

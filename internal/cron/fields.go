@@ -1,7 +1,6 @@
 package cron
 
 import (
-	"errors"
 	"fmt"
 	"math/bits"
 	"strconv"
@@ -51,14 +50,12 @@ func parseFields(texts []string) (f fields, err error) {
 		return f, fmt.Errorf("it has %d fields, not 5 or 6", len(texts))
 	}
 	f.named = texts[2][0] != '*'
-	for i, to := range []struct {
+	for _, part := range []struct {
 		field field
+		text  string
 		set   *set
-	}{{secondField, &f.second}, {minuteField, &f.minute}, {hourField, &f.hour}, {field{}, nil}, {monthField, &f.month}} {
-		if to.set == nil {
-			continue
-		}
-		if *to.set, err = to.field.parse(texts[i]); err != nil {
+	}{{secondField, texts[0], &f.second}, {minuteField, texts[1], &f.minute}, {hourField, texts[2], &f.hour}, {monthField, texts[4], &f.month}} {
+		if *part.set, err = part.field.parse(part.text); err != nil {
 			return f, err
 		}
 	}
@@ -174,5 +171,3 @@ func (f *fields) clock(from time.Duration) (time.Duration, bool) {
 	}
 	return 0, false
 }
-
-var errBareL = errors.New("the day-of-week field needs a day before L, such as 5L or FRIL")

@@ -83,6 +83,11 @@ func decodeCron(raw []byte, base Cron, patch bool, lim Limits) (*Cron, *ojs.Erro
 	}
 	r := cronReader{patch: patch, c: base, template: fields{names: templateNames}}
 	r.fields, _ = readFields(v, cronNames)
+	for literal, value := range rawjson.Members(v) {
+		if string(rawjson.Name(literal)) == "description" && rawjson.IsNull(value) {
+			r.c.Description = nil // the one member that null takes away
+		}
+	}
 	r.name()
 	r.schedule()
 	r.switches()
