@@ -22,6 +22,7 @@ test: postgres ## Run all tests with the race detector, on a real Postgres. Set 
 	@.ci/ensure-cc
 	CGO_ENABLED=1 $(GOTEST) -race ./...
 	$(GO) test -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/envelope
+	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./internal/cron
 	$(GO) test -run '^$$' -fuzz '^FuzzPosition$$' -fuzztime $(FUZZTIME) ./internal/eventlog
 
 lint: ## Run go vet and golangci-lint.

@@ -11,9 +11,9 @@ CREATE INDEX CONCURRENTLY jobs_dead_letter ON ojs.jobs (dead_lettered_at, id) WH
 DROP INDEX CONCURRENTLY IF EXISTS ojs.jobs_discarded;
 CREATE INDEX CONCURRENTLY jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS NOT NULL;
 
--- CronFire, CronRelease: the unfinished jobs of a cron.
+-- CronListBusy, CronListLive, CronSettle: the unfinished jobs of a cron. With state, because discarded ones pile up.
 DROP INDEX CONCURRENTLY IF EXISTS ojs.jobs_cron;
-CREATE INDEX CONCURRENTLY jobs_cron ON ojs.jobs (cron) WHERE cron IS NOT NULL;
+CREATE INDEX CONCURRENTLY jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer

@@ -40,9 +40,11 @@ CREATE TABLE ojs.crons (
     expression     text        NOT NULL,          -- as sent
     timezone       text        NOT NULL DEFAULT 'UTC',
     type           text        NOT NULL,
+    queue          text        NOT NULL,          -- that of the template, for filters and events
     args           json        NOT NULL,
-    meta           json,
-    options        json,
+    meta           json,                          -- NULL: {}
+    options        json,                          -- as sent; NULL: {}
+    trace_id       text,                          -- that of meta
     overlap_policy text        NOT NULL DEFAULT 'skip' CHECK (overlap_policy IN ('skip', 'allow', 'cancel_previous', 'enqueue')),
     enabled        boolean     NOT NULL DEFAULT true,
     description    text,
@@ -56,14 +58,16 @@ CREATE TABLE ojs.crons (
 -- SweepNextDue, CronListDue.
 CREATE INDEX crons_next ON ojs.crons (next_run_at) WHERE next_run_at IS NOT NULL;
 
--- cron_runs: what became of each tick. The primary key makes a tick fire once, whoever fires it.
+-- cron_runs: what became of each tick. The primary key makes a tick happen once, whoever is at it. The newest 1 000 of a
+-- cron are kept, for 30 days at most.
 CREATE TABLE ojs.cron_runs (
     cron_id      uuid        NOT NULL,
     scheduled_at timestamptz NOT NULL,            -- of a manual run: when it was triggered
+    kind         text        NOT NULL CHECK (kind IN ('tick', 'manual', 'gap')), -- gap: a local time that a clock change left out
     outcome      text        NOT NULL CHECK (outcome IN ('fired', 'skipped', 'manual')),
     reason       text,
     job_id       uuid,
-    PRIMARY KEY (cron_id, scheduled_at, outcome)
+    PRIMARY KEY (cron_id, scheduled_at, kind)
 );
 
 -- +goose Down

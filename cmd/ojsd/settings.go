@@ -54,6 +54,7 @@ type settings struct {
 	ResultTTL                  int64 `name:"result-ttl" env:"OJS_RESULT_TTL" default:"604800" placeholder:"S" help:"How long the result of a job without result_ttl is shown, in s; 0: not kept; -1: as long as the job."`
 	ResultMaxBytes             int   `env:"OJS_RESULT_MAX_BYTES" default:"1048576" placeholder:"BYTES" help:"Largest result of a job, up to 33554432 bytes."`
 	WorkerDeadAfterMS          int64 `name:"worker-dead-after-ms" env:"OJS_WORKER_DEAD_AFTER_MS" default:"60000" placeholder:"MS" help:"Silence after which a worker that has registered or sent heartbeats is dead and its jobs are given back, in ms."`
+	CronVisibilityTimeoutMS    int64 `name:"cron-visibility-timeout-ms" env:"OJS_CRON_VISIBILITY_TIMEOUT_MS" default:"600000" placeholder:"MS" help:"The same for jobs of crons whose template sets none, in ms."`
 	MaxErrorHistory            int   `env:"OJS_MAX_ERROR_HISTORY" default:"50" placeholder:"N" help:"Failures kept per job, the newest win; at least 10."`
 	RetentionCompleted         span  `env:"OJS_RETENTION_COMPLETED" default:"P7D" placeholder:"DURATION" help:"How long completed jobs are kept, counted from the end of their day (UTC); negative: for ever."`
 	RetentionCancelled         span  `env:"OJS_RETENTION_CANCELLED" default:"P7D" placeholder:"DURATION" help:"How long cancelled jobs are kept, counted from the end of their day (UTC); negative: for ever."`
@@ -92,7 +93,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 		Limits:        envelope.Limits{MaxEnvelopeBytes: s.MaxEnvelopeBytes, MaxResultBytes: s.ResultMaxBytes},
 		MaxBatchBytes: s.MaxBatchBytes, MaxBatchSize: s.MaxBatchSize,
 
-		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS),
+		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS), CronVisibility: ms(s.CronVisibilityTimeoutMS),
 		WorkerDeadAfter: ms(s.WorkerDeadAfterMS), ResultTTL: resultTTL(s.ResultTTL),
 		MaxErrorHistory: s.MaxErrorHistory, ShutdownTimeout: ms(s.ShutdownTimeoutMS),
 		Retention: server.Retention{

@@ -98,7 +98,8 @@ func (q *Queries) DoctorRelay(ctx context.Context) (DoctorRelayRow, error) {
 const doctorRows = `-- name: DoctorRows :one
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
-    (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL)) AS unordered
+    (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL)
+        AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered
 `
 
 type DoctorRowsRow struct {

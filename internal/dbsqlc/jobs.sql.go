@@ -16,8 +16,8 @@ WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = nextval('ojs.ready_seq'),
-        due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at)
+    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+        due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
 ), ev AS (
@@ -634,11 +634,11 @@ WITH item AS (
         finished_at = CASE WHEN l.outcome = 'discarded' THEN t.now END,
         started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
         enqueued_at = CASE WHEN l.outcome = 'available' THEN t.now ELSE j.enqueued_at END,
-        ready_seq = CASE WHEN l.outcome = 'available' THEN nextval('ojs.ready_seq') END,
+        ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
         next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN t.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
         due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
-            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at) END,
+            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN t.now + interval '2 seconds' END) END,
         lease_until = NULL, lease_ms = NULL, stall_due_at = NULL,
         dead_lettered_at = CASE WHEN l.dead_letter THEN t.now END,
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
@@ -1060,13 +1060,13 @@ WITH RECURSIVE level AS (
     (SELECT q.queue, f.priority, f.ready_seq
      FROM (SELECT unnest($1::text[]) AS queue) q CROSS JOIN LATERAL (
         SELECT j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = q.queue
+        WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
         ORDER BY j.priority DESC, j.ready_seq LIMIT 1) f)
     UNION ALL
     SELECT l.queue, n.priority, n.ready_seq
     FROM level l CROSS JOIN LATERAL (
         SELECT j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.priority < l.priority
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.priority < l.priority AND j.ready_seq IS NOT NULL
         ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
 )
 SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l
@@ -1079,7 +1079,7 @@ type JobFetchSurveyRow struct {
 }
 
 // The lowest ready_seq per priority of each queue, by skipping from priority to priority. It has no lower bound, so it
-// finds what a cursor has passed (a transaction that committed late).
+// finds what a cursor has passed (a transaction that committed late). Jobs without ready_seq wait for another of their cron.
 func (q *Queries) JobFetchSurvey(ctx context.Context, queues []string) ([]JobFetchSurveyRow, error) {
 	rows, err := q.db.Query(ctx, jobFetchSurvey, queues)
 	if err != nil {
@@ -2015,7 +2015,8 @@ const jobPromoteDue = `-- name: JobPromoteDue :many
 WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
-            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS dead
+            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS dead,
+        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS held
     FROM ojs.jobs j
     WHERE j.due_at >= $1 AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
@@ -2026,10 +2027,12 @@ WITH due AS MATERIALIZED (
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
-        due_at = CASE WHEN d.dead IS NOT NULL THEN NULL ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at) END,
+        due_at = CASE WHEN d.dead IS NOT NULL THEN NULL
+            ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
+                CASE WHEN d.held THEN t.now + interval '1 minute' WHEN j.cron_serial THEN t.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.dead IS NOT NULL THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead IS NOT NULL THEN j.enqueued_at ELSE t.now END,
+        ready_seq = CASE WHEN d.dead IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
+        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE t.now END,
         finished_at = CASE WHEN d.dead IS NOT NULL THEN t.now END,
         previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
         dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN t.now END,
@@ -2043,7 +2046,8 @@ WITH due AS MATERIALIZED (
             ELSE j.error END
     FROM due d CROSS JOIN t
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, t.now, d.was, d.dead,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, t.now, d.was, d.dead,
+        d.held AND d.dead IS NULL AS held,
         CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
@@ -2055,9 +2059,9 @@ WITH due AS MATERIALIZED (
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
             WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
             ELSE '{"reason":"retry"}'::json END
-    FROM moved m
+    FROM moved m WHERE NOT m.held
 )
-SELECT id, queue, state, priority, ready_seq FROM moved
+SELECT id, queue, state, priority, ready_seq, cron FROM moved
 `
 
 type JobPromoteDueParams struct {
@@ -2072,9 +2076,12 @@ type JobPromoteDueRow struct {
 	State    string
 	Priority int16
 	ReadySeq pgtype.Int8
+	Cron     pgtype.Text
 }
 
-// T4, T11, T13, T16 of whatever is due and not active; see SweepNextDue for after. now() and not clock_timestamp(), which no index condition can use.
+// T4, T11, T13, T16 of whatever is due and not active; see SweepNextDue for after. A held job of a cron is due from time to
+// time although nothing moves it: the caller then lets CronSettle look, because who should have done it may be gone.
+// now() and not clock_timestamp(), which no index condition can use.
 func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([]JobPromoteDueRow, error) {
 	rows, err := q.db.Query(ctx, jobPromoteDue, arg.After, arg.MaxRows, arg.Node)
 	if err != nil {
@@ -2090,6 +2097,7 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 			&i.State,
 			&i.Priority,
 			&i.ReadySeq,
+			&i.Cron,
 		); err != nil {
 			return nil, err
 		}
@@ -2121,8 +2129,10 @@ WITH item AS (
     FROM locked l JOIN ojs.jobs j ON j.id = l.id CROSS JOIN t
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = 'available', enqueued_at = p.now, ready_seq = nextval('ojs.ready_seq'), next_attempt_at = NULL,
-        expires_at = p.expires_at, total_due_at = p.total_due_at, ttl_due_at = NULL, due_at = LEAST(p.expires_at, p.total_due_at),
+    SET state = 'available', enqueued_at = p.now, next_attempt_at = NULL,
+        ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+        expires_at = p.expires_at, total_due_at = p.total_due_at, ttl_due_at = NULL,
+        due_at = LEAST(p.expires_at, p.total_due_at, CASE WHEN j.cron_serial THEN p.now + interval '2 seconds' END),
         attempt = CASE WHEN p.anew THEN 0 ELSE j.attempt END,
         error = CASE WHEN NOT p.anew THEN j.error END,
         errors = CASE WHEN NOT p.anew THEN j.errors END,
@@ -2148,7 +2158,7 @@ WITH item AS (
         trace_id = CASE WHEN CAST($10 AS json) IS NULL THEN j.trace_id ELSE $11::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
     FROM plan p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, p.was, p.old_queue
+    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
@@ -2169,7 +2179,7 @@ WITH item AS (
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.ready_seq, m.enqueued_at, m.due_at FROM moved m
+SELECT m.id, m.type, m.queue, m.priority, m.ready_seq, m.enqueued_at, m.due_at, m.cron FROM moved m
 `
 
 type JobRetryParams struct {
@@ -2195,6 +2205,7 @@ type JobRetryRow struct {
 	ReadySeq   pgtype.Int8
 	EnqueuedAt pgtype.Timestamptz
 	DueAt      pgtype.Timestamptz
+	Cron       pgtype.Text
 }
 
 // T14 for discarded jobs (contract 20 §8.3), T15 for those in backoff, which override nothing. extras replaces what is echoed,
@@ -2230,6 +2241,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 			&i.ReadySeq,
 			&i.EnqueuedAt,
 			&i.DueAt,
+			&i.Cron,
 		); err != nil {
 			return nil, err
 		}

@@ -8,6 +8,36 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+type Cron struct {
+	Name          string
+	ID            [16]byte
+	Expression    string
+	Timezone      string
+	Type          string
+	Queue         string
+	Args          []byte
+	Meta          []byte
+	Options       []byte
+	TraceID       pgtype.Text
+	OverlapPolicy string
+	Enabled       bool
+	Description   pgtype.Text
+	LastRunAt     pgtype.Timestamptz
+	NextRunAt     pgtype.Timestamptz
+	RunCount      int64
+	CreatedAt     pgtype.Timestamptz
+	UpdatedAt     pgtype.Timestamptz
+}
+
+type CronRun struct {
+	CronID      [16]byte
+	ScheduledAt pgtype.Timestamptz
+	Kind        string
+	Outcome     string
+	Reason      pgtype.Text
+	JobID       pgtype.UUID
+}
+
 type Event struct {
 	Seq        int64
 	Sub        int32
@@ -163,33 +193,6 @@ type JobDone struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
-}
-
-type OjsCron struct {
-	Name          string
-	ID            [16]byte
-	Expression    string
-	Timezone      string
-	Type          string
-	Args          []byte
-	Meta          []byte
-	Options       []byte
-	OverlapPolicy string
-	Enabled       bool
-	Description   pgtype.Text
-	LastRunAt     pgtype.Timestamptz
-	NextRunAt     pgtype.Timestamptz
-	RunCount      int64
-	CreatedAt     pgtype.Timestamptz
-	UpdatedAt     pgtype.Timestamptz
-}
-
-type OjsCronRun struct {
-	CronID      [16]byte
-	ScheduledAt pgtype.Timestamptz
-	Outcome     string
-	Reason      pgtype.Text
-	JobID       pgtype.UUID
 }
 
 type OjsEventPublished struct {

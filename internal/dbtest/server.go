@@ -28,7 +28,7 @@ var settings = map[string]string{
 	"full_page_writes":   "off",
 	"synchronous_commit": "on",
 	"shared_buffers":     "64MB",
-	"max_connections": "1000",
+	"max_connections":    "1000",
 	"max_wal_size":       "256MB", // the directory may be in memory
 }
 

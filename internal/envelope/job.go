@@ -30,4 +30,5 @@ type Job struct {
 
 	Unique  *Unique // nil: no policy
 	TraceID string  // "" if the job carries no trace context
+	Source  string  // of its first event; "": api. The same for all jobs of one insert
 }

@@ -29,11 +29,14 @@ const (
 	// idlePrune is how often an idle server looks for what time alone has made old.
 	idlePrune = 10 * time.Minute
 
-	// statsPrune, because nothing finds old minutes but a scan.
+	// statsPrune, because nothing finds old minutes but a scan, and old runs of crons only a walk over all that are kept.
 	statsPrune = time.Hour
 
 	maintainTimeout = time.Minute
 	prunedRows      = 1000
+
+	// cronRuns a pass: a cron that fires every second makes 3 600 between two.
+	cronRuns = 20_000
 )
 
 // MaintainerConfig says what is kept. The zero value of a field means its default, a negative one no limit.
@@ -86,6 +89,7 @@ type Pruned struct {
 	Days            int
 	Keys            int64
 	Minutes         int64
+	CronRuns        int64
 }
 
 // MaintainerTestSignals are set up by tests with Init.
@@ -194,6 +198,9 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 		m.statsAt = now
 		if p.Minutes, err = m.q.StatsMinutePrune(ctx, prunedRows); err != nil {
 			return fmt.Errorf("delete statistics: %w", err)
+		}
+		if p.CronRuns, err = m.q.CronRunPrune(ctx, cronRuns); err != nil {
+			return fmt.Errorf("delete runs of crons: %w", err)
 		}
 	}
 	if p.EventPartitions+p.Days > 0 {

@@ -157,6 +157,21 @@ func appendTime(b []byte, name string, t pgtype.Timestamptz) []byte {
 	return append(b, '"')
 }
 
+func appendTimeOrNull(b []byte, name string, t pgtype.Timestamptz) []byte {
+	if !t.Valid {
+		return append(append(append(b, ',', '"'), name...), `":null`...)
+	}
+	return appendTime(b, name, t)
+}
+
+// appendOptional appends a string member, null unless there is one.
+func appendOptional(b []byte, name, value string, there bool) []byte {
+	if !there {
+		return append(append(append(b, ',', '"'), name...), `":null`...)
+	}
+	return appendText(b, name, value)
+}
+
 // appendClock is AppendFormat with ojs.TimeFormat in 30 ns instead of 140: a job shows three or four times.
 func appendClock(b []byte, t time.Time) []byte {
 	year, month, day := t.Date()

@@ -174,6 +174,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/nack", withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
 
+	a.cronRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)

@@ -146,7 +146,7 @@ func (a *API) getManifest(c echo.Context) error {
 		"implementation":    map[string]string{"name": "ojsd", "version": a.config.Version, "language": "go", "homepage": "https://github.com/ojsd/ojsd"},
 		"conformance_level": 0, "conformance_tier": "runtime", "protocols": []string{"http"}, "backend": "postgres",
 		"capabilities": map[string]bool{
-			"batch_enqueue": true, "cron": false, "cron_jobs": false, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
+			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
 			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": false, "realtime": false, "grpc": false,
 		},

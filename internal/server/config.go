@@ -63,6 +63,9 @@ type Config struct {
 	// WorkerDeadAfter is the silence after which a worker that has registered or sent heartbeats is dead. 60 s.
 	WorkerDeadAfter time.Duration
 
+	// CronVisibility is the reservation of jobs made by crons whose template sets none. 10 min.
+	CronVisibility time.Duration
+
 	// MaxErrorHistory is the number of failures kept per job. 50.
 	MaxErrorHistory int
 
@@ -159,6 +162,7 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.ResultTTL, 7*24*time.Hour)
 	setDefault(&c.WorkerDeadAfter, time.Minute)
 	setDefault(&c.Retention.PruneInterval, time.Minute)
+	setDefault(&c.CronVisibility, 10*time.Minute)
 	setDefault(&c.ShutdownTimeout, 30*time.Second)
 	setDefault(&c.Events.ServiceName, "ojs")
 	setDefault(&c.Events.MaxDataBytes, 24_576)
@@ -190,7 +194,7 @@ func (c Config) validate() (Config, error) {
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
 	}
 	for name, d := range map[string]time.Duration{
-		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "worker dead after": c.WorkerDeadAfter, "shutdown timeout": c.ShutdownTimeout,
+		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "cron visibility timeout": c.CronVisibility, "worker dead after": c.WorkerDeadAfter, "shutdown timeout": c.ShutdownTimeout,
 		"events poll fallback": c.Events.PollFallback, "events prune interval": c.Events.PruneInterval, "prune interval": c.Retention.PruneInterval,
 	} {
 		if d <= 0 || d > maxConfigured {

@@ -101,6 +101,17 @@ func TestRoutes(t *testing.T) {
 			{"GET", "/ojs/v1/jobs/" + active + "/retries", "", 200},
 			{"GET", "/ojs/v1/jobs/" + active + "/lineage", "", 200},
 			{"GET", "/ojs/v1/history", "", 200},
+			{"POST", "/ojs/v1/cron", `{"name":"` + q + `","expression":"@daily","type":"t"}`, 201},
+			{"PUT", "/ojs/v1/crons/" + q, `{"expression":"@daily","type":"t"}`, 200},
+			{"PATCH", "/ojs/v1/cron/" + q, `{}`, 200},
+			{"GET", "/ojs/v1/cron", "", 200},
+			{"GET", "/ojs/v1/crons", "", 200},
+			{"GET", "/ojs/v1/cron/" + q, "", 200},
+			{"POST", "/ojs/v1/cron/" + q + "/pause", "", 200},
+			{"POST", "/ojs/v1/cron/" + q + "/resume", "", 200},
+			{"POST", "/ojs/v1/cron/" + q + "/trigger", "", 201},
+			{"GET", "/ojs/v1/cron/" + q + "/history", "", 200},
+			{"DELETE", "/ojs/v1/cron/" + q, "", 200},
 		} {
 			r := a.do(route.method, route.path, strings.NewReader(route.body))
 			require.Equal(t, route.status, r.status, "%s %s: %s", route.method, route.path, r.body)

@@ -125,7 +125,7 @@ func (s *Server) build() {
 	archetype := baseservice.NewArchetype(c.Logger)
 	s.store = store.New(s.pool, store.Config{
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
-		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives,
+		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
@@ -154,6 +154,8 @@ func (s *Server) build() {
 	s.listener.OnWake(s.relay.Wake)
 	roster := sweep.NewRoster(archetype, s.store)
 	s.listener.Handle("ojs_workers", func(string) { roster.Learn() })
+	// Another node has registered a cron: from now on this one, too, wakes for the earliest next run. Each look arms the next.
+	s.listener.Handle("ojs_cron", func(string) { s.sweeper.Arm(0) })
 	s.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // else some notification may have been missed, but hardly this one
 			s.store.Forget()

@@ -162,13 +162,16 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return changed, s.committedEvents, err
+		return changed, func() {
+			s.announce(ctx, aftermath{crons: cronsOf(rows, cancelledCron)})
+			s.committedEvents()
+		}, err
 	case envelope.BulkRetry:
 		rows, err := s.retryRows(ctx, q, retrial{ids: b.IDs, states: b.States})
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return changed, func() { s.afterRetry(rows) }, err
+		return changed, func() { s.afterRetry(ctx, rows) }, err
 	default:
 		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.node})
 		for _, id := range gone {

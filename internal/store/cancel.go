@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
@@ -54,8 +55,11 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.J
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
+	s.settleCrons(ctx, cronsOf(rows, cancelledCron))
 	return inOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
 }
+
+func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }
 
 // cancelFree cancels the jobs that no other transaction holds. Bulk calls, which have a transaction of their own, wait.
 func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.JobCancelRow, error) {
@@ -107,7 +111,9 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*dbsqlc.Job, error) 
 	}
 	if len(rows) == 1 {
 		job := (*dbsqlc.Job)(&rows[0])
-		s.becameAvailable([]place{{job.Queue, job.Priority, job.ReadySeq.Int64}})
+		var m aftermath
+		m.add(job.Queue, job.Priority, job.ReadySeq, job.Cron)
+		s.announce(ctx, m)
 		s.committedEvents()
 		return job, nil
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -74,6 +76,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
+	s.settleCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
 	return inOrder(n, func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
 }
 

@@ -26,15 +26,14 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	if err != nil {
 		return 0, err
 	}
-	var places []place
+	var m aftermath
 	for _, r := range rows {
-		if r.State == string(ojs.StateAvailable) {
-			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
-		} else {
+		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+		if r.State == string(ojs.StateDiscarded) {
 			s.endings.ended(r.ID)
 		}
 	}
-	s.becameAvailable(places)
+	s.announce(ctx, m)
 	if len(rows) > 0 {
 		s.committedEvents()
 	}

@@ -85,7 +85,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, err
 	if err != nil {
 		return nil, err
 	}
-	s.afterFail(rows)
+	s.afterFail(ctx, rows)
 	failed := inOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) })
 	for i, job := range failed {
 		if job != nil {
@@ -152,12 +152,10 @@ func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Poli
 	return f
 }
 
-func (s *Store) afterFail(rows []dbsqlc.JobFailRow) {
-	var places []place
+func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
+	var m aftermath
 	for _, r := range rows {
-		if r.ReadySeq.Valid {
-			places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
-		}
+		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
 		if r.State == string(ojs.StateDiscarded) {
 			s.endings.ended(r.ID)
 		}
@@ -165,7 +163,7 @@ func (s *Store) afterFail(rows []dbsqlc.JobFailRow) {
 			s.armed(time.Duration(r.RetryDelayMs.Int64) * time.Millisecond)
 		}
 	}
-	s.becameAvailable(places)
+	s.announce(ctx, m)
 	if len(rows) > 0 {
 		s.committedEvents()
 	}

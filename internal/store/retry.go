@@ -23,7 +23,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *envelope.Overr
 		if err != nil || len(rows) == 0 {
 			return err
 		}
-		tx.after = append(tx.after, func() { s.afterRetry(rows) })
+		tx.after = append(tx.after, func() { s.afterRetry(ctx, rows) })
 		jobs, err := q.JobListByID(ctx, [][16]byte{id})
 		if err == nil {
 			job = &jobs[0]
@@ -104,18 +104,18 @@ func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRe
 }
 
 // afterRetry tells fetchers, timers and the relay of jobs that were retried.
-func (s *Store) afterRetry(rows []dbsqlc.JobRetryRow) {
-	places := make([]place, 0, len(rows))
+func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
+	var m aftermath
 	soonest := time.Duration(-1)
 	for _, r := range rows {
-		places = append(places, place{r.Queue, r.Priority, r.ReadySeq.Int64})
+		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
 		if r.DueAt.Valid {
 			if in := max(0, r.DueAt.Time.Sub(r.EnqueuedAt.Time)); soonest < 0 || in < soonest {
 				soonest = in
 			}
 		}
 	}
-	s.becameAvailable(places)
+	s.announce(ctx, m)
 	if soonest >= 0 {
 		s.armed(soonest)
 	}

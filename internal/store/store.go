@@ -31,6 +31,12 @@ type Config struct {
 	// WorkerDeadAfter is the silence after which a worker that has sent heartbeats is dead. 60 s.
 	WorkerDeadAfter time.Duration
 
+	// CronVisibility is the reservation of a job made by a cron whose template sets none. 10 min.
+	CronVisibility time.Duration
+
+	// Limits hold for the jobs of crons, whose templates are read anew at each firing.
+	Limits envelope.Limits
+
 	// MaxErrorHistory is the number of failures kept per job, the newest win. 50, at least 10.
 	MaxErrorHistory int
 
@@ -63,6 +69,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DefaultTimeout == 0 {
 		c.DefaultTimeout = 30 * time.Minute
+	}
+	if c.CronVisibility == 0 {
+		c.CronVisibility = 10 * time.Minute
 	}
 	if c.WorkerDeadAfter == 0 {
 		c.WorkerDeadAfter = time.Minute

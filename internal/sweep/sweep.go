@@ -5,6 +5,7 @@ package sweep
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math"
 	"sync"
@@ -193,10 +194,10 @@ func (w *Sweeper) runOnce(ctx context.Context, batches int) (moved int, next tim
 		if full {
 			w.fullAt, w.fullCost, full = start, time.Since(start), false
 		}
-		at, found := due.Next()
-		if !found || at.After(due.Now) {
+		at, waiting := due.Next()
+		if !waiting || at.After(due.Now) {
 			w.swept = pgtype.Timestamptz{Time: due.Now.Add(-lateness), Valid: true}
-			if !found {
+			if !waiting {
 				return moved, math.MaxInt64, nil
 			}
 			return moved, at.Sub(due.Now), nil
@@ -219,10 +220,9 @@ func (w *Sweeper) runOnce(ctx context.Context, batches int) (moved int, next tim
 func (w *Sweeper) apply(ctx context.Context, due store.Due, after pgtype.Timestamptz) (moved int, err error) {
 	is := func(t time.Time) bool { return !t.IsZero() && !t.After(due.Now) }
 	if is(due.Crons) {
-		n, err := w.store.FireCrons(ctx)
-		if moved += n; err != nil {
-			return moved, err
-		}
+		n, cronErr := w.store.FireCrons(ctx)
+		moved += n
+		defer func() { err = errors.Join(err, cronErr) }() // jobs do not wait for a cron that cannot be fired
 	}
 	if is(due.Workers) {
 		n, err := w.store.BuryWorkers(ctx)

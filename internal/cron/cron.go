@@ -1,0 +1,186 @@
+// Package cron reads cron expressions and computes when they fire (contract 20 §11.4 to §11.6). It is pure: no clock, no
+// storage. It works on instants and never on wall clocks alone, because in the hour that a clock repeats 01:00 of the
+// second pass comes after 01:30 of the first.
+package cron
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	// maxBytes bounds an expression. All values of all fields, listed one by one, need 600.
+	maxBytes = 1024
+
+	// Reach is how far ahead a schedule must fire to be accepted.
+	Reach = 3653 * 24 * time.Hour
+
+	// horizon is how far Next looks: a fifth Friday in February is 28 years from the next, or 40 around 2100.
+	horizon = 41 * 366 * 24 * time.Hour
+)
+
+// ErrTimezone says that a time zone was refused; every other error of Parse is about the expression.
+var ErrTimezone = errors.New("timezone")
+
+// Schedule is a parsed expression in its time zone.
+type Schedule struct {
+	every  time.Duration // of @every; else 0
+	fields fields
+	zone   *time.Location
+}
+
+var descriptors = map[string]string{
+	"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
+	"@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@hourly": "0 * * * *",
+}
+
+// Parse reads an expression of five or six fields, a descriptor such as @daily, or @every with a duration.
+func Parse(expression, timezone string) (*Schedule, error) {
+	zone, err := loadZone(timezone)
+	if err != nil {
+		return nil, err
+	}
+	if len(expression) > maxBytes {
+		return nil, fmt.Errorf("longer than %d bytes", maxBytes)
+	}
+	text := strings.Trim(expression, " \t")
+	switch {
+	case text == "":
+		return nil, errors.New("empty")
+	case strings.HasPrefix(text, "TZ=") || strings.HasPrefix(text, "CRON_TZ="):
+		return nil, errors.New("a time zone belongs in the field timezone")
+	case strings.HasPrefix(text, "@every"):
+		every, err := parseEvery(strings.TrimPrefix(text, "@every"))
+		return &Schedule{every: every, zone: zone}, err
+	case text[0] == '@':
+		if text = descriptors[text]; text == "" {
+			return nil, errors.New("an unknown descriptor")
+		}
+	}
+	f, err := parseFields(strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == '\t' }))
+	return &Schedule{fields: f, zone: zone}, err
+}
+
+// parseEvery reads what follows @every: units from ms to h, and at least a second between two firings.
+func parseEvery(text string) (time.Duration, error) {
+	amount := strings.TrimLeft(text, " \t")
+	if amount == text || strings.Trim(amount, "0123456789.hms") != "" {
+		return 0, errors.New("@every needs a duration such as 90s or 1h30m")
+	}
+	d, err := time.ParseDuration(amount)
+	if err != nil {
+		return 0, errors.New("@every needs a duration such as 90s or 1h30m")
+	}
+	if d > Reach {
+		return 0, errors.New("it never fires within 10 years")
+	}
+	return max(time.Second, d.Truncate(time.Microsecond)), nil // the database keeps microseconds
+}
+
+// Next is the first firing after an instant; ok is false if there is none in sight. With @every, the instant must be the
+// latest scheduled firing, or that of the registration.
+func (s *Schedule) Next(after time.Time) (next time.Time, ok bool) {
+	if s.every > 0 {
+		return after.Add(s.every), true
+	}
+	at := after.Truncate(time.Second).Add(time.Second)
+	for end := after.Add(horizon); at.Before(end); {
+		p := s.period(at)
+		if p.last {
+			p.wallEnd = end.Add(p.offset)
+		}
+		if wall, ok := s.fields.next(p.from(at, s.fields.named), p.wallEnd); ok {
+			return wall.Add(-p.offset).UTC(), true
+		}
+		if p.last {
+			break
+		}
+		at = p.end
+	}
+	return time.Time{}, false
+}
+
+// Latest is the last firing up to an instant, given that there is one at first.
+func (s *Schedule) Latest(first, until time.Time) time.Time {
+	if s.every > 0 {
+		return first.Add(until.Sub(first) / s.every * s.every)
+	}
+	// Next(x) is at or before until for every x before the firing that is looked for, and for none after it.
+	low, high := int64(0), int64(max(0, until.Sub(first))/time.Second)+1
+	for low < high {
+		middle := low + (high-low)/2
+		if next, ok := s.Next(first.Add(time.Duration(middle) * time.Second)); ok && !next.After(until) {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	if low == 0 {
+		return first
+	}
+	latest, _ := s.Next(first.Add(time.Duration(low-1) * time.Second))
+	return latest
+}
+
+// Skipped are the local times between two instants that the schedule names and that do not exist, because a clock was put
+// forward: one per such change, as the instant at which the old time would have had it.
+func (s *Schedule) Skipped(after, until time.Time) []time.Time {
+	if s.every > 0 || !s.fields.named {
+		return nil
+	}
+	var skipped []time.Time
+	for at := after; ; {
+		p := s.period(at)
+		if p.last || p.end.After(until) {
+			return skipped
+		}
+		following := s.period(p.end)
+		if wall, ok := s.fields.next(p.wallEnd, following.wallStart); ok {
+			skipped = append(skipped, wall.Add(-p.offset).UTC())
+		}
+		at = p.end
+	}
+}
+
+// period is a stretch of time with one offset from UTC. Wall clocks are kept as times in UTC.
+type period struct {
+	offset             time.Duration
+	end                time.Time
+	wallStart, wallEnd time.Time
+	repeatedUntil      time.Time // wall clocks from wallStart to here have been shown before
+	last               bool      // it never ends
+}
+
+var farFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (s *Schedule) period(at time.Time) period {
+	local := at.In(s.zone)
+	_, seconds := local.Zone()
+	p := period{offset: time.Duration(seconds) * time.Second}
+	start, end := local.ZoneBounds()
+	if p.last = end.IsZero(); p.last {
+		end = farFuture
+	} else if !end.After(at) {
+		// Beyond the transitions that the database lists, Go 1.26 ends each year after 365 days, so that the last day of a
+		// leap year comes after its end.
+		end = at.Add(time.Hour)
+	}
+	p.end, p.wallEnd = end.UTC(), end.UTC().Add(p.offset)
+	if !start.IsZero() {
+		_, before := start.Add(-time.Nanosecond).Zone()
+		p.wallStart = start.UTC().Add(p.offset)
+		p.repeatedUntil = start.UTC().Add(time.Duration(before) * time.Second)
+	}
+	return p
+}
+
+// from is the wall clock at which to look for a firing. Named hours fire in the first pass of a repeated hour only.
+func (p period) from(at time.Time, named bool) time.Time {
+	wall := at.UTC().Add(p.offset)
+	if named && p.repeatedUntil.After(wall) {
+		return p.repeatedUntil
+	}
+	return wall
+}

@@ -1,0 +1,171 @@
+package cron
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// days are the two fields that choose days.
+type days struct {
+	ofMonth  set
+	fromEnd  set // L, L-3: so many days before the last
+	nearest  set // 15W: the weekday nearest to it, in the same month
+	lastWork bool
+
+	ofWeek   set // 0 to 6
+	lastWeek set // 5L
+	nth      [6]set
+
+	either bool // both fields restrict, so one match is enough
+}
+
+func parseDays(month, week string) (d days, err error) {
+	free := func(text string) bool { return text[0] == '*' || text[0] == '?' }
+	d.either = !free(month) && !free(week)
+	for item := range strings.SplitSeq(strings.ToUpper(month), ",") {
+		if err := d.addMonthDay(item, month == "?"); err != nil {
+			return d, err
+		}
+	}
+	for item := range strings.SplitSeq(strings.ToUpper(week), ",") {
+		if err := d.addWeekday(item, week == "?"); err != nil {
+			return d, err
+		}
+	}
+	return d, nil
+}
+
+func (d *days) addMonthDay(item string, whole bool) error {
+	back, isBack := strings.CutPrefix(item, "L-")
+	near, isNear := strings.CutSuffix(item, "W")
+	switch {
+	case whole:
+		item = "*"
+	case item == "L":
+		d.fromEnd |= 1
+		return nil
+	case item == "LW":
+		d.lastWork = true
+		return nil
+	case isBack:
+		n, ok := number(back)
+		if !ok || n > 30 {
+			return fmt.Errorf("the %s field takes L-1 to L-30", dayField.name)
+		}
+		d.fromEnd |= 1 << n
+		return nil
+	case isNear:
+		n, err := dayField.value(near)
+		if err == nil {
+			d.nearest |= 1 << n
+		}
+		return err
+	}
+	s, err := dayField.item(item)
+	d.ofMonth |= s
+	return err
+}
+
+func (d *days) addWeekday(item string, whole bool) error {
+	last, isLast := strings.CutSuffix(item, "L")
+	day, nth, isNth := strings.Cut(item, "#")
+	switch {
+	case whole:
+		item = "*"
+	case item == "L":
+		return fmt.Errorf("the %s field needs a day before L, such as 5L or FRIL", weekField.name)
+	case isLast:
+		n, err := weekField.value(last)
+		if err == nil {
+			d.lastWeek |= 1 << (n % 7)
+		}
+		return err
+	case isNth:
+		n, err := weekField.value(day)
+		if err != nil {
+			return err
+		}
+		k, ok := number(nth)
+		if !ok || k < 1 || k > 5 {
+			return fmt.Errorf("the %s field takes #1 to #5", weekField.name)
+		}
+		d.nth[k] |= 1 << (n % 7)
+		return nil
+	}
+	s, err := weekField.item(item)
+	if s.has(7) { // Sunday, too
+		s = s&^(1<<7) | 1
+	}
+	d.ofWeek |= s
+	return err
+}
+
+// match reports whether the day of a wall clock is chosen.
+func (d *days) match(day time.Time) bool {
+	month := d.matchMonthDay(day)
+	if d.either {
+		return month || d.matchWeekday(day)
+	}
+	return month && d.matchWeekday(day)
+}
+
+func (d *days) matchMonthDay(day time.Time) bool {
+	n := day.Day()
+	if d.ofMonth.has(n) {
+		return true
+	}
+	if d.fromEnd == 0 && d.nearest == 0 && !d.lastWork {
+		return false
+	}
+	last := lastDay(day)
+	if d.fromEnd.has(last - n) {
+		return true
+	}
+	for want, ok := d.nearest.from(1); ok; want, ok = d.nearest.from(want + 1) {
+		if want <= last && n == nearestWork(day, want, last) {
+			return true
+		}
+	}
+	return d.lastWork && n == nearestWorkBefore(day, last)
+}
+
+func (d *days) matchWeekday(day time.Time) bool {
+	w, n := int(day.Weekday()), day.Day()
+	return d.ofWeek.has(w) || d.nth[(n-1)/7+1].has(w) || d.lastWeek.has(w) && n+7 > lastDay(day)
+}
+
+func lastDay(day time.Time) int {
+	return time.Date(day.Year(), day.Month()+1, 0, 0, 0, 0, 0, time.UTC).Day()
+}
+
+// nearestWork is the Monday to Friday nearest to day n of the month.
+func nearestWork(month time.Time, n, last int) int {
+	switch weekday(month, n) {
+	case time.Saturday:
+		if n == 1 {
+			return 3
+		}
+		return n - 1
+	case time.Sunday:
+		if n == last {
+			return n - 2
+		}
+		return n + 1
+	}
+	return n
+}
+
+func nearestWorkBefore(month time.Time, n int) int {
+	switch weekday(month, n) {
+	case time.Saturday:
+		return n - 1
+	case time.Sunday:
+		return n - 2
+	}
+	return n
+}
+
+func weekday(month time.Time, n int) time.Weekday {
+	return time.Date(month.Year(), month.Month(), n, 0, 0, 0, 0, time.UTC).Weekday()
+}

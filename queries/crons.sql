@@ -1,0 +1,215 @@
+-- Contract 20 §11. Whoever changes a cron or fires it holds its row. Ticks, their events and the advanced row are one
+-- transaction with the insert of the job.
+
+-- name: CronNow :one
+-- Also tells the other nodes, at commit, to look at the earliest next_run_at: this one may be gone when it comes.
+SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS told;
+
+-- name: CronGet :one
+SELECT * FROM ojs.crons WHERE name = @name;
+
+-- name: CronLock :one
+SELECT * FROM ojs.crons WHERE name = @name FOR UPDATE;
+
+-- name: CronList :many
+SELECT * FROM ojs.crons c
+WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
+    AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]))
+ORDER BY c.name COLLATE "C" OFFSET @skip_rows::bigint LIMIT @max_rows::bigint;
+
+-- name: CronCount :one
+SELECT count(*) FROM ojs.crons c
+WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
+    AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]));
+
+-- name: CronInsert :many
+-- No row: somebody else has just registered the name.
+INSERT INTO ojs.crons (name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description,
+    next_run_at, created_at, updated_at)
+VALUES (@name, @id, @expression, @timezone, @type, @queue, @args, @meta, @options, sqlc.narg('trace_id'), @overlap_policy, @enabled, sqlc.narg('description'),
+    sqlc.narg('next_run_at'), @now, @now)
+ON CONFLICT (name) DO NOTHING
+RETURNING *;
+
+-- name: CronUpdate :one
+UPDATE ojs.crons
+SET expression = @expression, timezone = @timezone, type = @type, queue = @queue, args = @args, meta = @meta, options = @options,
+    trace_id = sqlc.narg('trace_id'), overlap_policy = @overlap_policy, enabled = @enabled, description = sqlc.narg('description'),
+    next_run_at = sqlc.narg('next_run_at'), updated_at = @now
+WHERE name = @name
+RETURNING *;
+
+-- name: CronDelete :many
+-- Its jobs stay.
+WITH gone AS (
+    DELETE FROM ojs.crons c WHERE c.name = @name RETURNING *
+), runs AS (
+    DELETE FROM ojs.cron_runs r USING gone g WHERE r.cron_id = g.id
+)
+SELECT * FROM gone;
+
+-- name: CronListDue :many
+-- What another node is at is skipped.
+SELECT sqlc.embed(c), now()::timestamptz AS now FROM ojs.crons c
+WHERE c.next_run_at <= now()
+ORDER BY c.next_run_at
+LIMIT @max_rows
+FOR UPDATE SKIP LOCKED;
+
+-- name: CronListBusy :many
+-- One unfinished job of each cron that has any.
+SELECT n.cron::text AS cron, b.id::uuid AS id
+FROM (SELECT unnest(@names::text[]) AS cron) n CROSS JOIN LATERAL (
+    SELECT j.id FROM ojs.jobs j
+    WHERE j.cron = n.cron AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending') LIMIT 1
+) b;
+
+-- name: CronListLive :many
+-- All unfinished jobs of the crons.
+SELECT j.id, j.cron FROM ojs.jobs j
+WHERE j.cron = ANY(@names::text[]) AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending');
+
+-- name: CronListDraining :many
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@queues::text[]) AND q.status = 'draining';
+
+-- name: CronTick :many
+-- What became of ticks: run log, event, advanced row. A tick that is in the log already only advances its cron.
+WITH item AS (
+    SELECT unnest(@ids::uuid[]) AS id,
+        unnest(@scheduled_at::timestamptz[]) AS scheduled_at,
+        unnest(@next_run_at::timestamptz[]) AS next_run_at,
+        unnest(@outcomes::text[]) AS outcome,
+        unnest(@reasons::text[]) AS reason,
+        unnest(@job_ids::uuid[]) AS job_id,
+        unnest(@event_data::json[]) AS data
+), run AS (
+    INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason, job_id)
+    SELECT i.id, i.scheduled_at, 'tick', i.outcome, NULLIF(i.reason, ''), CASE WHEN i.outcome = 'fired' THEN i.job_id END FROM item i
+    ON CONFLICT DO NOTHING
+    RETURNING cron_id
+), moved AS (
+    UPDATE ojs.crons c
+    SET next_run_at = i.next_run_at,
+        last_run_at = CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN i.scheduled_at ELSE c.last_run_at END,
+        run_count = c.run_count + CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN 1 ELSE 0 END
+    FROM item i LEFT JOIN run r ON r.cron_id = i.id
+    WHERE c.id = i.id
+    RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
+), ev AS (
+    INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
+    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron', clock_timestamp(), m.name, m.type, m.queue,
+        m.trace_id, @node::integer, m.data
+    FROM moved m WHERE m.fresh
+)
+SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m;
+
+-- name: CronGap :exec
+-- Local times that a clock change left out, each told once.
+WITH item AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@scheduled_at::timestamptz[]) AS scheduled_at, unnest(@event_data::json[]) AS data
+), run AS (
+    INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason)
+    SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM item i
+    ON CONFLICT DO NOTHING
+    RETURNING cron_id, scheduled_at
+)
+INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
+SELECT 'cron.skipped', 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
+FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id;
+
+-- name: CronTrigger :one
+-- A run by hand leaves the schedule alone.
+WITH run AS (
+    INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, job_id) VALUES (@id, @now, 'manual', 'manual', @job_id)
+)
+UPDATE ojs.crons SET last_run_at = @now, run_count = run_count + 1 WHERE id = @id RETURNING *;
+
+-- name: CronRunList :many
+-- Newest first, with what has become of the jobs. A job that retention has removed has no state.
+SELECT r.scheduled_at, r.outcome, r.reason, r.job_id, COALESCE(j.state, d.state, '')::text AS state,
+    COALESCE(j.started_at, d.started_at)::timestamptz AS started_at, COALESCE(j.finished_at, d.finished_at)::timestamptz AS finished_at
+FROM (
+    SELECT * FROM ojs.cron_runs l WHERE l.cron_id = @cron_id
+    ORDER BY l.scheduled_at DESC, l.kind OFFSET @skip_rows::bigint LIMIT @max_rows::bigint
+) r
+    LEFT JOIN LATERAL (SELECT * FROM ojs.jobs x WHERE x.id = r.job_id) j ON true
+    LEFT JOIN LATERAL (SELECT * FROM ojs.jobs_done x WHERE x.id = r.job_id LIMIT 1) d ON true
+ORDER BY r.scheduled_at DESC, r.kind;
+
+-- name: CronRunCount :one
+SELECT count(*) FROM ojs.cron_runs WHERE cron_id = @cron_id;
+
+-- name: CronRunPrune :execrows
+-- The newest 1 000 of each cron stay, for 30 days at most.
+DELETE FROM ojs.cron_runs r USING (
+    SELECT x.cron_id, x.scheduled_at, x.kind FROM ojs.crons c CROSS JOIN LATERAL (
+        (SELECT l.cron_id, l.scheduled_at, l.kind FROM ojs.cron_runs l WHERE l.cron_id = c.id
+         ORDER BY l.scheduled_at DESC, l.kind OFFSET 1000 LIMIT @max_rows)
+        UNION
+        (SELECT l.cron_id, l.scheduled_at, l.kind FROM ojs.cron_runs l WHERE l.cron_id = c.id AND l.scheduled_at < now() - interval '30 days'
+         LIMIT @max_rows)
+    ) x LIMIT @max_rows
+) old
+WHERE r.cron_id = old.cron_id AND r.scheduled_at = old.scheduled_at AND r.kind = old.kind;
+
+-- name: CronMark :many
+-- After the insert of its jobs, in the same transaction: JobInsert must not carry what nearly no job has. A serial job is
+-- held until CronSettle releases it, and due soon in case that nobody does.
+UPDATE ojs.jobs j
+SET cron = i.cron, cron_serial = i.serial,
+    ready_seq = CASE WHEN i.serial AND i.held THEN NULL ELSE j.ready_seq END,
+    due_at = CASE WHEN j.state = 'available' AND i.serial AND i.held THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
+FROM (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS cron, unnest(@serial::boolean[]) AS serial, unnest(@held::boolean[]) AS held
+) i
+WHERE j.id = i.id
+RETURNING j.id, j.ready_seq, j.due_at;
+
+-- name: CronListHeld :many
+-- Which of the crons have jobs that wait for another, and how many.
+SELECT j.cron::text AS cron, count(*) AS held FROM ojs.jobs j
+WHERE j.cron = ANY(@names::text[]) AND j.state = 'available' AND j.ready_seq IS NULL
+GROUP BY j.cron;
+
+-- name: CronQueueUp :exec
+-- One decision at a time about the jobs of a cron, in a statement of its own: the next one has to see what was decided.
+SELECT pg_advisory_xact_lock(hashtextextended('ojs.cron/' || n.name, 0))
+FROM (SELECT unnest(@names::text[]) AS name ORDER BY 1) n;
+
+-- name: CronSettle :many
+-- After CronQueueUp. While no job of a cron is active or can be fetched, the oldest of those held is released, at the end of
+-- its priority. Who is next then is looked at again soon; the others behind it once a minute (JobPromoteDue).
+WITH held AS MATERIALIZED (
+    SELECT n.cron, h.id, h.enqueued_at, b.blocked
+    FROM (SELECT DISTINCT unnest(@names::text[]) AS cron) n
+    CROSS JOIN LATERAL (
+        SELECT EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'active')
+            OR EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'available' AND o.ready_seq IS NOT NULL) AS blocked
+    ) b
+    CROSS JOIN LATERAL (
+        SELECT j.id, j.enqueued_at FROM ojs.jobs j
+        WHERE j.cron = n.cron AND j.state = 'available' AND j.ready_seq IS NULL AND j.cron_serial
+        ORDER BY j.enqueued_at, j.id LIMIT 2
+        FOR UPDATE SKIP LOCKED
+    ) h
+), place AS (
+    SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM held h
+), moved AS (
+    UPDATE ojs.jobs j
+    SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked THEN nextval('ojs.ready_seq') END,
+        due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
+            CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
+    FROM place p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
+    RETURNING j.id, j.queue, j.priority, j.ready_seq
+)
+SELECT id, queue, priority, ready_seq FROM moved;
+
+-- name: CronHold :exec
+-- After CronQueueUp, takes jobs of a cron back that could be fetched: a run by hand goes first, or the cron has just become
+-- serial. keep is left alone.
+UPDATE ojs.jobs j
+SET cron_serial = true,
+    ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,
+    due_at = CASE WHEN j.state = 'available' THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
+WHERE j.cron = @cron::text AND j.id <> @keep::uuid AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending')
+    AND (NOT j.cron_serial OR j.state = 'available' AND j.ready_seq IS NOT NULL);
