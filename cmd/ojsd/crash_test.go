@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -229,6 +230,7 @@ func TestCrashes(t *testing.T) {
 	}
 
 	fromSQL := c.enqueueSlowly(url)
+	c.registerCron()
 	sleepContext(t.Context(), time.Second)
 	c.nodes[0].kill()
 	sleepContext(t.Context(), 300*time.Millisecond)
@@ -242,6 +244,7 @@ func TestCrashes(t *testing.T) {
 
 	stopProducing()
 	producers.Wait()
+	c.endCron(url)
 	produced.Store(true)
 	workers.Wait()
 	require.NoError(t, deadline.Err(), "jobs were left over")
@@ -272,6 +275,59 @@ func (c *crashTest) enqueueSlowly(url string) (commit func()) {
 			c.stored[id] = true
 		}
 	}
+}
+
+// registerCron has a job made each second.
+func (c *crashTest) registerCron() {
+	status, answer := c.post(c.t.Context(), 0, "/ojs/v1/cron", map[string]any{
+		"name": "crash-tick", "expression": "@every 1s", "type": "crash.tick", "overlap_policy": "allow",
+		"options": map[string]any{"queue": "crash", "retry": patient, "visibility_timeout_ms": lease.Milliseconds()},
+	})
+	require.Equal(c.t, http.StatusCreated, status, answer)
+}
+
+// endCron removes the cron. Each tick has fired once, and none was missed but those of the seconds without a database, of
+// which the latest is made up for.
+func (c *crashTest) endCron(url string) {
+	t := c.t
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, c.nodes[1].base+"/ojs/v1/cron/crash-tick", strings.NewReader(`{"enabled":false}`))
+	require.NoError(t, err)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := c.client.Do(req)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusOK, res.StatusCode)
+
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer func() { _ = conn.Close(t.Context()) }()
+	rows, err := conn.Query(t.Context(), `SELECT r.job_id::text, r.scheduled_at, r.outcome FROM ojs.cron_runs r ORDER BY r.scheduled_at`)
+	require.NoError(t, err)
+	var id, outcome string
+	var at, first, last time.Time
+	fired := 0
+	_, err = pgx.ForEachRow(rows, []any{&id, &at, &outcome}, func() error {
+		require.Equal(t, "fired", outcome)
+		if fired == 0 {
+			first = at
+		} else {
+			require.GreaterOrEqual(t, at.Sub(last), time.Second, "a tick has fired twice")
+			require.Zero(t, at.Sub(first)%time.Second, "a tick has moved")
+		}
+		last = at
+		fired++
+		c.mu.Lock()
+		c.stored[id] = true // so verify looks for it
+		c.mu.Unlock()
+		return nil
+	})
+	require.NoError(t, err)
+	ticks := int(last.Sub(first)/time.Second) + 1
+	require.GreaterOrEqual(t, fired, 2)
+	require.GreaterOrEqual(t, fired, ticks-4, "ticks were missed")
+	var jobs int
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM ojs.jobs WHERE cron = 'crash-tick') + (SELECT count(*) FROM ojs.jobs_done WHERE cron = 'crash-tick')`).Scan(&jobs))
+	require.Equal(t, fired, jobs, "each tick has one job")
 }
 
 // countLive asks the database itself; -1 while it is away.

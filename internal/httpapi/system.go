@@ -144,7 +144,7 @@ func (a *API) getManifest(c echo.Context) error {
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"specversion": "1.0", "ojs_version": "1.0",
 		"implementation":    map[string]string{"name": "ojsd", "version": a.config.Version, "language": "go", "homepage": "https://github.com/ojsd/ojsd"},
-		"conformance_level": 0, "conformance_tier": "runtime", "protocols": []string{"http"}, "backend": "postgres",
+		"conformance_level": 2, "conformance_tier": "runtime", "protocols": []string{"http"}, "backend": "postgres",
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
