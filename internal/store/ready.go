@@ -24,6 +24,7 @@ type ready struct {
 
 type readyQueue struct {
 	levels     []*level // by priority, highest first
+	known      bool     // the latest survey succeeded; otherwise each fetch makes one, or it would find nothing and say so
 	surveyedAt time.Time
 	surveyCost time.Duration
 }
@@ -157,7 +158,7 @@ func (r *ready) surveyDue(queues []string, foundNothing bool) []string {
 		if foundNothing {
 			gap = 20 * q.surveyCost
 		}
-		if now.Sub(q.surveyedAt) >= gap {
+		if !q.known || now.Sub(q.surveyedAt) >= gap {
 			q.surveyedAt = now
 			due = append(due, name)
 		}
@@ -190,7 +191,10 @@ func (r *ready) surveyEnd(queues []string, probes []*probe, found []place, cost 
 	at := map[*level]int64{}
 	for _, name := range queues {
 		if q := r.queues[name]; q != nil {
-			q.surveyCost = cost
+			q.known = !failed
+			if !failed {
+				q.surveyCost = cost
+			}
 		}
 	}
 	for _, f := range found {
