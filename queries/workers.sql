@@ -49,3 +49,8 @@ WITH item AS (
     ORDER BY b.id, e.step
 )
 SELECT id, state, directive, last_beat_at FROM beat;
+
+-- name: WorkerListLatest :many
+-- For live views (contract 40 §6.6): in every row how many there are.
+SELECT w.id, w.state, w.active_jobs, w.last_beat_at, count(*) OVER () AS total
+FROM ojs.workers w ORDER BY w.last_beat_at DESC, w.id LIMIT @max_rows;

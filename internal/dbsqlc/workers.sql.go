@@ -121,3 +121,43 @@ func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]Worke
 	}
 	return items, nil
 }
+
+const workerListLatest = `-- name: WorkerListLatest :many
+SELECT w.id, w.state, w.active_jobs, w.last_beat_at, count(*) OVER () AS total
+FROM ojs.workers w ORDER BY w.last_beat_at DESC, w.id LIMIT $1
+`
+
+type WorkerListLatestRow struct {
+	ID         string
+	State      string
+	ActiveJobs int32
+	LastBeatAt pgtype.Timestamptz
+	Total      int64
+}
+
+// For live views (contract 40 §6.6): in every row how many there are.
+func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]WorkerListLatestRow, error) {
+	rows, err := q.db.Query(ctx, workerListLatest, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerListLatestRow
+	for rows.Next() {
+		var i WorkerListLatestRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.ActiveJobs,
+			&i.LastBeatAt,
+			&i.Total,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -107,7 +107,6 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 	streams, following, end := f.subscribers, f.following, f.end
 	f.mu.Unlock()
 	if streams == 0 {
-		f.stopFollowing()
 		return 0, nil
 	}
 	if !following {
@@ -127,9 +126,7 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		if err != nil {
 			return streams, err
 		}
-		if end, err = ParsePosition(page.Cursor); err != nil {
-			return streams, err
-		}
+		end = page.End
 		f.add(page.Events, end)
 		more = page.HasMore
 	}
@@ -147,11 +144,10 @@ func (f *Feed) follow(from Position) {
 func (f *Feed) stopFollowing() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.subscribers == 0 || f.following {
-		f.following, f.ring, f.bytes = false, nil, 0
-	}
+	f.following, f.ring, f.bytes = false, nil, 0
 }
 
+// add keeps what was read, unless the last subscriber has left meanwhile.
 func (f *Feed) add(events []Event, end Position) {
 	items := make([]*Item, len(events))
 	size := 0
@@ -161,6 +157,9 @@ func (f *Feed) add(events []Event, end Position) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if !f.following {
+		return
+	}
 	f.end = end
 	if len(items) == 0 {
 		return
@@ -207,7 +206,9 @@ func (f *Feed) join() {
 func (f *Feed) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.subscribers--
+	if f.subscribers--; f.subscribers == 0 {
+		f.following, f.ring, f.bytes = false, nil, 0
+	}
 }
 
 // Subscribers is the number of open subscriptions.
@@ -217,20 +218,27 @@ func (f *Feed) Subscribers() int {
 	return f.subscribers
 }
 
+// Forms is the number of ways to show an event that streams may share.
+const Forms = 4
+
 // Item is an event that many streams share.
 type Item struct {
 	Event *Event
 
-	once sync.Once
-	text []byte
+	shown [Forms]struct {
+		once sync.Once
+		text []byte
+	}
 }
 
-// JSON is the event as one object with its compatibility members, made once for all streams. It must not be changed.
-func (i *Item) JSON() []byte {
-	i.once.Do(func() { i.text = i.Event.Append(nil, true, false) })
-	return i.text
+// Shown is the event in one of the forms, made once for all streams. It must not be changed.
+func (i *Item) Shown(form int, show func(*Event) []byte) []byte {
+	s := &i.shown[form]
+	s.once.Do(func() { s.text = show(i.Event) })
+	return s.text
 }
 
+// size is about what an event takes with one of its forms.
 func (i *Item) size() int {
-	return 2*(len(i.Event.Head)+len(i.Event.Compat)+len(i.Event.Data)) + 256
+	return 2*(len(i.Event.Head)+len(i.Event.Compat)+len(i.Event.Data)) + 512
 }

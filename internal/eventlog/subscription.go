@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 )
+
+// tablePage is what Trim reads at a time; Next's callers choose for themselves.
+const tablePage = 1000
 
 // Subscription is one stream's place in the log. It is for one goroutine.
 type Subscription struct {
@@ -13,34 +17,46 @@ type Subscription struct {
 	match matcher
 
 	at      Position // everything up to it has been seen
-	oldest  bool     // at is behind retention: go on with the oldest event that is kept
+	given   Position // everything up to it has been returned
+	live    bool     // has caught up once
 	leaving bool
+
+	ready []*Item // what Trim has left
+	gap   *Gap    // what Trim came upon
 }
 
 // Gap says that retention has removed events before a stream could read them.
 type Gap struct {
 	Start Position // how far the stream had read
-	End   Position // the next event is behind it
+	End   Position // the last one that is gone
 }
 
-// Subscribe follows events behind a position, the newest one if from is nil. The query's After and Limit play no part.
-// Close it.
+// Dropped says what Trim has passed over.
+type Dropped struct {
+	Count          int
+	Oldest, Newest Position
+}
+
+// Subscribe follows events behind a position; from nil, the newest one, or everything that is kept if the query has a
+// Since. The query's After and Limit play no part. Close it.
 func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Subscription, error) {
 	match, err := newMatcher(query)
 	if err != nil {
 		return nil, err
 	}
 	s := &Subscription{feed: f, query: query, match: match}
-	switch {
-	case from != nil:
+	if from != nil {
 		s.at = *from
-	case !query.Since.IsZero():
-		s.oldest = true
-	default:
-		if s.at, err = f.reader.Head(ctx); err != nil {
+	} else {
+		head, pruned, err := f.reader.bounds(ctx)
+		if err != nil {
 			return nil, err
 		}
+		if s.at = head; !query.Since.IsZero() {
+			s.at = pruned
+		}
 	}
+	s.given = s.at
 	f.join()
 	return s, nil
 }
@@ -53,34 +69,96 @@ func (s *Subscription) Close() {
 	}
 }
 
-// Position is how far the log has been read, whether it matched or not.
-func (s *Subscription) Position() Position { return s.at }
+// Position is where another subscription goes on without loss or repetition.
+func (s *Subscription) Position() Position {
+	if len(s.ready) > 0 || s.gap != nil {
+		return s.given
+	}
+	return s.at
+}
 
 // Next waits for matching events and returns at most limit of them, oldest first: from memory, or from the table if the
-// stream is too far behind. gap is set when some are gone for good. Both are empty only with an error: ctx's, or one of
-// reading.
-func (s *Subscription) Next(ctx context.Context, limit int) (items []*Item, gap *Gap, err error) {
+// stream is too far behind. gap is set when some are gone for good. Both are empty if idle came first, or with an error:
+// ctx's, or one of reading, after which it may be called again.
+func (s *Subscription) Next(ctx context.Context, idle <-chan time.Time, limit int) (items []*Item, gap *Gap, err error) {
+	if gap, s.gap = s.gap, nil; gap != nil {
+		return nil, gap, nil
+	}
+	if n := min(limit, len(s.ready)); n > 0 {
+		items, s.ready = s.ready[:n], s.ready[n:]
+		s.given = items[n-1].Event.Position
+		return items, nil, nil
+	}
 	for {
-		kept, end, changed, ok := s.feed.behind(s.at)
-		ok = ok && !s.oldest
-		if !ok {
-			var more bool
-			items, gap, more, err = s.catchUp(ctx, limit)
-			if err != nil || len(items) > 0 || gap != nil {
-				return items, gap, err
-			}
-			if _, _, _, near := s.feed.behind(s.at); more || near {
-				continue
-			}
-		} else if items = s.take(kept, end, limit); len(items) > 0 {
-			return items, nil, nil
+		items, gap, changed, err := s.step(ctx, limit)
+		if err != nil || gap != nil || len(items) > 0 {
+			s.given = s.at
+			return items, gap, err
+		}
+		if changed == nil {
+			continue
 		}
 		select {
 		case <-changed:
+		case <-idle:
+			return nil, nil, nil
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		}
 	}
+}
+
+// Trim passes over the oldest events that wait, if more than keep do, for a stream that would rather lose some than be
+// late. A stream that has not caught up yet gets all it asked for.
+func (s *Subscription) Trim(ctx context.Context, keep int) (*Dropped, error) {
+	kept, _, _, ok := s.feed.behind(s.at)
+	if !s.live || ok && len(s.ready)+len(kept) <= keep {
+		return nil, nil
+	}
+	var d Dropped
+	for {
+		items, gap, changed, err := s.step(ctx, tablePage)
+		if err != nil {
+			return nil, err
+		}
+		if gap != nil {
+			s.gap = gap
+		}
+		s.ready = append(s.ready, items...)
+		if over := len(s.ready) - keep; over > 0 {
+			if d.Count == 0 {
+				d.Oldest = s.ready[0].Event.Position
+			}
+			d.Count += over
+			d.Newest = s.ready[over-1].Event.Position
+			s.ready, s.given = s.ready[over:], d.Newest
+		}
+		if len(items) == 0 && changed != nil {
+			break
+		}
+	}
+	if d.Count == 0 {
+		return nil, nil
+	}
+	return &d, nil
+}
+
+// step reads once, without waiting. If changed is set there was nothing more at the time; it is closed when it is worth
+// trying again.
+func (s *Subscription) step(ctx context.Context, limit int) (items []*Item, gap *Gap, changed <-chan struct{}, err error) {
+	kept, end, changed, ok := s.feed.behind(s.at)
+	if ok {
+		s.live = true
+		return s.take(kept, end, limit), nil, changed, nil
+	}
+	items, gap, more, err := s.catchUp(ctx, limit)
+	if err != nil || gap != nil || more {
+		return items, gap, nil, err
+	}
+	if _, _, _, near := s.feed.behind(s.at); near { // the feed has moved on or begun meanwhile
+		return items, nil, nil, nil
+	}
+	return items, nil, changed, nil
 }
 
 func (s *Subscription) take(kept []*Item, end Position, limit int) (items []*Item) {
@@ -102,31 +180,17 @@ func (s *Subscription) take(kept []*Item, end Position, limit int) (items []*Ite
 func (s *Subscription) catchUp(ctx context.Context, limit int) (items []*Item, gap *Gap, more bool, err error) {
 	q := s.query
 	q.After, q.Limit = &s.at, limit
-	if s.oldest {
-		q.After = nil
-	}
 	page, err := s.feed.reader.ListAfter(ctx, q)
 	var expired *ExpiredError
 	if errors.As(err, &expired) {
-		s.oldest = true
-		gap = &Gap{Start: s.at}
-		if oldest, err := ParsePosition(expired.OldestID); err == nil {
-			oldest.Seq--
-			gap.End = oldest
-		}
+		gap = &Gap{Start: s.at, End: expired.Pruned}
+		s.at = expired.Pruned
 		return nil, gap, true, nil
 	}
 	if err != nil {
 		return nil, nil, false, err
 	}
-	s.oldest = s.oldest && page.Cursor == ""
-	if page.Cursor != "" {
-		if s.at, err = ParsePosition(page.Cursor); err != nil {
-			return nil, nil, false, err
-		}
-	} else if s.oldest { // an empty log
-		s.oldest, s.at = false, Position{}
-	}
+	s.at = page.End
 	for i := range page.Events {
 		items = append(items, &Item{Event: &page.Events[i]})
 	}

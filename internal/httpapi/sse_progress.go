@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// streamProgress is GET /jobs/{id}/progress/stream (contract 40 §10): the current object, then each change.
+func (a *API) streamProgress(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	return a.stream(c, func(s *sse) error { return s.followProgress(c, id) })
+}
+
+func (s *sse) followProgress(c echo.Context, id [16]byte) error {
+	sub, err := s.api.feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true}, nil)
+	if err != nil {
+		return store.WireError(err)
+	}
+	defer sub.Close()
+	job, err := s.api.store.Get(s.ctx, id)
+	if err != nil {
+		return err
+	}
+	if goOn, err := s.open(c); err != nil || !goOn {
+		return err
+	}
+	if over, err := s.showProgress(job, sub.Position(), true); over || err != nil {
+		return err
+	}
+	for {
+		items, gap, err := s.next(sub)
+		if err != nil {
+			return err
+		}
+		reported, changed := gap != nil, gap != nil
+		for _, item := range items {
+			reported = reported || item.Event.Type == "job.progress"
+			changed = changed || reported || item.Event.To != "" || item.Event.From != ""
+		}
+		if !changed {
+			continue
+		}
+		job, err := s.api.store.Get(s.ctx, id) // an event does not carry what the worker sent besides
+		var wire *ojs.Error
+		switch {
+		case errors.As(err, &wire) && wire.Type == string(ojs.KindNotFound):
+			return nil
+		case err != nil:
+			if err := s.failed(err); err != nil {
+				return err
+			}
+			continue
+		}
+		if over, err := s.showProgress(job, sub.Position(), reported); over || err != nil {
+			return err
+		}
+	}
+}
+
+// ends name the last frame.
+var ends = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDiscarded: "failed", ojs.StateCancelled: "cancelled"}
+
+// showProgress sends the object under both names, and how the job ended if it has.
+func (s *sse) showProgress(job *dbsqlc.Job, at eventlog.Position, reported bool) (over bool, err error) {
+	var b []byte
+	if reported {
+		data := appendProgressOf(nil, job)
+		b = systemFrame("progress", &at, data)
+		b = append(append(at.Append(append(b, "id: "...)), "\ndata: "...), data...)
+		b = append(b, "\n\n"...)
+	}
+	end, over := ends[ojs.JobState(job.State)]
+	if over {
+		data := appendNumber([]byte(`{"progress":`), job.Progress)
+		data = append(appendTime(appendText(data, "state", job.State), "updated_at", progressChanged(job)), '}')
+		b = append(b, systemFrame(end, &at, data)...)
+	}
+	if len(b) == 0 {
+		return false, nil
+	}
+	return over, s.send(b)
+}
+
+// appendProgressOf is the progress object of contract 20 §12.2.
+func appendProgressOf(b []byte, job *dbsqlc.Job) []byte {
+	b = store.AppendID(append(b, `{"job_id":"`...), job.ID)
+	b = appendText(append(b, '"'), "state", job.State)
+	b = appendNumber(append(b, `,"progress":`...), job.Progress)
+	b = append(b, `,"message":`...)
+	if job.ProgressMessage.Valid {
+		b = appendQuoted(b, job.ProgressMessage.String)
+	} else {
+		b = append(b, `null`...)
+	}
+	b = append(b, `,"data":`...)
+	if job.ProgressData != nil {
+		b = append(b, oneLine(job.ProgressData)...)
+	} else {
+		b = append(b, `null`...)
+	}
+	return append(appendTime(b, "updated_at", progressChanged(job)), '}')
+}
+
+func appendNumber(b []byte, n pgtype.Float8) []byte {
+	if !n.Valid {
+		return append(b, `null`...)
+	}
+	return strconv.AppendFloat(b, n.Float64, 'f', -1, 64)
+}
+
+// progressChanged is when progress was reported, or the job changed last.
+func progressChanged(job *dbsqlc.Job) pgtype.Timestamptz {
+	if job.ProgressAt.Valid {
+		return job.ProgressAt
+	}
+	latest := time.Time{}
+	for _, t := range []pgtype.Timestamptz{job.CreatedAt, job.EnqueuedAt, job.StartedAt, job.FinishedAt} {
+		if t.Valid && t.Time.After(latest) {
+			latest = t.Time
+		}
+	}
+	return pgtype.Timestamptz{Time: latest, Valid: true}
+}
