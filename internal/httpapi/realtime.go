@@ -257,4 +257,6 @@ func (a *API) streamRoutes(v1 *echo.Group) {
 	get("/queues/:name/events", a.streamQueue)
 	get("/jobs/:id/progress/stream", a.streamProgress)
 	get("/admin/stats/stream", a.streamStats)
+	get("/ws", a.serveSocket)
+	get("/events/ws", a.serveSocket)
 }
