@@ -155,6 +155,7 @@ func (s *Subscription) step(ctx context.Context, limit int) (items []*Item, gap 
 	if err != nil || gap != nil || more {
 		return items, gap, nil, err
 	}
+	s.live = true
 	if _, _, _, near := s.feed.behind(s.at); near { // the feed has moved on or begun meanwhile
 		return items, nil, nil, nil
 	}
