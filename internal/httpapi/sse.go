@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -27,7 +28,7 @@ type sse struct {
 	ctx  context.Context // ends with the client or the node
 	pace *pace
 
-	undo    func() bool
+	undo    func() bool // takes back what happens when the node stops
 	idle    *time.Timer // what Next waits for at most
 	written time.Time
 }
@@ -46,19 +47,27 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	s := &sse{
 		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.newPace(), idle: time.NewTimer(keepAlive),
 	}
-	defer func() {
-		s.idle.Stop()
-		if s.undo != nil {
-			s.undo()
-		}
-	}()
-	if err := run(s); err != nil && !c.Response().Committed {
+	err = run(s)
+	s.idle.Stop()
+	if !c.Response().Committed {
 		return err
 	}
-	if a.streams.ctx.Err() != nil && r.Context().Err() == nil && c.Response().Committed {
+	s.finish(r, err)
+	return nil
+}
+
+// finish says goodbye if it is the node that stops, and leaves the connection as the next request expects it.
+func (s *sse) finish(r *http.Request, err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) && s.api.streams.ctx.Err() == nil {
+		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("remote", r.RemoteAddr), slog.String("path", r.URL.Path))
+	}
+	switch {
+	case s.undo == nil: // it was not opened
+	case s.undo(): // the node does not stop
+		_ = s.rc.SetWriteDeadline(time.Time{})
+	case r.Context().Err() == nil:
 		_ = s.send(systemFrame("server.shutdown", nil, []byte(shutdownData))) // the connection is gone anyway
 	}
-	return nil
 }
 
 // open sends the headers at once: subscribers act right after opening. What an answer has besides is ordinary HTTP. It

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -17,27 +18,38 @@ import (
 
 // statsView is the latest overview, which all stats streams of a node share.
 type statsView struct {
-	mu   sync.Mutex
+	latest atomic.Pointer[statsShot]
+	mu     sync.Mutex // held by the one that reads
+}
+
+type statsShot struct {
 	at   time.Time
 	data []byte
 }
 
-// get reads the overview at most once per interval, whoever asks.
+// get reads the overview at most once per interval, whoever asks. While one reads, the others take the one before.
 func (v *statsView) get(ctx context.Context, s *store.Store, interval time.Duration) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.data != nil && time.Since(v.at) < interval {
-		return v.data, nil
+	shot := v.latest.Load()
+	if shot != nil && (time.Since(shot.at) < interval || !v.mu.TryLock()) {
+		return shot.data, nil
 	}
-	o, err := s.Overview(context.WithoutCancel(ctx)) // it is for the others, too
+	if shot == nil {
+		v.mu.Lock()
+	}
+	defer v.mu.Unlock()
+	if shot = v.latest.Load(); shot != nil && time.Since(shot.at) < interval {
+		return shot.data, nil
+	}
+	o, err := s.Overview(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if v.data, err = json.Marshal(newStats(o)); err != nil {
+	data, err := json.Marshal(newStats(o))
+	if err != nil {
 		return nil, err
 	}
-	v.at = time.Now()
-	return v.data, nil
+	v.latest.Store(&statsShot{time.Now(), data})
+	return data, nil
 }
 
 type statsQueue struct {
@@ -125,7 +137,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 			}
 			due = time.Now().Add(interval)
 		}
-		s.idle.Reset(time.Until(due))
+		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(keepAlive))))
 		items, _, err := sub.Next(s.ctx, s.idle.C, s.api.streams.batch())
 		if s.ctx.Err() != nil {
 			return s.ctx.Err()
@@ -138,14 +150,17 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 		if err := s.live(items); err != nil {
 			return err
 		}
+		if err := s.keepAlive(); err != nil {
+			return err
+		}
 	}
 }
 
 func (s *sse) overview(interval time.Duration) error {
-	data, err := s.api.stats.get(s.ctx, s.api.store, interval)
+	data, err := s.api.stats.get(s.api.streams.ctx, s.api.store, interval) // for the others, too
 	if err != nil {
 		s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.String("error", err.Error()))
-		return s.keepAlive()
+		return s.ctx.Err()
 	}
 	return s.send(systemFrame("metrics", nil, data))
 }

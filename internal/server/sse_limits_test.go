@@ -139,9 +139,11 @@ func TestStreamShutdown(t *testing.T) {
 	t.Run("DoesNotWaitForAStuckClient", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = -1 })
-		stuck := dialStuck(t, a, allEvents)
+		dialStuck(t, a, allEvents)
+		socket := a.socket()
+		socket.say(`{"action":"subscribe","channel":"events"}`)
+		socket.hear()
 		a.fillUp(t)
-		_ = stuck
 		start := time.Now()
 		require.NoError(t, a.server.Stop())
 		require.Less(t, time.Since(start), 5*time.Second)
@@ -335,10 +337,14 @@ func TestStreamResume(t *testing.T) {
 	require.Len(t, seen, n)
 }
 
-// TestStreamOutlivesReadTimeout: the server's limits for requests are not for streams, and silence is kept alive.
+// TestStreamKeepsAlive: silence is kept alive, and a connection that has had a stream serves other requests later on.
 func TestStreamKeepsAlive(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
+	id := a.jobIn("completed")
+	ended := a.open("/ojs/v1/jobs/" + id + "/events")
+	require.Equal(t, "to completed", ended.next().name(t))
+	ended.ends()
 	s := a.open(allEvents)
 	start := time.Now()
 	var f frame
@@ -348,4 +354,23 @@ func TestStreamKeepsAlive(t *testing.T) {
 	}
 	require.Equal(t, frame{comment: "heartbeat"}, f)
 	require.Greater(t, time.Since(start), 14*time.Second)
+	a.job(id)
+}
+
+// TestStreamClosesBlockedClient: a write that is stuck for 10 s ends the stream; the client may resume.
+func TestStreamClosesBlockedClient(t *testing.T) {
+	t.Parallel()
+	log := &lockedBuffer{}
+	a := setup(t, func(c *server.Config) {
+		c.Realtime.RateLimit = -1
+		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+	dialStuck(t, a, allEvents)
+	socket := a.socket()
+	socket.say(`{"action":"subscribe","channel":"events"}`)
+	socket.hear()
+	a.fillUp(t)
+	require.Equal(t, 2, a.server.API().Streams())
+	require.Eventually(t, func() bool { return a.server.API().Streams() == 0 }, 20*time.Second, 50*time.Millisecond)
+	require.Contains(t, log.String(), "client is too slow")
 }
