@@ -17,6 +17,9 @@ const (
 	feedPage  = 1000
 	feedRetry = 500 * time.Millisecond
 
+	// readTimeout bounds one statement of a feed or a stream: the connection may be dead without anybody having said so.
+	readTimeout = 15 * time.Second
+
 	// pausePerStream is the rest after a read for each subscriber, up to maxFeedPause: a wake-up of a thousand streams
 	// costs more than the read, and a batch of frames hardly more than one.
 	pausePerStream = 50 * time.Microsecond
@@ -110,13 +113,13 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		return 0, nil
 	}
 	if !following {
-		if end, err = f.reader.Head(ctx); err != nil {
+		if end, _, err = f.bounds(ctx); err != nil {
 			return streams, err
 		}
 		f.follow(end)
 	}
 	for more := true; more; {
-		page, err := f.reader.ListAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage})
+		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage})
 		var expired *ExpiredError
 		if errors.As(err, &expired) {
 			f.stopFollowing() // asleep for longer than retention
@@ -131,6 +134,18 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		more = page.HasMore
 	}
 	return streams, nil
+}
+
+func (f *Feed) bounds(ctx context.Context) (head, pruned Position, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return f.reader.bounds(ctx)
+}
+
+func (f *Feed) listAfter(ctx context.Context, q Query) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return f.reader.ListAfter(ctx, q)
 }
 
 // follow starts at a position with nothing in memory.

@@ -48,7 +48,7 @@ func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Sub
 	if from != nil {
 		s.at = *from
 	} else {
-		head, pruned, err := f.reader.bounds(ctx)
+		head, pruned, err := f.bounds(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -118,6 +118,9 @@ func (s *Subscription) Trim(ctx context.Context, keep int) (*Dropped, error) {
 	var d Dropped
 	for {
 		items, gap, changed, err := s.step(ctx, tablePage)
+		if err != nil && d.Count > 0 {
+			break // what is dropped must be told
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +184,7 @@ func (s *Subscription) take(kept []*Item, end Position, limit int) (items []*Ite
 func (s *Subscription) catchUp(ctx context.Context, limit int) (items []*Item, gap *Gap, more bool, err error) {
 	q := s.query
 	q.After, q.Limit = &s.at, limit
-	page, err := s.feed.reader.ListAfter(ctx, q)
+	page, err := s.feed.listAfter(ctx, q)
 	var expired *ExpiredError
 	if errors.As(err, &expired) {
 		gap = &Gap{Start: s.at, End: expired.Pruned}

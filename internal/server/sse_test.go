@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -302,6 +304,42 @@ func TestStreamJob(t *testing.T) {
 		require.Equal(t, []string{"to active", "to discarded", "to available"}, s.events(3))
 		a.del("/ojs/v1/jobs/" + id).is(200)
 		require.Equal(t, "to cancelled", s.next().name(t))
+		s.ends()
+	})
+
+	t.Run("ProgressReports", func(t *testing.T) {
+		t.Parallel()
+		url := dbtest.URL(t)
+		a := setup(t, func(c *server.Config) { c.DatabaseURL = url })
+		q := queue()
+		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		a.fetch(q)
+		ofJob := a.open("/ojs/v1/jobs/" + id + "/events")
+		s := a.open("/ojs/v1/jobs/" + id + "/progress/stream")
+		s.events(2)
+		conn, err := pgx.Connect(t.Context(), url)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close(context.Background())) }()
+		_, err = conn.Exec(t.Context(), `
+			WITH job AS (
+				UPDATE ojs.jobs SET progress = 0.425, progress_message = 'on "it"', progress_data = E'{"rows":\n7}', progress_at = now() WHERE id = $1 RETURNING *
+			)
+			INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, data)
+			SELECT 'job.progress', 'workers/w', now(), id, type, queue, attempt, 'w', '{"progress_percent":42.5,"progress_message":"on \"it\""}' FROM job`, id)
+		require.NoError(t, err)
+		_, err = conn.Exec(t.Context(), "SELECT pg_notify('ojs_wake', '')")
+		require.NoError(t, err)
+		named, unnamed := s.next(), s.next()
+		require.Equal(t, []string{"progress", ""}, []string{named.event, unnamed.event})
+		require.Equal(t, named.id, unnamed.id)
+		require.Equal(t, named.data, unnamed.data)
+		require.Equal(t, []string{id, "active", "0.425", `on "it"`, "7"},
+			[]string{named.at(t, "job_id"), named.at(t, "state"), named.at(t, "progress"), named.at(t, "message"), named.at(t, "data.rows")})
+		f := ofJob.next()
+		require.Equal(t, []string{"job.progress", "42", `on "it"`}, []string{f.event, f.at(t, "progress"), f.at(t, "message")})
+		a.nack(id, `"error":{"message":"x","retryable":false}`).is(200)
+		f = s.next()
+		require.Equal(t, []string{"failed", "discarded", "0.425"}, []string{f.event, f.at(t, "state"), f.at(t, "progress")})
 		s.ends()
 	})
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -312,4 +313,42 @@ func TestWebSocketGapAndShutdown(t *testing.T) {
 	s.closed(websocket.StatusGoingAway)
 	require.NoError(t, <-stopped)
 	require.Less(t, time.Since(start), 5*time.Second)
+}
+
+// TestWebSocketDrops: what a client hears that reads late, on a server that is set up to drop.
+func TestWebSocketDrops(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *server.Config) {
+		c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = -1, true, 500
+	})
+	s := a.socket()
+	s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"]}`)
+	s.hear()
+	a.fillUp(t)
+	last := a.push(`"type":"last","args":[]`)
+	shown, dropped, warned := 0, 0, 0
+	for {
+		r := s.hear()
+		switch {
+		case r.at("type") == "warning":
+			require.Equal(t, []string{"events_dropped", "all"}, []string{r.at("code"), r.at("channel")})
+			require.Regexp(t, "^evt_", r.at("oldest_dropped_id"))
+			n, err := strconv.Atoi(r.at("count"))
+			require.NoError(t, err)
+			warned += n
+		case r.at("event") == "system.events_dropped":
+			require.Equal(t, r.at("id"), r.at("data.newest_dropped_id"))
+			n, err := strconv.Atoi(r.at("data.dropped_count"))
+			require.NoError(t, err)
+			dropped += n
+		default:
+			shown++
+		}
+		if r.at("data.subject") == last {
+			break
+		}
+	}
+	require.Positive(t, dropped)
+	require.Equal(t, warned, dropped)
+	require.Equal(t, 12_001, shown+dropped)
 }
