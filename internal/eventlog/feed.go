@@ -32,6 +32,10 @@ type FeedConfig struct {
 	// 8 192 and 64 MiB.
 	MaxEvents int
 	MaxBytes  int
+
+	// MaxReads is how many streams may read the table at once: a thousand that resume together must not take the pool's
+	// connections from everybody else. 4.
+	MaxReads int
 }
 
 // Feed follows the log once for all streams of this node: each pass is read from the table by one query, whatever the
@@ -43,6 +47,7 @@ type Feed struct {
 	config FeedConfig
 	reader *Reader
 	wake   chan struct{}
+	reads  chan struct{} // one element for each stream that reads the table
 
 	mu          sync.Mutex
 	subscribers int
@@ -62,7 +67,12 @@ func NewFeed(archetype *baseservice.Archetype, reader *Reader, config FeedConfig
 	if config.MaxBytes == 0 {
 		config.MaxBytes = 64 << 20
 	}
-	return baseservice.Init(archetype, &Feed{config: config, reader: reader, wake: make(chan struct{}, 1), changed: make(chan struct{})})
+	if config.MaxReads == 0 {
+		config.MaxReads = 4
+	}
+	return baseservice.Init(archetype, &Feed{
+		config: config, reader: reader, wake: make(chan struct{}, 1), reads: make(chan struct{}, config.MaxReads), changed: make(chan struct{}),
+	})
 }
 
 // Wake says that there may be new events. It does not block, and costs nothing while nobody listens.
@@ -146,6 +156,16 @@ func (f *Feed) listAfter(ctx context.Context, q Query) (Page, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	return f.reader.ListAfter(ctx, q)
+}
+
+// takeTurn waits until a stream may read the table.
+func (f *Feed) takeTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case f.reads <- struct{}{}:
+		return func() { <-f.reads }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // follow starts at a position with nothing in memory.

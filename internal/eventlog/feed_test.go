@@ -238,6 +238,39 @@ func TestFeed(t *testing.T) {
 		require.Equal(t, numbered(2, 1), s.takeN(t, 1, 1))
 	})
 
+	t.Run("FewReadTheTableAtOnce", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "1")
+		b.publishAll(t)
+		f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, FeedConfig{MaxReads: 2})
+		lock, err := b.pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = lock.Exec(t.Context(), "LOCK TABLE ojs.events")
+		require.NoError(t, err)
+		var reading sync.WaitGroup
+		for range 6 {
+			s := f.subscribe(t, Query{}, &Position{})
+			reading.Go(func() {
+				items, _, err := s.Next(t.Context(), nil, 10)
+				assertNoError(t, err)
+				if len(items) != 1 {
+					t.Errorf("%d items", len(items))
+				}
+			})
+		}
+		waiting := func() (n int) {
+			require.NoError(t, lock.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND relation = 'ojs.events'::regclass").Scan(&n))
+			return n
+		}
+		require.Eventually(t, func() bool { return waiting() == 2 }, 5*time.Second, time.Millisecond)
+		for range 20 {
+			require.LessOrEqual(t, waiting(), 2)
+		}
+		require.NoError(t, lock.Rollback(t.Context()))
+		reading.Wait()
+	})
+
 	t.Run("GoesOnAfterAnError", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

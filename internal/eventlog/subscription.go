@@ -48,7 +48,12 @@ func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Sub
 	if from != nil {
 		s.at = *from
 	} else {
+		done, err := f.takeTurn(ctx)
+		if err != nil {
+			return nil, err
+		}
 		head, pruned, err := f.bounds(ctx)
+		done()
 		if err != nil {
 			return nil, err
 		}
@@ -184,7 +189,12 @@ func (s *Subscription) take(kept []*Item, end Position, limit int) (items []*Ite
 func (s *Subscription) catchUp(ctx context.Context, limit int) (items []*Item, gap *Gap, more bool, err error) {
 	q := s.query
 	q.After, q.Limit = &s.at, limit
+	done, err := s.feed.takeTurn(ctx)
+	if err != nil {
+		return nil, nil, false, err
+	}
 	page, err := s.feed.listAfter(ctx, q)
+	done()
 	var expired *ExpiredError
 	if errors.As(err, &expired) {
 		gap = &Gap{Start: s.at, End: expired.Pruned}

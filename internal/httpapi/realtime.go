@@ -160,7 +160,7 @@ func (a *API) client(r *http.Request) string {
 // streamRoute reports whether a request is for a stream, before it is routed.
 func streamRoute(r *http.Request) bool {
 	path, found := strings.CutPrefix(r.URL.Path, "/ojs/v1/")
-	if !found || r.Method != http.MethodGet {
+	if !found || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
 	switch path {
