@@ -359,11 +359,11 @@ func TestMatcher(t *testing.T) {
 		}
 		found, err := b.reader.ListAfter(t.Context(), q)
 		require.NoError(rt, err)
-		m, err := newMatcher(q)
+		m, err := NewMatcher(q)
 		require.NoError(rt, err)
 		matched := []Position{}
 		for i := range page.Events {
-			if m.event(&page.Events[i]) {
+			if m.Match(&page.Events[i]) {
 				matched = append(matched, page.Events[i].Position)
 			}
 		}

@@ -14,7 +14,7 @@ const tablePage = 1000
 type Subscription struct {
 	feed  *Feed
 	query Query
-	match matcher
+	match Matcher
 
 	at      Position // everything up to it has been seen
 	given   Position // everything up to it has been returned
@@ -40,7 +40,7 @@ type Dropped struct {
 // Subscribe follows events behind a position; from nil, the newest one, or everything that is kept if the query has a
 // Since. The query's After and Limit play no part. Close it.
 func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Subscription, error) {
-	match, err := newMatcher(query)
+	match, err := NewMatcher(query)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +173,7 @@ func (s *Subscription) step(ctx context.Context, limit int) (items []*Item, gap 
 func (s *Subscription) take(kept []*Item, end Position, limit int) (items []*Item) {
 	for _, item := range kept {
 		s.at = item.Event.Position
-		if s.match.event(item.Event) {
+		if s.match.Match(item.Event) {
 			if items = append(items, item); len(items) == limit {
 				return items
 			}
@@ -211,14 +211,15 @@ func (s *Subscription) catchUp(ctx context.Context, limit int) (items []*Item, g
 	return items, nil, page.HasMore, nil
 }
 
-// matcher is a Query's filters in Go; ojs.event_matches is the same in SQL.
-type matcher struct {
+// Matcher is a Query's filters in Go; ojs.event_matches is the same in SQL.
+type Matcher struct {
 	query          Query
 	types, sources []string
 	gapRows        bool
 }
 
-func newMatcher(q Query) (m matcher, err error) {
+// NewMatcher refuses what ListAfter refuses.
+func NewMatcher(q Query) (m Matcher, err error) {
 	m.query = q
 	if m.types, err = ParseTypePatterns("types", q.Types); err != nil {
 		return m, err
@@ -234,7 +235,8 @@ func newMatcher(q Query) (m matcher, err error) {
 	return m, nil
 }
 
-func (m *matcher) event(e *Event) bool {
+// Match takes no notice of After and Limit.
+func (m *Matcher) Match(e *Event) bool {
 	q := &m.query
 	switch {
 	case e.Internal && !m.gapRows,

@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
@@ -50,6 +51,9 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	err = run(s)
 	s.idle.Stop()
 	if !c.Response().Committed {
+		if a.streams.ctx.Err() != nil {
+			return ojs.ErrUnavailable() // it was cut short by the node, not by what it asked
+		}
 		return err
 	}
 	s.finish(r, err)
@@ -147,6 +151,9 @@ type eventStream struct {
 	selected choice
 	cloud    bool
 
+	// filter narrows further what is shown; nil: not at all.
+	filter *eventlog.Matcher
+
 	// ends tells after which event the stream is over; nil: never.
 	ends func(*eventlog.Event) bool
 }
@@ -179,9 +186,11 @@ func (s *eventStream) show(items []*eventlog.Item) (over bool, err error) {
 	*buf = (*buf)[:0]
 	sent := 0
 	for i, item := range items {
-		var n int
-		*buf, n = s.api.frames(*buf, item, s.selected, s.cloud)
-		sent += n
+		if s.filter == nil || s.filter.Match(item.Event) {
+			var n int
+			*buf, n = s.api.frames(*buf, item, s.selected, s.cloud)
+			sent += n
+		}
 		over = s.ends != nil && s.ends(item.Event)
 		last := over || i == len(items)-1
 		if len(*buf) >= writeBytes || last && len(*buf) > 0 {

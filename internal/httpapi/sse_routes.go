@@ -175,7 +175,7 @@ func (a *API) streamJob(c echo.Context) error {
 	return a.stream(c, func(s *sse) error { return s.followJob(c, req) })
 }
 
-// followJob reads every row of the job, whatever frames are wanted of it, because it must see the end.
+// followJob reads every row of the job, whatever is wanted of it, because it must see the end.
 func (s *sse) followJob(c echo.Context, req streamRequest) error {
 	a, id := s.api, *req.query.JobID
 	s.catchUp(req)
@@ -193,12 +193,16 @@ func (s *sse) followJob(c echo.Context, req streamRequest) error {
 	}
 	query := req.query
 	query.Types, query.Internal = nil, true
-	sub, err := a.feed.Subscribe(s.ctx, query, from)
+	filter, err := eventlog.NewMatcher(query)
+	if err != nil {
+		return eventError(err)
+	}
+	sub, err := a.feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true, Since: query.Since}, from)
 	if err != nil {
 		return eventError(err)
 	}
 	defer sub.Close()
-	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud}
+	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud, filter: &filter}
 	if !ojs.JobState(job.State).Terminal() {
 		if goOn, err := s.open(c); err != nil || !goOn {
 			return err

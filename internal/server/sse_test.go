@@ -294,6 +294,21 @@ func TestStreamJob(t *testing.T) {
 		}
 	})
 
+	t.Run("EndsWhateverTheFilter", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		none := a.open("/ojs/v1/jobs/" + id + "/events?sources=ojs://ojs/cron")
+		typed := a.open("/ojs/v1/jobs/" + id + "/events?types=job.started")
+		a.fetch(q)
+		a.ack(id).is(200)
+		none.ends()
+		require.Equal(t, "job.started", typed.next().event)
+		typed.ends()
+		a.open("/ojs/v1/jobs/" + id + "/events?types=job.started").ends()
+	})
+
 	t.Run("GoesOnAfterAnOldEnd", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
