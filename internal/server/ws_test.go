@@ -7,12 +7,14 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -351,4 +353,61 @@ func TestWebSocketDrops(t *testing.T) {
 	require.Positive(t, dropped)
 	require.Equal(t, warned, dropped)
 	require.Equal(t, 12_001, shown+dropped)
+}
+
+// TestWebSocketCatchesUp: a client that reads late loses nothing.
+func TestWebSocketCatchesUp(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = -1 })
+	s := a.socket()
+	s.say(`{"action":"subscribe","channel":"events"}`)
+	s.hear()
+	a.fillUp(t)
+	seen := map[string]bool{}
+	for range 12_000 {
+		r := s.hear()
+		require.Equal(t, "job.enqueued", r.at("type"))
+		seen[r.at("id")] = true
+	}
+	require.Len(t, seen, 12_000)
+}
+
+// TestWebSocketResume: a client that resumes, on whichever node, sees each event once.
+func TestWebSocketResume(t *testing.T) {
+	t.Parallel()
+	url := dbtest.URL(t)
+	same := func(c *server.Config) { c.DatabaseURL = url }
+	nodes := []*api{setup(t, same), setup(t, same)}
+	const n = 200
+	var pushing sync.WaitGroup
+	pushing.Go(func() {
+		for range n {
+			nodes[1].push(`"type":"t","args":[],"queue":"q"`)
+		}
+	})
+	seen := map[string]bool{}
+	last := "evt_00000000-0000-7000-8000-000000000000"
+	for i := 0; len(seen) < n; i++ {
+		s := nodes[i%2].socket()
+		s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, last)
+		require.Equal(t, "subscribed", s.hear().at("type"))
+		if i == 2 {
+			go func(a *api) { _ = a.server.Stop() }(nodes[0])
+		}
+		for k := 0; len(seen) < n && (k < 30 || i == 2); k++ {
+			r := s.hear()
+			if r.at("event") != "job.enqueued" {
+				break
+			}
+			last = r.at("id")
+			require.False(t, seen[r.at("data.subject")])
+			seen[r.at("data.subject")] = true
+		}
+		_ = s.conn.CloseNow()
+		if i == 2 {
+			require.NoError(t, nodes[0].server.Stop())
+			nodes[0] = setup(t, same)
+		}
+	}
+	pushing.Wait()
 }
