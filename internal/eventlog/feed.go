@@ -17,8 +17,10 @@ const (
 	feedPage  = 1000
 	feedRetry = 500 * time.Millisecond
 
-	// readTimeout bounds one statement of a feed or a stream: the connection may be dead without anybody having said so.
-	readTimeout = 15 * time.Second
+	// readTimeout bounds one statement: the connection may be dead without anybody having said so. A replay may have to
+	// look through the whole log for one event.
+	readTimeout   = 15 * time.Second
+	replayTimeout = time.Minute
 
 	// pausePerStream is the rest after a read for each subscriber, up to maxFeedPause: a wake-up of a thousand streams
 	// costs more than the read, and a batch of frames hardly more than one.
@@ -129,7 +131,7 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		f.follow(end)
 	}
 	for more := true; more; {
-		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage})
+		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage}, readTimeout)
 		var expired *ExpiredError
 		if errors.As(err, &expired) {
 			f.stopFollowing() // asleep for longer than retention
@@ -152,8 +154,8 @@ func (f *Feed) bounds(ctx context.Context) (head, pruned Position, err error) {
 	return f.reader.bounds(ctx)
 }
 
-func (f *Feed) listAfter(ctx context.Context, q Query) (Page, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+func (f *Feed) listAfter(ctx context.Context, q Query, limit time.Duration) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return f.reader.ListAfter(ctx, q)
 }

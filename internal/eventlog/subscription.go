@@ -48,12 +48,7 @@ func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Sub
 	if from != nil {
 		s.at = *from
 	} else {
-		done, err := f.takeTurn(ctx)
-		if err != nil {
-			return nil, err
-		}
 		head, pruned, err := f.bounds(ctx)
-		done()
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +188,7 @@ func (s *Subscription) catchUp(ctx context.Context, limit int) (items []*Item, g
 	if err != nil {
 		return nil, nil, false, err
 	}
-	page, err := s.feed.listAfter(ctx, q)
+	page, err := s.feed.listAfter(ctx, q, replayTimeout)
 	done()
 	var expired *ExpiredError
 	if errors.As(err, &expired) {

@@ -131,13 +131,8 @@ func (s *sse) keepAlive() error {
 	return s.send([]byte(":heartbeat\n\n"))
 }
 
-// failed rests after the log could not be read: all clients that come back at once would help nobody. A filter that
-// cannot be read is found out before the stream begins.
+// failed rests after the database could not be read: all clients coming back at once would help nobody.
 func (s *sse) failed(err error) error {
-	var expired *eventlog.ExpiredError
-	if errors.As(err, &expired) {
-		return err
-	}
 	s.api.logger.WarnContext(s.ctx, "stream cannot read events; trying again", slog.String("error", err.Error()))
 	pause(s.ctx, streamRetry)
 	return s.ctx.Err()
