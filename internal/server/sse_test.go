@@ -400,3 +400,14 @@ func TestStreamStats(t *testing.T) {
 			f.at(t, "workers.active.0.id") == "w" && f.at(t, "workers.active.0.state") == "running" && f.at(t, "error_rate") == "100"
 	})
 }
+
+// TestStreamStatsIsShared: however many watch, the overview is read once per interval.
+func TestStreamStatsIsShared(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *server.Config) { c.Realtime.StatsInterval = time.Hour })
+	first := a.open("/ojs/v1/admin/stats/stream").next()
+	require.Equal(t, "[]", first.at(t, "queues"))
+	id := a.push(`"type":"t","args":[]`)
+	eventually(t, func() bool { return a.get("/ojs/v1/events?job_id="+id).count("events") == 1 })
+	require.Equal(t, first.data, a.open("/ojs/v1/admin/stats/stream").next().data)
+}
