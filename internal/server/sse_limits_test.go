@@ -115,6 +115,7 @@ func TestStreamShutdown(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
 		id := a.push(`"type":"t","args":[]`)
+		a.settled(id)
 		var open []*stream
 		for _, path := range []string{allEvents, "/ojs/v1/jobs/" + id + "/events", "/ojs/v1/queues/default/events"} {
 			open = append(open, a.open(path))
@@ -342,6 +343,7 @@ func TestStreamKeepsAlive(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	id := a.jobIn("completed")
+	a.settled(id)
 	ended := a.open("/ojs/v1/jobs/" + id + "/events")
 	require.Equal(t, "to completed", ended.next().name(t))
 	ended.ends()

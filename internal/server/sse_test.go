@@ -123,6 +123,16 @@ func (s *stream) quiet() {
 	require.Empty(s.t, s.frames)
 }
 
+// settled waits until the job's latest transition is published, so that a stream opened now begins behind it.
+func (a *api) settled(id string) {
+	a.t.Helper()
+	state := a.job(id).at("job.state")
+	eventually(a.t, func() bool {
+		states := a.get("/ojs/v1/events/"+id+"/history").list("events", "state")
+		return len(states) > 0 && states[len(states)-1] == state
+	})
+}
+
 func TestStreamEvents(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -252,6 +262,7 @@ func TestStreamJob(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s","pending":true`, q)
+		a.settled(id)
 		s := a.open("/ojs/v1/jobs/" + id + "/events")
 		ofQueue := a.open("/ojs/v1/queues/" + q + "/events")
 		a.post("/ojs/v1/jobs/"+id+"/activate", "").is(200)
@@ -277,6 +288,7 @@ func TestStreamJob(t *testing.T) {
 		a := a.in(t)
 		for _, state := range []string{"completed", "discarded", "cancelled"} {
 			id := a.jobIn(state)
+			a.settled(id)
 			s := a.open("/ojs/v1/jobs/" + id + "/events")
 			require.Equal(t, "to "+state, s.next().name(t))
 			s.ends()
@@ -299,6 +311,7 @@ func TestStreamJob(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		a.settled(id)
 		none := a.open("/ojs/v1/jobs/" + id + "/events?sources=ojs://ojs/cron")
 		typed := a.open("/ojs/v1/jobs/" + id + "/events?types=job.started")
 		a.fetch(q)
@@ -306,6 +319,7 @@ func TestStreamJob(t *testing.T) {
 		none.ends()
 		require.Equal(t, "job.started", typed.next().event)
 		typed.ends()
+		a.settled(id)
 		a.open("/ojs/v1/jobs/" + id + "/events?types=job.started").ends()
 	})
 
@@ -313,8 +327,10 @@ func TestStreamJob(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.jobIn("discarded")
+		a.settled(id)
 		first := a.get("/ojs/v1/events?job_id=" + id).at("events.0.id")
 		a.post("/ojs/v1/jobs/bulk/retry", `{"job_ids":["`+id+`"]}`).is(200)
+		a.settled(id)
 		s := a.open("/ojs/v1/jobs/"+id+"/events", "Last-Event-ID: "+first)
 		require.Equal(t, []string{"to active", "to discarded", "to available"}, s.events(3))
 		a.del("/ojs/v1/jobs/" + id).is(200)
@@ -329,6 +345,7 @@ func TestStreamJob(t *testing.T) {
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		a.fetch(q)
+		a.settled(id)
 		ofJob := a.open("/ojs/v1/jobs/" + id + "/events")
 		s := a.open("/ojs/v1/jobs/" + id + "/progress/stream")
 		s.events(2)
@@ -362,6 +379,7 @@ func TestStreamJob(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.jobIn("active")
+		a.settled(id)
 		s := a.open("/ojs/v1/jobs/" + id + "/progress/stream")
 		named, unnamed := s.next(), s.next()
 		require.Equal(t, "progress", named.event)

@@ -156,6 +156,7 @@ func TestWebSocket(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		a.settled(id)
 		s := a.socket()
 		s.say(`{"action":"subscribe","channel":"job:%s"}`, id)
 		sub := s.hear().at("subscription_id")
