@@ -189,9 +189,11 @@ SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq,
 -- The oldest event that is kept; at most one row.
 SELECT s.seq, s.sub, s.time FROM ojs.event_shown s WHERE NOT s.internal ORDER BY s.seq, s.sub LIMIT 1;
 
--- name: EventNewest :many
--- How far the log goes; at most one row.
-SELECT n.seq, n.sub, n.time FROM ojs.event_last() n;
+-- name: EventHead :one
+-- How far the log goes and what retention has taken, in one snapshot. An empty log goes as far as the watermark.
+SELECT r.watermark, r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
+    COALESCE(h.time, clock_timestamp())::timestamptz AS at
+FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true;
 
 -- name: StatsMinutePrune :execrows
 DELETE FROM ojs.stats_minute WHERE (queue, minute) IN (

@@ -28,3 +28,23 @@ FROM ojs.stats_minute WHERE queue = @queue AND minute > now() - interval '60 min
 
 -- name: QueueTotals :one
 SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues;
+
+-- name: QueueExists :one
+SELECT EXISTS (SELECT FROM ojs.queues WHERE name = @name)::boolean AS found;
+
+-- name: QueueCountListAll :many
+-- For live views (contract 40 §6.6): what is published, so that it costs a row per queue whatever the jobs do.
+SELECT c.queue, COALESCE(sum(c.count) FILTER (WHERE c.state = 'available'), 0)::bigint AS available,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'active'), 0)::bigint AS active,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'scheduled'), 0)::bigint AS scheduled,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'retryable'), 0)::bigint AS retryable
+FROM ojs.queue_counts c GROUP BY c.queue ORDER BY c.queue LIMIT @max_rows;
+
+-- name: StatsMinuteLatest :one
+-- The last 60 s of all queues: this minute, and of the one before it the part that is younger.
+SELECT COALESCE(sum(s.enqueued * w.share), 0)::float8 AS enqueued, COALESCE(sum(s.completed * w.share), 0)::float8 AS completed,
+    COALESCE(sum(s.failed * w.share), 0)::float8 AS failed
+FROM ojs.queues q
+    CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
+        (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
+    JOIN ojs.stats_minute s ON s.queue = q.name AND s.minute = w.minute;

@@ -218,3 +218,8 @@ SELECT count(*) AS total,
     count(*) FILTER (WHERE w.state = 'terminate') AS terminate,
     count(*) FILTER (WHERE w.state = 'stale') AS stale
 FROM ojs.workers w;
+
+-- name: WorkerListLatest :many
+-- For live views (contract 40 §6.6): in every row how many there are.
+SELECT w.id, w.state, w.active_jobs, w.last_beat_at, count(*) OVER () AS total
+FROM ojs.workers w ORDER BY w.last_beat_at DESC, w.id LIMIT @max_rows;

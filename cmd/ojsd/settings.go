@@ -7,6 +7,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -69,7 +70,31 @@ type settings struct {
 	TestDirectives  bool `env:"OJS_TEST_DIRECTIVES" help:"meta.test_directive of a job decides what its worker is told. For tests only: any producer can quiet a worker."`
 	EnableTestReset bool `env:"OJS_ENABLE_TEST_RESET" help:"POST /ojs/v1/admin/reset deletes everything. For tests only."`
 
-	Events eventSettings `embed:"" prefix:"events-"`
+	Events   eventSettings    `embed:"" prefix:"events-"`
+	Realtime realtimeSettings `embed:"" prefix:"realtime-"`
+}
+
+type realtimeSettings struct {
+	BufferSize              int      `env:"OJS_REALTIME_BUFFER_SIZE" default:"1000" placeholder:"N" help:"Events that may wait for one slow stream before drop loses the oldest."`
+	Overflow                string   `env:"OJS_REALTIME_OVERFLOW" enum:"catchup,drop" default:"catchup" placeholder:"catchup|drop" help:"A stream that is too slow reads what it missed from the table, or loses it."`
+	RateLimitPerSecond      int      `env:"OJS_REALTIME_RATE_LIMIT_PER_SECOND" default:"1000" placeholder:"N" help:"Frames per second and connection; more are delayed. 0: no limit."`
+	MaxConnections          int      `env:"OJS_REALTIME_MAX_CONNECTIONS" default:"10000" placeholder:"N" help:"Streams per node."`
+	MaxConnectionsPerClient int      `env:"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT" default:"100" placeholder:"N" help:"Streams per key, or address without keys, and node."`
+	AllowQueryToken         bool     `env:"OJS_REALTIME_ALLOW_QUERY_TOKEN" help:"Accept access_token=KEY on streams: browsers cannot set headers there."`
+	AllowedOrigins          []string `env:"OJS_REALTIME_ALLOWED_ORIGINS" placeholder:"ORIGIN,…" help:"Origins besides the server's own from which browsers may open a WebSocket."`
+	StatsInterval           span     `env:"OJS_REALTIME_STATS_INTERVAL" default:"2s" placeholder:"DURATION" help:"Pause between two overviews of the stats stream."`
+}
+
+func (s realtimeSettings) config() httpapi.Realtime {
+	r := httpapi.Realtime{
+		BufferSize: s.BufferSize, DropOldest: s.Overflow == "drop", RateLimit: s.RateLimitPerSecond,
+		MaxConnections: s.MaxConnections, MaxPerClient: s.MaxConnectionsPerClient,
+		QueryToken: s.AllowQueryToken, AllowedOrigins: s.AllowedOrigins, StatsInterval: time.Duration(s.StatsInterval),
+	}
+	if r.RateLimit == 0 {
+		r.RateLimit = -1
+	}
+	return r
 }
 
 type eventSettings struct {
@@ -101,6 +126,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 			DeadLetterMaxAge: s.DeadLetterMaxAge.limit(), DeadLetterMaxCount: s.DeadLetterMaxCount, PruneInterval: ms(s.PruneIntervalMS),
 		},
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
+		Realtime: s.Realtime.config(),
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,

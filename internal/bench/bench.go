@@ -36,6 +36,7 @@ var scenarios = []scenario{
 	{"drain", "workers empty a queue", false, runDrain},
 	{"mixed", "producers and workers at once", false, runMixed},
 	{"latency", "at a fixed rate: enqueue to fetch, and to the event", false, runLatency},
+	{"streams", "an event to many SSE subscribers at once", false, runStreams},
 	{"cost", "statements, commits and WAL per job", true, runCost},
 	{"schedule", "many jobs due later, and many at once", true, runSchedule},
 	{"backlog", "drain with many jobs waiting", false, runBacklog},

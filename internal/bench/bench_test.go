@@ -25,7 +25,7 @@ type result struct {
 func tiny(url string, scenarios ...string) Config {
 	return Config{
 		URL: url, Scenarios: scenarios, Conns: []int{3}, Workers: []int{4}, Mixed: []string{"2+3"}, Jobs: 300,
-		Duration: 300 * time.Millisecond, Rate: 200, WaitMS: 50, Backlog: 150, Drain: 120,
+		Duration: 300 * time.Millisecond, Rate: 200, Streams: 5, StreamRate: 200, WaitMS: 50, Backlog: 150, Drain: 120,
 		Stall: time.Second, Settle: time.Millisecond, statsDelay: time.Millisecond,
 	}
 }
@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 		r := run(t, tiny(url))
 		require.NoError(t, r.err)
 		require.Equal(t, []string{
-			"null", "null", "enqueue", "batch", "drain", "drain", "mixed", "latency.fetch", "latency.event_poll",
+			"null", "null", "enqueue", "batch", "drain", "drain", "mixed", "latency.fetch", "latency.event_poll", "streams",
 			"backlog", "backlog", "backlog.rest",
 		}, r.names())
 		for _, f := range r.figures {
@@ -167,6 +167,8 @@ func TestChecks(t *testing.T) {
 		{"InventedJob/drain", faults{inventJob: 5}, "drain", "1 jobs fetched though nobody enqueued them"},
 		{"LostEvent/latency", faults{loseEvent: 65}, "latency", "1 jobs whose event job.enqueued was never seen"},
 		{"RepeatedEvent/latency", faults{repeatEvent: 65}, "latency", "1 events were seen twice"},
+		{"LostEvent/streams", faults{loseEvent: 5}, "streams", "1 jobs whose event job.enqueued was never streamed"},
+		{"RepeatedEvent/streams", faults{repeatEvent: 5}, "streams", "1 events more than enqueues were streamed"},
 		{"RefusedEnqueue/mixed", faults{refusePush: 5}, "mixed", "1 calls failed, the first: enqueue: HTTP 503"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -77,6 +77,7 @@ func startFake(t *testing.T, f faults) (*fakeServer, string) {
 	mux.HandleFunc("POST /ojs/v1/workers/ack", s.ackOne)
 	mux.HandleFunc("POST /ojs/v1/workers/ack/batch", s.ackBatch)
 	mux.HandleFunc("GET /ojs/v1/events", s.listEvents)
+	mux.HandleFunc("GET /ojs/v1/events/stream", s.streamEvents)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return s, server.URL
@@ -262,6 +263,36 @@ func (s *fakeServer) listEvents(w http.ResponseWriter, req *http.Request) {
 		cursor = events[len(events)-1].ID
 	}
 	answer(w, 200, map[string]any{"events": found, "cursor": cursor, "has_more": false})
+}
+
+// streamEvents sends each event as a frame, in two pieces.
+func (s *fakeServer) streamEvents(w http.ResponseWriter, req *http.Request) {
+	s.mu.Lock()
+	next, wake := len(s.events), s.wake
+	s.mu.Unlock()
+	_, _ = fmt.Fprint(w, "retry: 3000\n\n")
+	rc := http.NewResponseController(w)
+	_ = rc.Flush()
+	for {
+		select {
+		case <-wake:
+		case <-req.Context().Done():
+			return
+		}
+		s.mu.Lock()
+		fresh := slices.Clone(s.events[next:])
+		next, wake = len(s.events), s.wake
+		s.mu.Unlock()
+		for _, e := range fresh {
+			n, _ := strconv.Atoi(strings.TrimPrefix(e.ID, "evt_"))
+			if e.Queue == req.URL.Query().Get("queues") {
+				_, _ = fmt.Fprintf(w, "id: evt_00000000-0000-7000-80")
+				_ = rc.Flush()
+				_, _ = fmt.Fprintf(w, "00-%012x\nevent: %s\ndata: {\"subject\":\"%s\"}\n\n", n, e.Type, e.Subject)
+			}
+		}
+		_ = rc.Flush()
+	}
 }
 
 // TestFakeServer makes sure that a test with a fault fails because of that fault.

@@ -54,6 +54,34 @@ func (q *Queries) EventGet(ctx context.Context, seq int64, sub int32) ([]OjsEven
 	return items, nil
 }
 
+const eventHead = `-- name: EventHead :one
+SELECT r.watermark, r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
+    COALESCE(h.time, clock_timestamp())::timestamptz AS at
+FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true
+`
+
+type EventHeadRow struct {
+	Watermark int64
+	Pruned    int64
+	HeadSeq   int64
+	HeadSub   int32
+	At        pgtype.Timestamptz
+}
+
+// How far the log goes and what retention has taken, in one snapshot. An empty log goes as far as the watermark.
+func (q *Queries) EventHead(ctx context.Context) (EventHeadRow, error) {
+	row := q.db.QueryRow(ctx, eventHead)
+	var i EventHeadRow
+	err := row.Scan(
+		&i.Watermark,
+		&i.Pruned,
+		&i.HeadSeq,
+		&i.HeadSub,
+		&i.At,
+	)
+	return i, err
+}
+
 const eventListAfter = `-- name: EventListAfter :many
 SELECT r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
@@ -299,37 +327,6 @@ func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams
 			&i.Compat,
 			&i.Data,
 		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const eventNewest = `-- name: EventNewest :many
-SELECT n.seq, n.sub, n.time FROM ojs.event_last() n
-`
-
-type EventNewestRow struct {
-	Seq  int64
-	Sub  int32
-	Time pgtype.Timestamptz
-}
-
-// How far the log goes; at most one row.
-func (q *Queries) EventNewest(ctx context.Context) ([]EventNewestRow, error) {
-	rows, err := q.db.Query(ctx, eventNewest)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []EventNewestRow
-	for rows.Next() {
-		var i EventNewestRow
-		if err := rows.Scan(&i.Seq, &i.Sub, &i.Time); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -49,6 +49,60 @@ func (q *Queries) QueueCountList(ctx context.Context, queue string) ([]QueueCoun
 	return items, nil
 }
 
+const queueCountListAll = `-- name: QueueCountListAll :many
+SELECT c.queue, COALESCE(sum(c.count) FILTER (WHERE c.state = 'available'), 0)::bigint AS available,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'active'), 0)::bigint AS active,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'scheduled'), 0)::bigint AS scheduled,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'retryable'), 0)::bigint AS retryable
+FROM ojs.queue_counts c GROUP BY c.queue ORDER BY c.queue LIMIT $1
+`
+
+type QueueCountListAllRow struct {
+	Queue     string
+	Available int64
+	Active    int64
+	Scheduled int64
+	Retryable int64
+}
+
+// For live views (contract 40 §6.6): what is published, so that it costs a row per queue whatever the jobs do.
+func (q *Queries) QueueCountListAll(ctx context.Context, maxRows int32) ([]QueueCountListAllRow, error) {
+	rows, err := q.db.Query(ctx, queueCountListAll, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueueCountListAllRow
+	for rows.Next() {
+		var i QueueCountListAllRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Available,
+			&i.Active,
+			&i.Scheduled,
+			&i.Retryable,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueExists = `-- name: QueueExists :one
+SELECT EXISTS (SELECT FROM ojs.queues WHERE name = $1)::boolean AS found
+`
+
+func (q *Queries) QueueExists(ctx context.Context, name string) (bool, error) {
+	row := q.db.QueryRow(ctx, queueExists, name)
+	var found bool
+	err := row.Scan(&found)
+	return found, err
+}
+
 const queueGet = `-- name: QueueGet :one
 SELECT name, status, paused_at, config, created_at, updated_at FROM ojs.queues WHERE name = $1
 `
@@ -120,5 +174,28 @@ func (q *Queries) QueueTotals(ctx context.Context) (QueueTotalsRow, error) {
 	row := q.db.QueryRow(ctx, queueTotals)
 	var i QueueTotalsRow
 	err := row.Scan(&i.Total, &i.Active, &i.Paused)
+	return i, err
+}
+
+const statsMinuteLatest = `-- name: StatsMinuteLatest :one
+SELECT COALESCE(sum(s.enqueued * w.share), 0)::float8 AS enqueued, COALESCE(sum(s.completed * w.share), 0)::float8 AS completed,
+    COALESCE(sum(s.failed * w.share), 0)::float8 AS failed
+FROM ojs.queues q
+    CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
+        (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
+    JOIN ojs.stats_minute s ON s.queue = q.name AND s.minute = w.minute
+`
+
+type StatsMinuteLatestRow struct {
+	Enqueued  float64
+	Completed float64
+	Failed    float64
+}
+
+// The last 60 s of all queues: this minute, and of the one before it the part that is younger.
+func (q *Queries) StatsMinuteLatest(ctx context.Context) (StatsMinuteLatestRow, error) {
+	row := q.db.QueryRow(ctx, statsMinuteLatest)
+	var i StatsMinuteLatestRow
+	err := row.Scan(&i.Enqueued, &i.Completed, &i.Failed)
 	return i, err
 }

@@ -498,6 +498,46 @@ func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
 	return i, err
 }
 
+const workerListLatest = `-- name: WorkerListLatest :many
+SELECT w.id, w.state, w.active_jobs, w.last_beat_at, count(*) OVER () AS total
+FROM ojs.workers w ORDER BY w.last_beat_at DESC, w.id LIMIT $1
+`
+
+type WorkerListLatestRow struct {
+	ID         string
+	State      string
+	ActiveJobs int32
+	LastBeatAt pgtype.Timestamptz
+	Total      int64
+}
+
+// For live views (contract 40 §6.6): in every row how many there are.
+func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]WorkerListLatestRow, error) {
+	rows, err := q.db.Query(ctx, workerListLatest, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerListLatestRow
+	for rows.Next() {
+		var i WorkerListLatestRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.ActiveJobs,
+			&i.LastBeatAt,
+			&i.Total,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const workerListPage = `-- name: WorkerListPage :many
 SELECT w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count FROM ojs.workers w
 WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))

@@ -39,6 +39,7 @@ type Page struct {
 	// Cursor is how far the log has been read: reading on from it finds every later event and none again. Empty only if
 	// the log is empty and Query.After was nil.
 	Cursor string
+	End    Position // the same as a position
 
 	// HasMore says that at least one more event matched at the time of reading.
 	HasMore bool
@@ -48,6 +49,7 @@ type Page struct {
 type ExpiredError struct {
 	OldestID   string // empty: nothing is kept
 	OldestTime time.Time
+	Pruned     Position // the last one that is gone; reading on from it finds all that is kept
 }
 
 func (e *ExpiredError) Error() string {

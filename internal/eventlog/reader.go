@@ -48,7 +48,7 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	}
 	log := rows[0] // the same in every row
 	if query.After != nil && after.Seq < log.Pruned {
-		return Page{}, r.expired(ctx)
+		return Page{}, r.expired(ctx, log.Pruned)
 	}
 	page := Page{Events: make([]Event, 0, min(len(rows), f.limit))}
 	for _, row := range rows {
@@ -61,37 +61,42 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 		}
 		page.Events = append(page.Events, eventOf(shown(row)))
 	}
-	page.Cursor = cursor(&page, query.After, log)
+	page.End = end(&page, query.After, log)
+	if !page.End.IsZero() {
+		page.Cursor = page.End.String()
+	}
 	return page, nil
 }
 
-// cursor is the last event shown if there are more; else all that was published has been examined, matching or not, and
+// end is the last event shown if there are more; else all that was published has been examined, matching or not, and
 // a rare filter need not read it again.
-func cursor(page *Page, after *Position, log dbsqlc.EventListAfterRow) string {
+func end(page *Page, after *Position, log dbsqlc.EventListAfterRow) Position {
 	if page.HasMore {
-		return page.Events[len(page.Events)-1].ID()
+		return page.Events[len(page.Events)-1].Position
 	}
 	head := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
 	switch {
 	case log.HeadTime.Valid && (after == nil || after.Before(head)):
-		return head.String()
+		return head
 	case after != nil:
-		return after.String()
+		return *after
 	default:
-		return ""
+		return Position{}
 	}
 }
 
-func (r *Reader) expired(ctx context.Context) error {
+func (r *Reader) expired(ctx context.Context, pruned int64) error {
 	oldest, err := r.q.EventOldest(ctx)
 	if err != nil {
 		return fmt.Errorf("find oldest event: %w", err)
 	}
 	if len(oldest) == 0 {
-		return &ExpiredError{}
+		return &ExpiredError{Pruned: NewPosition(time.Now(), pruned, 0)}
 	}
 	o := oldest[0]
-	return &ExpiredError{OldestID: NewPosition(o.Time.Time, o.Seq, o.Sub).String(), OldestTime: o.Time.Time.UTC()}
+	return &ExpiredError{
+		OldestID: NewPosition(o.Time.Time, o.Seq, o.Sub).String(), OldestTime: o.Time.Time.UTC(), Pruned: NewPosition(o.Time.Time, pruned, 0),
+	}
 }
 
 // ListNewest is the admin listing (contract 40 §5.3): newest first, and how many match, counted up to 10 000. It takes no
@@ -146,16 +151,24 @@ func (r *Reader) History(ctx context.Context, jobID [16]byte) ([]Transition, err
 	return history, nil
 }
 
-// Head is the position up to which the log is published, where a live stream starts. Zero if the log is empty.
+// Head is the position up to which the log is published, where a live stream starts.
 func (r *Reader) Head(ctx context.Context) (Position, error) {
-	rows, err := r.q.EventNewest(ctx)
+	head, _, err := r.bounds(ctx)
+	return head, err
+}
+
+// bounds are the newest position and the one that retention has come to; what is kept lies between.
+func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) {
+	row, err := r.q.EventHead(ctx)
 	if err != nil {
-		return Position{}, fmt.Errorf("find newest event: %w", err)
+		return Position{}, Position{}, fmt.Errorf("find newest event: %w", err)
 	}
-	if len(rows) == 0 {
-		return Position{}, nil
+	at := row.At.Time
+	head = NewPosition(at, row.Watermark, 0)
+	if row.HeadSeq > 0 {
+		head = NewPosition(at, row.HeadSeq, row.HeadSub)
 	}
-	return NewPosition(rows[0].Time.Time, rows[0].Seq, rows[0].Sub), nil
+	return head, NewPosition(at, row.Pruned, 0), nil
 }
 
 // WaitCaughtUp returns when all that this node had committed at the time of the call is published, or after 100 ms:

@@ -66,6 +66,8 @@ type Relay struct {
 	pool   *pgxpool.Pool
 	span   int64 // numbers a pass looks at
 
+	published func() // tells this node, nil if nobody wants to know
+
 	wake     chan struct{}
 	woken    atomic.Uint64 // calls of Wake
 	progress progress
@@ -106,6 +108,9 @@ func (r *Relay) Wake() {
 	default: // it will look anyway
 	}
 }
+
+// OnPublished has f called after each pass that published something. It must not block. Call it before Start.
+func (r *Relay) OnPublished(f func()) { r.published = f }
 
 // Start begins to publish and returns at once.
 func (r *Relay) Start(ctx context.Context) error {
@@ -162,6 +167,9 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 		r.progress.reach(woken)
 	}
 	if done.published > 0 {
+		if r.published != nil {
+			r.published()
+		}
 		r.TestSignals.Published.Signal(done.watermark)
 	}
 	return p.next(done, err, time.Since(started))

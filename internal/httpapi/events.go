@@ -22,6 +22,9 @@ const (
 
 // listEvents is polling (contract 40 §5.1) and, with page or per_page, the admin listing (§5.3).
 func (a *API) listEvents(c echo.Context) error {
+	if wantsStream(c.Request()) {
+		return a.streamEvents(c)
+	}
 	q, err := readEventQuery(c)
 	if err != nil {
 		return err
@@ -97,6 +100,21 @@ func (a *API) appendEvents(b []byte, events []eventlog.Event, cloud bool) []byte
 
 // readEventQuery reads the filters that all event routes share.
 func readEventQuery(c echo.Context) (eventlog.Query, error) {
+	q, err := readEventFilter(c)
+	if err != nil {
+		return q, err
+	}
+	if text := c.QueryParam("after"); text != "" {
+		position, err := eventlog.ParsePosition(text)
+		if err != nil {
+			return q, ojs.ErrInvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+		}
+		q.After = &position
+	}
+	return q, nil
+}
+
+func readEventFilter(c echo.Context) (eventlog.Query, error) {
 	var q eventlog.Query
 	for _, filter := range []struct {
 		to    *[]string
@@ -113,13 +131,6 @@ func readEventQuery(c echo.Context) (eventlog.Query, error) {
 			return q, ojs.ErrInvalidRequest(name, "at most 50 values", len(values), name+" may have at most 50 values.")
 		}
 		*filter.to = values
-	}
-	if text := c.QueryParam("after"); text != "" {
-		position, err := eventlog.ParsePosition(text)
-		if err != nil {
-			return q, ojs.ErrInvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
-		}
-		q.After = &position
 	}
 	for name, id := range map[string]**[16]byte{"job_id": &q.JobID, "workflow_id": &q.WorkflowID} {
 		text := c.QueryParam(name)

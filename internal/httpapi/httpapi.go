@@ -51,6 +51,9 @@ type Config struct {
 	// Version of the server, shown in the manifest and by health.
 	Version string
 
+	// Realtime are the settings of streams.
+	Realtime Realtime
+
 	// EventRetention and EventMaxCount are shown in the manifest.
 	EventRetention time.Duration
 	EventMaxCount  int64
@@ -65,6 +68,9 @@ type API struct {
 	config  Config
 	store   *store.Store
 	events  *eventlog.Reader
+	feed    *eventlog.Feed
+	streams *streams
+	stats   statsView
 	health  *health
 	prune   func() time.Duration
 	logger  *slog.Logger
@@ -76,6 +82,7 @@ type API struct {
 type Deps struct {
 	Store  *store.Store
 	Events *eventlog.Reader
+	Feed   *eventlog.Feed
 	Logger *slog.Logger
 
 	// Components reports the state of the node's services by name, for health: ok, degraded or another word.
@@ -94,7 +101,7 @@ func New(config Config, deps Deps) *API {
 		config.MaxBatchBytes = 33_554_432
 	}
 	return &API{
-		config: config, store: deps.Store, events: deps.Events, logger: deps.Logger,
+		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
 		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune,
 		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
 	}
@@ -120,7 +127,7 @@ func (a *API) echo() *echo.Echo {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  a.config.CORSOrigins,
 			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
-			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key"},
+			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", "Last-Event-ID", "Cache-Control"},
 			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
 			MaxAge:        86400,
 		}))
@@ -179,6 +186,7 @@ func (a *API) routes(e *echo.Echo) {
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)
 	get(v1, "/events/:id/history", a.getEventHistory)
+	a.streamRoutes(v1)
 
 	if a.config.TestReset {
 		v1.POST("/admin/reset", a.postReset)

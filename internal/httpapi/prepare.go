@@ -132,6 +132,7 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		if public(r.URL.Path) {
 			return next(c)
 		}
+		a.takeQueryToken(r)
 		if len(a.keys) > 0 {
 			if _, ok := a.authenticate(r.Header.Get("Authorization")); !ok {
 				c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")

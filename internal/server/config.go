@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/sweep"
 )
 
@@ -89,6 +90,9 @@ type Config struct {
 
 	// Events are the settings of the event log.
 	Events Events
+
+	// Realtime are the settings of event streams; its zero fields mean their defaults.
+	Realtime httpapi.Realtime
 
 	// LogSample is the share of log lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64
@@ -190,6 +194,10 @@ func (c Config) validate() (Config, error) {
 		return c, errors.New("an api key is empty: leave the setting out for an open server")
 	case slices.Contains(c.CORSOrigins, "*") && len(c.APIKeys) > 0:
 		return c, errors.New("cors origin * does not go together with api keys: list the origins")
+	case c.Realtime.BufferSize < 0, c.Realtime.MaxConnections < 0, c.Realtime.MaxPerClient < 0:
+		return c, errors.New("realtime buffer size and connection limits must be at least 1")
+	case c.Realtime.StatsInterval < 0 || c.Realtime.StatsInterval > maxConfigured:
+		return c, fmt.Errorf("realtime stats interval must be between 1 ms and 36500 days, got %s", c.Realtime.StatsInterval)
 	case c.DatabaseMaxConns < 4:
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
 	}

@@ -19,6 +19,10 @@ func TestDatabaseOutage(t *testing.T) {
 	waiting, held := a.jobIn("available"), a.jobIn("active")
 	q := a.job(waiting).at("job.queue")
 	a.get("/readyz").is(200)
+	a.settled(waiting)
+	stream, socket := a.open("/ojs/v1/queues/"+q+"/events"), a.socket()
+	socket.say(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
+	socket.hear()
 	require.NoError(t, cluster.Kill())
 
 	calls := map[string]func() reply{
@@ -51,6 +55,12 @@ func TestDatabaseOutage(t *testing.T) {
 		"Heartbeat":       func() reply { return a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w1","job_id":"`+held+`"}`) },
 		"QueueStatistics": func() reply { return a.get("/ojs/v1/queues/" + q + "/stats") },
 		"Events":          func() reply { return a.get("/ojs/v1/events") },
+		"Stream":          func() reply { return a.get("/ojs/v1/events/stream") },
+		"StreamOfQueue":   func() reply { return a.get("/ojs/v1/queues/" + q + "/events") },
+		"StreamOfJob":     func() reply { return a.get("/ojs/v1/jobs/" + held + "/events") },
+		"StreamResumed":   func() reply { return a.get("/ojs/v1/jobs/"+held+"/events", "Last-Event-ID: evt_"+newID()) },
+		"StreamProgress":  func() reply { return a.get("/ojs/v1/jobs/" + held + "/progress/stream") },
+		"StreamStats":     func() reply { return a.get("/ojs/v1/admin/stats/stream") },
 		"EventHistory":    func() reply { return a.get("/ojs/v1/events/" + held + "/history") },
 		"Reset":           func() reply { return a.post("/ojs/v1/admin/reset", "") },
 	}
@@ -89,6 +99,8 @@ func TestDatabaseOutage(t *testing.T) {
 	eventually(t, func() bool { return a.get("/readyz").status == 200 })
 	eventually(t, func() bool { return a.get("/ojs/v1/health").at("status") == "ok" })
 	require.Equal(t, waiting, a.fetch(q).at("jobs.0.id"))
+	require.Equal(t, waiting, stream.next().at(t, "job_id")) // streams have waited for it
+	require.Equal(t, waiting, socket.hear().at("job_id"))
 	a.ack(held, `"worker_id":"w1"`).is(200)
 	got := a.parked("after", `"wait_ms":15000`)
 	id := a.push(`"type":"t","args":[],"queue":"after"`)

@@ -169,6 +169,13 @@ func TestRoutes(t *testing.T) {
 			{"/ojs/v1/dead-letter/" + id + "/retry", "POST"},
 			{"/ojs/v1/admin/jobs/" + id + "/retry", "POST"},
 			{"/ojs/v1/admin/reset", "POST"},
+			{"/ojs/v1/events/stream", "GET HEAD"},
+			{"/ojs/v1/jobs/" + id + "/events", "GET HEAD"},
+			{"/ojs/v1/jobs/" + id + "/progress/stream", "GET HEAD"},
+			{"/ojs/v1/queues/q/events", "GET HEAD"},
+			{"/ojs/v1/admin/stats/stream", "GET HEAD"},
+			{"/ojs/v1/ws", "GET HEAD"},
+			{"/ojs/v1/events/ws", "GET HEAD"},
 		} {
 			for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "TRACE", "ASSERT"} {
 				if slices.Contains(strings.Fields(c.allow), method) {

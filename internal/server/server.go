@@ -29,6 +29,7 @@ type Server struct {
 	pool     *pgxpool.Pool
 	store    *store.Store
 	relay    *eventlog.Relay
+	feed     *eventlog.Feed
 	listener *eventlog.Listener
 	sweeper  *sweep.Sweeper
 	pruner   *sweep.Pruner
@@ -138,7 +139,11 @@ func (s *Server) build() {
 		s.pruner.Stir()
 	})
 	s.listener = eventlog.NewListener(archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, PollFallback: c.Events.PollFallback})
+	reader := eventlog.NewReader(s.pool, s.relay)
+	s.feed = eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
+	s.relay.OnPublished(s.feed.Wake) // sooner than the notification, and without LISTEN
 	s.listener.OnPublished(func(p eventlog.Published) {
+		s.feed.Wake()
 		s.sweeper.Stir()
 		s.store.Published()
 		s.pruner.Stir()
@@ -162,7 +167,7 @@ func (s *Server) build() {
 		}
 	})
 	s.services = []startstop.Service{
-		s.relay, s.listener, eventlog.NewMaintainer(archetype, s.pool, eventlog.MaintainerConfig{
+		s.relay, s.listener, s.feed, eventlog.NewMaintainer(archetype, s.pool, eventlog.MaintainerConfig{
 			RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, PruneInterval: c.Events.PruneInterval,
 			RetentionDone: retention.Longest(),
 		}, s.relay),
@@ -171,10 +176,10 @@ func (s *Server) build() {
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
-		Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		Realtime: c.Realtime, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
 	}, httpapi.Deps{
-		Store: s.store, Events: eventlog.NewReader(s.pool, s.relay), Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
+		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
 	})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
@@ -231,16 +236,23 @@ func (s *Server) Addr() string { return s.addr.String() }
 // Store is the node's store, for tests of the whole program.
 func (s *Server) Store() *store.Store { return s.store }
 
-// Stop ends the node: readiness fails, parked fetches return, requests finish, services stop, connections close. No
+// API is the node's HTTP interface, for tests of the whole program.
+func (s *Server) API() *httpapi.API { return s.api }
+
+// Stop ends the node: readiness fails, parked fetches and streams return, requests finish, services stop, connections close. No
 // job changes its state by it.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
 		s.api.SetDraining()
+		s.api.StopStreams()
 		s.store.Drain()
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTimeout)
 		defer cancel()
 		if err := s.http.Shutdown(ctx); err != nil {
 			s.stopErr = errors.Join(fmt.Errorf("requests did not end in %s", s.config.ShutdownTimeout), s.http.Close())
+		}
+		if err := s.api.AwaitStreams(ctx); err != nil {
+			s.stopErr = errors.Join(s.stopErr, err)
 		}
 		startstop.StopAllParallel(s.services...)
 		s.pool.Close()

@@ -45,6 +45,10 @@ func TestManifest(t *testing.T) {
 		require.Equal(t, a.url+"/ojs/v1", m.Endpoints["base_url"])
 		require.Equal(t, "/ojs/manifest", m.Endpoints["manifest"])
 		require.Equal(t, "/ojs/v1/health", m.Endpoints["health"])
+		require.Equal(t, "/ojs/v1/events/stream", m.Endpoints["events_stream"])
+		require.Equal(t, "/ojs/v1/ws", m.Endpoints["websocket"])
+		require.True(t, m.Capabilities["realtime"])
+		require.Contains(t, m.Extensions, "urn:ojs:ext:realtime")
 	})
 
 	t.Run("TellsTheVersionTwiceAndTheLimits", func(t *testing.T) {
@@ -61,6 +65,7 @@ func TestManifest(t *testing.T) {
 		}
 		require.True(t, r.has("schema_validation"))
 		require.True(t, r.has("unique_job_strength"))
+		require.Equal(t, `["notify","poll","sse","websocket"]`, r.at("events.transports"))
 	})
 
 	t.Run("FollowsTheConfiguration", func(t *testing.T) {

@@ -1,0 +1,281 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sort"
+	"sync"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
+)
+
+const (
+	feedPage  = 1000
+	feedRetry = 500 * time.Millisecond
+
+	// readTimeout bounds one statement: the connection may be dead without anybody having said so. A replay may have to
+	// look through the whole log for one event.
+	readTimeout   = 15 * time.Second
+	replayTimeout = time.Minute
+
+	// pausePerStream is the rest after a read for each subscriber, up to maxFeedPause: a wake-up of a thousand streams
+	// costs more than the read, and a batch of frames hardly more than one.
+	pausePerStream = 50 * time.Microsecond
+	maxFeedPause   = 50 * time.Millisecond
+)
+
+// FeedConfig bounds what a feed keeps in memory for all its streams. The zero value of a field means its default.
+type FeedConfig struct {
+	// MaxEvents and MaxBytes bound the newest events that are kept; a stream that is further behind reads the table.
+	// 8 192 and 64 MiB.
+	MaxEvents int
+	MaxBytes  int
+
+	// MaxReads is how many streams may read the table at once: a thousand that resume together must not take the pool's
+	// connections from everybody else. 4.
+	MaxReads int
+}
+
+// Feed follows the log once for all streams of this node: each pass is read from the table by one query, whatever the
+// number of subscribers. Without any it reads nothing.
+type Feed struct {
+	baseservice.BaseService
+	startstop.BaseStartStop
+
+	config FeedConfig
+	reader *Reader
+	wake   chan struct{}
+	reads  chan struct{} // one element for each stream that reads the table
+
+	mu          sync.Mutex
+	subscribers int
+	following   bool     // ring holds all that is published behind start
+	start       Position // exclusive
+	end         Position // how far the log has been read
+	ring        []*Item  // never changed in place: readers keep slices of it
+	bytes       int
+	changed     chan struct{} // closed when something above has changed
+}
+
+// NewFeed returns a feed; Start it, and Wake it when events were published.
+func NewFeed(archetype *baseservice.Archetype, reader *Reader, config FeedConfig) *Feed {
+	if config.MaxEvents == 0 {
+		config.MaxEvents = 8192
+	}
+	if config.MaxBytes == 0 {
+		config.MaxBytes = 64 << 20
+	}
+	if config.MaxReads == 0 {
+		config.MaxReads = 4
+	}
+	return baseservice.Init(archetype, &Feed{
+		config: config, reader: reader, wake: make(chan struct{}, 1), reads: make(chan struct{}, config.MaxReads), changed: make(chan struct{}),
+	})
+}
+
+// Wake says that there may be new events. It does not block, and costs nothing while nobody listens.
+func (f *Feed) Wake() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Start follows the log until stopped.
+func (f *Feed) Start(ctx context.Context) error {
+	ctx, shouldStart, started, stopped := f.StartInit(ctx)
+	if !shouldStart {
+		return nil
+	}
+	go func() {
+		started()
+		defer stopped()
+		f.run(ctx)
+	}()
+	return nil
+}
+
+func (f *Feed) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.wake:
+		}
+		streams, err := f.runOnce(ctx)
+		if err != nil && ctx.Err() == nil {
+			f.Logger.WarnContext(ctx, f.Name+": cannot read events; trying again", slog.String("error", err.Error()))
+			serviceutil.CancellableSleep(ctx, feedRetry)
+			f.Wake()
+		}
+		serviceutil.CancellableSleep(ctx, min(time.Duration(streams)*pausePerStream, maxFeedPause))
+	}
+}
+
+// runOnce reads all that is new and returns the number of subscribers.
+func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
+	f.mu.Lock()
+	streams, following, end := f.subscribers, f.following, f.end
+	f.mu.Unlock()
+	if streams == 0 {
+		return 0, nil
+	}
+	if !following {
+		if end, _, err = f.bounds(ctx); err != nil {
+			return streams, err
+		}
+		f.follow(end)
+	}
+	for more := true; more; {
+		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage}, readTimeout)
+		var expired *ExpiredError
+		if errors.As(err, &expired) {
+			f.stopFollowing() // asleep for longer than retention
+			f.Wake()
+			return streams, nil
+		}
+		if err != nil {
+			return streams, err
+		}
+		end = page.End
+		f.add(page.Events, end)
+		more = page.HasMore
+	}
+	return streams, nil
+}
+
+func (f *Feed) bounds(ctx context.Context) (head, pruned Position, err error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return f.reader.bounds(ctx)
+}
+
+func (f *Feed) listAfter(ctx context.Context, q Query, limit time.Duration) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return f.reader.ListAfter(ctx, q)
+}
+
+// takeTurn waits until a stream may read the table.
+func (f *Feed) takeTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case f.reads <- struct{}{}:
+		return func() { <-f.reads }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// follow starts at a position with nothing in memory.
+func (f *Feed) follow(from Position) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.following, f.start, f.end, f.ring, f.bytes = true, from, from, nil, 0
+	f.announce()
+}
+
+func (f *Feed) stopFollowing() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.following, f.ring, f.bytes = false, nil, 0
+}
+
+// add keeps what was read, unless the last subscriber has left meanwhile.
+func (f *Feed) add(events []Event, end Position) {
+	items := make([]*Item, len(events))
+	size := 0
+	for i := range events {
+		items[i] = &Item{Event: &events[i]}
+		size += items[i].size()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.following {
+		return
+	}
+	f.end = end
+	if len(items) == 0 {
+		return
+	}
+	f.ring = append(f.ring, items...)
+	f.bytes += size
+	cut := 0
+	for len(f.ring)-cut > f.config.MaxEvents || f.bytes > f.config.MaxBytes && cut < len(f.ring) {
+		f.bytes -= f.ring[cut].size()
+		f.start = f.ring[cut].Event.Position
+		cut++
+	}
+	f.ring = f.ring[cut:]
+	f.announce()
+}
+
+// announce wakes the subscribers. f.mu is held.
+func (f *Feed) announce() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// behind returns what is in memory behind a position, and up to where that reaches; ok is false if something between was
+// let go, or nothing is followed yet. changed is closed when it is worth asking again.
+func (f *Feed) behind(at Position) (items []*Item, end Position, changed <-chan struct{}, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.following || at.Before(f.start) {
+		return nil, Position{}, f.changed, false
+	}
+	from := sort.Search(len(f.ring), func(i int) bool { return at.Before(f.ring[i].Event.Position) })
+	return f.ring[from:len(f.ring):len(f.ring)], f.end, f.changed, true
+}
+
+func (f *Feed) join() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subscribers++
+	if f.subscribers == 1 {
+		f.Wake()
+	}
+}
+
+func (f *Feed) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.subscribers--; f.subscribers == 0 {
+		f.following, f.ring, f.bytes = false, nil, 0
+	}
+}
+
+// Subscribers is the number of open subscriptions.
+func (f *Feed) Subscribers() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.subscribers
+}
+
+// Forms is the number of ways to show an event that streams may share.
+const Forms = 4
+
+// Item is an event that many streams share.
+type Item struct {
+	Event *Event
+
+	shown [Forms]struct {
+		once sync.Once
+		text []byte
+	}
+}
+
+// Shown is the event in one of the forms, made once for all streams. It must not be changed.
+func (i *Item) Shown(form int, show func(*Event) []byte) []byte {
+	s := &i.shown[form]
+	s.once.Do(func() { s.text = show(i.Event) })
+	return s.text
+}
+
+// size is about what an event takes with one of its forms.
+func (i *Item) size() int {
+	return 2*(len(i.Event.Head)+len(i.Event.Compat)+len(i.Event.Data)) + 512
+}

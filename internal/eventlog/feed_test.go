@@ -1,0 +1,468 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river/rivershared/riversharedtest"
+	"github.com/riverqueue/river/rivershared/startstoptest"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+// feed starts one on the bundle's database; the test wakes it.
+func (b *testBundle) feed(t *testing.T, config FeedConfig) *Feed {
+	t.Helper()
+	f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, config)
+	require.NoError(t, f.Start(t.Context()))
+	t.Cleanup(f.Stop)
+	return f
+}
+
+func (f *Feed) subscribe(t *testing.T, q Query, from *Position) *Subscription {
+	t.Helper()
+	s, err := f.Subscribe(t.Context(), q, from)
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// take reads n events.
+func (s *Subscription) takeN(t *testing.T, n, limit int) (names []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for len(names) < n {
+		items, gap, err := s.Next(ctx, nil, limit)
+		require.NoError(t, err)
+		require.Nil(t, gap)
+		require.LessOrEqual(t, len(items), limit)
+		for _, item := range items {
+			names = append(names, item.Event.Queue)
+		}
+	}
+	return names
+}
+
+func (s *Subscription) nothing(t *testing.T) {
+	t.Helper()
+	idle := make(chan time.Time)
+	close(idle)
+	items, gap, err := s.Next(t.Context(), idle, 1)
+	require.NoError(t, err)
+	require.Nil(t, gap)
+	require.Empty(t, items)
+}
+
+func numbered(from, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprint(from+i))
+	}
+	return names
+}
+
+func (b *testBundle) publish(t *testing.T, f *Feed, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		b.exec(t, insertEvent, name)
+	}
+	b.publishAll(t)
+	f.Wake()
+}
+
+func TestFeed(t *testing.T) {
+	t.Parallel()
+
+	t.Run("FollowsAnEmptyLog", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := b.feed(t, FeedConfig{})
+		s := f.subscribe(t, Query{}, nil)
+		s.nothing(t)
+		b.publish(t, f, "1", "2")
+		require.Equal(t, numbered(1, 2), s.takeN(t, 2, 10))
+		s.nothing(t)
+	})
+
+	t.Run("LiveAndReplay", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := b.feed(t, FeedConfig{})
+		b.publish(t, f, "1", "2", "3")
+		first := b.readAll(t)[0].Position
+		live, replay, all := f.subscribe(t, Query{}, nil), f.subscribe(t, Query{}, &first), f.subscribe(t, Query{Since: time.Now().Add(-time.Hour)}, nil)
+		b.publish(t, f, "4")
+		require.Equal(t, numbered(4, 1), live.takeN(t, 1, 1))
+		require.Equal(t, numbered(2, 3), replay.takeN(t, 3, 2))
+		require.Equal(t, numbered(1, 4), all.takeN(t, 4, 3))
+	})
+
+	t.Run("FallsOutOfMemoryAndComesBack", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := b.feed(t, FeedConfig{MaxEvents: 3})
+		slow, fast := f.subscribe(t, Query{}, nil), f.subscribe(t, Query{}, nil)
+		for i := range 5 {
+			b.publish(t, f, numbered(4*i, 4)...)
+			require.Equal(t, numbered(4*i, 4), fast.takeN(t, 4, 10))
+		}
+		_, _, _, ok := f.behind(slow.at)
+		require.False(t, ok)
+		require.Equal(t, numbered(0, 20), slow.takeN(t, 20, 3))
+		_, _, _, ok = f.behind(slow.at)
+		require.True(t, ok)
+		b.publish(t, f, "20")
+		require.Equal(t, numbered(20, 1), slow.takeN(t, 1, 3))
+	})
+
+	t.Run("BytesBoundTheMemory", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := b.feed(t, FeedConfig{MaxBytes: 5000})
+		s := f.subscribe(t, Query{}, nil)
+		b.publish(t, f, numbered(0, 50)...)
+		require.Equal(t, numbered(0, 50), s.takeN(t, 50, 7))
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		require.Less(t, len(f.ring), 6)
+		require.LessOrEqual(t, f.bytes, 5000)
+	})
+
+	t.Run("ShowsOnceForAll", func(t *testing.T) {
+		t.Parallel()
+		item := &Item{Event: &Event{}}
+		made := 0
+		for range 3 {
+			require.Equal(t, "x", string(item.Shown(1, func(*Event) []byte { made++; return []byte("x") })))
+		}
+		require.Equal(t, 1, made)
+	})
+
+	t.Run("RetentionOvertakes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := b.feed(t, FeedConfig{MaxEvents: 1})
+		s := f.subscribe(t, Query{}, nil)
+		b.publish(t, f, "1", "2", "3")
+		require.Equal(t, numbered(1, 1), s.takeN(t, 1, 1))
+		at := s.Position()
+		f.subscribe(t, Query{}, nil).nothing(t) // so that the feed has read on and let go
+		require.Eventually(t, func() bool { _, _, _, ok := f.behind(at); return !ok }, 5*time.Second, time.Millisecond)
+		b.exec(t, "SELECT ojs.reset()")
+		b.exec(t, insertEvent, "4")
+		b.publishAll(t)
+		f.Wake()
+		_, gap, err := s.Next(t.Context(), nil, 10)
+		require.NoError(t, err)
+		require.Equal(t, at, gap.Start)
+		require.Equal(t, int64(3), gap.End.Seq)
+		require.Equal(t, numbered(4, 1), s.takeN(t, 1, 10))
+
+		// Also if nothing is left, and once only.
+		b.exec(t, "SELECT ojs.reset()")
+		old := f.subscribe(t, Query{}, &at)
+		f.Wake()
+		_, gap, err = old.Next(t.Context(), nil, 10)
+		require.NoError(t, err)
+		require.NotNil(t, gap)
+		old.nothing(t)
+		b.publish(t, f, "5")
+		require.Equal(t, numbered(5, 1), old.takeN(t, 1, 10))
+		again := f.subscribe(t, Query{}, &gap.End)
+		require.Equal(t, numbered(5, 1), again.takeN(t, 1, 10))
+	})
+
+	t.Run("TrimKeepsTheNewest", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := b.feed(t, FeedConfig{MaxEvents: 4})
+		start, err := b.reader.Head(t.Context())
+		require.NoError(t, err)
+		b.publish(t, f, numbered(0, 6)...)
+		s := f.subscribe(t, Query{}, &start)
+		d, err := s.Trim(t.Context(), 2)
+		require.NoError(t, err)
+		require.Nil(t, d, "what was asked for is not dropped")
+		require.Equal(t, numbered(0, 6), s.takeN(t, 6, 10))
+		s.nothing(t)
+		other := f.subscribe(t, Query{}, nil)
+		b.publish(t, f, numbered(6, 10)...)
+		require.Equal(t, numbered(6, 10), other.takeN(t, 10, 100))
+		d, err = s.Trim(t.Context(), 3)
+		require.NoError(t, err)
+		require.Equal(t, 7, d.Count)
+		all := b.readAll(t)
+		require.Equal(t, []Position{all[6].Position, all[12].Position}, []Position{d.Oldest, d.Newest})
+		require.Equal(t, d.Newest, s.Position())
+		require.Equal(t, numbered(13, 2), s.takeN(t, 2, 2))
+		require.Equal(t, all[14].Position, s.Position())
+		d, err = s.Trim(t.Context(), 3)
+		require.NoError(t, err)
+		require.Nil(t, d)
+		require.Equal(t, numbered(15, 1), s.takeN(t, 1, 2))
+	})
+
+	t.Run("ReadsNothingWithoutSubscribers", func(t *testing.T) {
+		t.Parallel()
+		f := NewFeed(riversharedtest.BaseServiceArchetype(t), NewReader(nil, nil), FeedConfig{}) // a statement would panic
+		require.NoError(t, f.Start(t.Context()))
+		for range 100 {
+			f.Wake()
+			time.Sleep(10 * time.Microsecond)
+		}
+		f.Stop()
+	})
+
+	t.Run("LetsGoWhenTheLastOneLeaves", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := b.feed(t, FeedConfig{})
+		s := f.subscribe(t, Query{}, nil)
+		b.publish(t, f, "1")
+		s.takeN(t, 1, 1)
+		s.Close()
+		s.Close()
+		require.Zero(t, f.Subscribers())
+		require.Empty(t, f.ring)
+		s = f.subscribe(t, Query{}, nil)
+		b.publish(t, f, "2")
+		require.Equal(t, numbered(2, 1), s.takeN(t, 1, 1))
+	})
+
+	t.Run("FewReadTheTableAtOnce", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, insertEvent, "1")
+		b.publishAll(t)
+		f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, FeedConfig{MaxReads: 2})
+		lock, err := b.pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = lock.Exec(t.Context(), "LOCK TABLE ojs.events")
+		require.NoError(t, err)
+		var reading sync.WaitGroup
+		for range 6 {
+			s := f.subscribe(t, Query{}, &Position{})
+			reading.Go(func() {
+				items, _, err := s.Next(t.Context(), nil, 10)
+				assertNoError(t, err)
+				if len(items) != 1 {
+					t.Errorf("%d items", len(items))
+				}
+			})
+		}
+		waiting := func() (n int) {
+			require.NoError(t, lock.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND relation = 'ojs.events'::regclass").Scan(&n))
+			return n
+		}
+		require.Eventually(t, func() bool { return waiting() == 2 }, 5*time.Second, time.Millisecond)
+		for range 20 {
+			require.LessOrEqual(t, waiting(), 2)
+		}
+		require.NoError(t, lock.Rollback(t.Context()))
+		reading.Wait()
+	})
+
+	t.Run("GoesOnAfterAnError", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, FeedConfig{})
+		f.Logger = discardLogger()
+		s := f.subscribe(t, Query{}, nil)
+		b.exec(t, "ALTER FUNCTION ojs.event_last() RENAME TO event_last_gone")
+		require.NoError(t, f.Start(t.Context()))
+		t.Cleanup(f.Stop)
+		_, _, err := s.Next(t.Context(), nil, 1)
+		require.Error(t, err)
+		b.exec(t, "ALTER FUNCTION ojs.event_last_gone() RENAME TO event_last")
+		b.publish(t, f, "1")
+		require.Equal(t, numbered(1, 1), s.takeN(t, 1, 1))
+	})
+
+	t.Run("StartStopStress", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, FeedConfig{})
+		f.Logger = discardLogger()
+		s := f.subscribe(t, Query{}, nil)
+		startstoptest.Stress(t.Context(), t, f)
+		require.NoError(t, f.Start(t.Context()))
+		t.Cleanup(f.Stop)
+		b.publish(t, f, "1")
+		require.Equal(t, numbered(1, 1), s.takeN(t, 1, 1))
+	})
+}
+
+// TestFeedLeaksNothing is alone, because goleak looks at all goroutines.
+func TestFeedLeaksNothing(t *testing.T) { //nolint:paralleltest // see above
+	b := setup(t, RelayConfig{})
+	before := goleak.IgnoreCurrent()
+	f := NewFeed(riversharedtest.BaseServiceArchetype(t), b.reader, FeedConfig{})
+	require.NoError(t, f.Start(t.Context()))
+	for range 20 {
+		s := f.subscribe(t, Query{}, nil)
+		f.Wake()
+		s.nothing(t)
+		s.Close()
+	}
+	f.Stop()
+	b.pool.Reset()
+	goleak.VerifyNone(t, before)
+}
+
+// TestMatcher: the filter in Go takes what the filter in SQL takes.
+func TestMatcher(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{Service: "shop"})
+	noon := time.Date(2026, 5, 4, 12, 0, 0, 123_456_000, time.UTC)
+	eventTypes := []string{"job.enqueued", "job.started", "job.state_changed", "job.discarded", "worker.started", "workflow.step_completed", "queue.paused", "jobx"}
+	sources := []string{"api", "scheduler", "workers/w-1", "workers/w%2F1", "workers/w_1", "cron"}
+	names := []string{"", "a", "b", "a-b", "a.b"}
+	ids := []*[16]byte{nil, {15: 1}, {15: 2}}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for i := range 300 {
+		r := row{
+			typ: pick(rng, eventTypes), source: pick(rng, sources), queue: pick(rng, names), jobType: pick(rng, names),
+			job: pick(rng, ids), workflow: pick(rng, ids), to: pick(rng, []string{"", "active"}), at: noon.Add(time.Duration(i%7) * time.Microsecond), data: "{}",
+		}
+		r.internal = r.typ == "job.state_changed"
+		if r.job == nil {
+			r.subject = "s"
+		}
+		b.write(t, r)
+	}
+	b.publishAll(t)
+	page := b.list(t, Query{Internal: true, Limit: 1000})
+	require.Len(t, page.Events, 300)
+	rapid.Check(t, func(rt *rapid.T) {
+		some := func(name string, from ...string) []string {
+			return rapid.SliceOfN(rapid.SampledFrom(from), 0, 3).Draw(rt, name)
+		}
+		q := Query{
+			Types:   some("types", "", "*", "job.*", "job.s*", "job.state_changed", "job.dead", "job.enqueued", "jobx", "workflow.step_completed", "workflow.stepxcompleted", "wor*", "job*"),
+			Sources: some("sources", "", "*", "ojs://shop/*", "ojs://shop/api", "ojs://shop/workers/*", "ojs://shop/workers/w%2F1", "ojs://shop/workers/w_1", "ojs://shop/workers/w-1", "ojs://ojs/api", "api"),
+			Queues:  some("queues", names...), JobTypes: some("job_types", names...),
+			JobID: rapid.SampledFrom(ids).Draw(rt, "job"), WorkflowID: rapid.SampledFrom(ids).Draw(rt, "workflow"),
+			Internal: rapid.Bool().Draw(rt, "internal"), Limit: 1000,
+		}
+		if rapid.Bool().Draw(rt, "bounded") {
+			q.Since = noon.Add(time.Duration(rapid.IntRange(-1, 8).Draw(rt, "since")) * time.Microsecond)
+			q.Until = noon.Add(time.Duration(rapid.IntRange(-1, 8).Draw(rt, "until")) * time.Microsecond)
+		}
+		found, err := b.reader.ListAfter(t.Context(), q)
+		require.NoError(rt, err)
+		m, err := NewMatcher(q)
+		require.NoError(rt, err)
+		matched := []Position{}
+		for i := range page.Events {
+			if m.Match(&page.Events[i]) {
+				matched = append(matched, page.Events[i].Position)
+			}
+		}
+		listed := []Position{}
+		for _, e := range found.Events {
+			listed = append(listed, e.Position)
+		}
+		require.Equal(rt, listed, matched)
+	})
+}
+
+func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
+
+// TestFeedProperty: writers with delayed commits and rollbacks, and streams of any speed: each reads all, once, in order.
+func TestFeedProperty(t *testing.T) {
+	t.Parallel()
+	url := dbtest.URL(t)
+	w := &world{gapDelay: 2 * time.Millisecond, seed: uint64(env("OJSD_PROPERTY_SEED", int(rand.Uint32())))}
+	t.Logf("seed %d", w.seed)
+	w.pool = connect(t, url, writers+8)
+	_, err := w.pool.Exec(t.Context(), `
+		CREATE TABLE subject (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), queue text, state text, n integer NOT NULL DEFAULT 0);
+		INSERT INTO subject (queue) SELECT 'q' || i % 4 FROM generate_series(1, $1) i`, pgx.QueryExecModeSimpleProtocol, subjects)
+	require.NoError(t, err)
+	rows, err := w.pool.Query(t.Context(), "SELECT id FROM subject")
+	require.NoError(t, err)
+	w.subjects, err = pgx.CollectRows(rows, pgx.RowTo[[16]byte])
+	require.NoError(t, err)
+	archetype := riversharedtest.BaseServiceArchetype(t)
+	feed := NewFeed(archetype, NewReader(connect(t, url, 8), nil), FeedConfig{MaxEvents: 64})
+	for i := range w.relays {
+		w.relays[i] = NewRelay(archetype, connect(t, url, 2), RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond})
+		w.relays[i].OnPublished(feed.Wake)
+		require.NoError(t, w.relays[i].Start(t.Context()))
+		t.Cleanup(w.relays[i].Stop)
+	}
+	require.NoError(t, feed.Start(t.Context()))
+	t.Cleanup(feed.Stop)
+
+	reading, stopReading := context.WithCancel(t.Context())
+	var streams []*trace
+	for i := range 6 {
+		streams = append(streams, w.stream(t, reading, feed, i))
+	}
+	writing, stopWriting := context.WithTimeout(t.Context(), time.Duration(env("OJSD_PROPERTY_SECONDS", 3))*time.Second)
+	defer stopWriting()
+	var running sync.WaitGroup
+	for i := range writers {
+		running.Go(func() { w.write(t, writing, rand.New(rand.NewPCG(w.seed, uint64(i)))) })
+	}
+	running.Wait()
+	for _, s := range streams {
+		require.Eventually(t, func() bool { return s.count() >= w.committed.Load() }, 20*time.Second, 10*time.Millisecond,
+			"%s: %d of %d", s.name, s.count(), w.committed.Load())
+	}
+	stopReading()
+	w.wg.Wait()
+	for _, s := range streams {
+		s.check(t, w.committed.Load())
+	}
+}
+
+// stream reads with pauses that grow with i; every second one comes back all the time, from where it was.
+func (w *world) stream(t *testing.T, ctx context.Context, f *Feed, i int) *trace {
+	tr := &trace{name: fmt.Sprintf("stream %d", i)}
+	w.wg.Go(func() {
+		at := &Position{}
+		for ctx.Err() == nil {
+			s, err := f.Subscribe(t.Context(), Query{Internal: i%3 == 0}, at)
+			if !assertNoError(t, err) {
+				return
+			}
+			for k := 0; ctx.Err() == nil && (i%2 == 0 || k < 5); k++ {
+				items, gap, err := s.Next(ctx, nil, 1+rand.IntN(40))
+				if errors.Is(err, context.Canceled) {
+					break
+				}
+				if !assertNoError(t, err) || gap != nil {
+					t.Error("gap", gap)
+					break
+				}
+				for _, item := range items {
+					tr.add(item.Shown(0, func(e *Event) []byte { return e.Append(nil, true, false) }))
+					at = &item.Event.Position
+				}
+				pauseUpTo(ctx, time.Duration(i*i)*time.Millisecond)
+			}
+			s.Close()
+		}
+	})
+	return tr
+}
+
+func pauseUpTo(ctx context.Context, most time.Duration) {
+	if most == 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(rand.Int64N(int64(most)))):
+	}
+}
