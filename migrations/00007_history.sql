@@ -64,7 +64,58 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Jobs as the HTTP API shows them: without results whose time is over. In a DO block like before, for sqlc.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    CREATE OR REPLACE VIEW ojs.job AS
+    SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.args, COALESCE(j.meta, '{}') AS meta,
+        j.extra AS attributes, j.created_at, j.enqueued_at, j.scheduled_at, j.started_at,
+        CASE WHEN j.failed THEN j.finished_at END AS completed_at,
+        NULL::timestamptz AS cancelled_at,
+        CASE WHEN j.state = 'discarded' THEN j.finished_at END AS discarded_at,
+        CASE WHEN j.state = 'retryable' THEN j.next_attempt_at END AS next_attempt_at,
+        j.expires_at, j.retry_delay_ms,
+        CASE WHEN j.state = 'active' THEN j.worker_id END AS worker_id,
+        j.error, array_to_json(j.errors) AS errors, j.result
+    FROM ojs.jobs j
+    UNION ALL
+    SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.args, COALESCE(d.meta, '{}'),
+        d.extra, d.created_at, d.enqueued_at, d.scheduled_at, d.started_at,
+        CASE WHEN d.state = 'completed' THEN d.finished_at END,
+        CASE WHEN d.state = 'cancelled' THEN d.finished_at END,
+        NULL, NULL, d.expires_at, d.retry_delay_ms, NULL, d.error, array_to_json(d.errors),
+        CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END
+    FROM ojs.jobs_done d;
+END
+$$;
+-- +goose StatementEnd
+
 -- +goose Down
+-- +goose StatementBegin
+DO $$
+BEGIN
+    CREATE OR REPLACE VIEW ojs.job AS
+    SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.args, COALESCE(j.meta, '{}') AS meta,
+        j.extra AS attributes, j.created_at, j.enqueued_at, j.scheduled_at, j.started_at,
+        CASE WHEN j.failed THEN j.finished_at END AS completed_at,
+        NULL::timestamptz AS cancelled_at,
+        CASE WHEN j.state = 'discarded' THEN j.finished_at END AS discarded_at,
+        CASE WHEN j.state = 'retryable' THEN j.next_attempt_at END AS next_attempt_at,
+        j.expires_at, j.retry_delay_ms,
+        CASE WHEN j.state = 'active' THEN j.worker_id END AS worker_id,
+        j.error, array_to_json(j.errors) AS errors, j.result
+    FROM ojs.jobs j
+    UNION ALL
+    SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.args, COALESCE(d.meta, '{}'),
+        d.extra, d.created_at, d.enqueued_at, d.scheduled_at, d.started_at,
+        CASE WHEN d.state = 'completed' THEN d.finished_at END,
+        CASE WHEN d.state = 'cancelled' THEN d.finished_at END,
+        NULL, NULL, d.expires_at, d.retry_delay_ms, NULL, d.error, array_to_json(d.errors), d.result
+    FROM ojs.jobs_done d;
+END
+$$;
+-- +goose StatementEnd
 DROP FUNCTION ojs.history_newest(bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);
 DROP FUNCTION ojs.history_actor(text, json);
 DROP FUNCTION ojs.history_type(text, boolean, text, text);

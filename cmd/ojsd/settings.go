@@ -20,6 +20,10 @@ func (s *span) UnmarshalText(text []byte) error {
 		*s = span(d)
 		return nil
 	}
+	if string(text) == "-1" {
+		*s = -1 // what many programs write for "for ever"
+		return nil
+	}
 	d, err := duration.Parse(string(text))
 	if err != nil {
 		return fmt.Errorf("%q is neither a duration like 168h nor one like P7D", text)

@@ -131,7 +131,11 @@ func (r *cronReader) schedule() {
 	}
 	expression, zone := r.get(name), r.get("timezone")
 	if expression != nil || !r.patch {
-		r.c.Expression, _ = rawjson.Text(expression)
+		var isText bool
+		if r.c.Expression, isText = rawjson.Text(expression); !isText && expression != nil {
+			r.problems = append(r.problems, cronProblem(expression, "$."+name, "it is no string"))
+			return
+		}
 	}
 	zoned := true
 	if zone != nil {

@@ -35,7 +35,11 @@ func parseTime(s string) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	t, err := time.Parse(time.RFC3339Nano, s)
-	return t.Truncate(time.Microsecond), err == nil
+	t = t.Truncate(time.Microsecond)
+	if t.IsZero() { // it stands for no time elsewhere; Go clients send it by accident
+		t = t.Add(time.Microsecond)
+	}
+	return t, err == nil
 }
 
 // shaped compares s with a pattern in which d stands for a digit.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -14,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -286,16 +288,38 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 
 // purgeConfirmed takes everything from the query.
 func (a *API) purgeConfirmed(c echo.Context) error {
+	if err := nothingEmpty(c); err != nil {
+		return err
+	}
 	if c.QueryParam("confirm") != "true" {
 		return ojs.ErrInvalidRequest("confirm", "true", c.QueryParam("confirm"), "confirm must be true: this deletes every dead letter that matches.")
 	}
 	return a.purge(c)
 }
 
+// nothingEmpty refuses parameters without a value: an unset variable of a script must not delete everything.
+func nothingEmpty(c echo.Context) error {
+	for name, values := range c.QueryParams() {
+		if strings.TrimSpace(strings.Join(values, "")) == "" {
+			return ojs.ErrInvalidRequest(name, "a value", "", name+" is empty; leave it out to delete without that filter.")
+		}
+	}
+	return nil
+}
+
 // postPurge: the call is the confirmation.
 func (a *API) postPurge(c echo.Context, body []byte) error {
 	if err := checkCommand(body); err != nil {
 		return err
+	}
+	if err := nothingEmpty(c); err != nil {
+		return err
+	}
+	if !blank(body) {
+		for literal := range rawjson.Members(body) {
+			name := string(rawjson.Name(literal))
+			return ojs.ErrInvalidPayload(name, "no body, or {}", name, "The filters of a purge stand in its query; a body with members is refused rather than ignored.")
+		}
 	}
 	return a.purge(c)
 }

@@ -519,3 +519,20 @@ func TestFailureOutcomes(t *testing.T) {
 		require.True(t, done.has("job.errors"))
 	})
 }
+
+// What deletes must not take an unset variable of a script for "all".
+func TestDeadLetterPurgeIsCareful(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	id := a.deadLetter("q", "email.send", `{"message":"boom"}`)
+	for _, name := range []string{"queue", "type", "error_type", "error_code", "since", "until", "older_than"} {
+		a.del("/ojs/v1/dead-letter?confirm=true&" + name + "=").is(400)
+		a.post("/ojs/v1/dead-letter/purge?"+name+"=", "").is(400)
+	}
+	for _, body := range []string{`{"filter":{"queue":"other"}}`, `{"queue":"other"}`, `{"confirm":false}`} {
+		require.Equal(t, 400, a.post("/ojs/v1/dead-letter/purge", body).status)
+	}
+	require.Equal(t, "0", a.del("/ojs/v1/dead-letter?confirm=true&until=0001-01-01T00:00:00Z").is(200).at("deleted"))
+	a.job(id)
+	require.Equal(t, "1", a.post("/ojs/v1/dead-letter/purge", "{}").is(200).at("deleted"))
+}

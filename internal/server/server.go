@@ -156,7 +156,10 @@ func (s *Server) build() {
 			}
 		}
 	})
-	s.listener.OnWake(s.relay.Wake)
+	s.listener.OnWake(func() {
+		s.relay.Wake()
+		s.sweeper.Look()
+	})
 	roster := sweep.NewRoster(archetype, s.store)
 	s.listener.Handle("ojs_workers", func(string) { roster.Learn() })
 	// Another node has registered a cron: from now on this one, too, wakes for the earliest next run. Each look arms the next.
@@ -240,7 +243,8 @@ func (s *Server) Store() *store.Store { return s.store }
 func (s *Server) API() *httpapi.API { return s.api }
 
 // Stop ends the node: readiness fails, parked fetches and streams return, requests finish, services stop, connections close. No
-// job changes its state by it.
+// job changes its state by it. Requests that outlive the shutdown timeout are cut off, which is no error (contract 20 §13.4):
+// a slow client must not make a restart look failed.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
 		s.api.SetDraining()
@@ -249,10 +253,12 @@ func (s *Server) Stop() error {
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTimeout)
 		defer cancel()
 		if err := s.http.Shutdown(ctx); err != nil {
-			s.stopErr = errors.Join(fmt.Errorf("requests did not end in %s", s.config.ShutdownTimeout), s.http.Close())
+			s.config.Logger.Warn("requests did not end in time and are cut off", slog.String("category", "lifecycle"),
+				slog.Group("attributes", "shutdown_timeout_ms", s.config.ShutdownTimeout.Milliseconds()))
+			s.stopErr = s.http.Close()
 		}
-		if err := s.api.AwaitStreams(ctx); err != nil {
-			s.stopErr = errors.Join(s.stopErr, err)
+		if err := s.api.AwaitStreams(ctx); err != nil && s.api.Streams() > 0 {
+			s.config.Logger.Warn("streams did not end in time and are cut off", slog.String("category", "lifecycle"))
 		}
 		startstop.StopAllParallel(s.services...)
 		s.pool.Close()

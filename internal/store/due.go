@@ -91,23 +91,27 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	return n
 }
 
-// Due is what time will bring next, by the database's clock.
+// Due is what time will bring next, by the database's clock. Not valid: nothing of the kind is to come; any time is one that
+// a client can have chosen.
 type Due struct {
 	Now     time.Time
-	Jobs    time.Time // zero: nothing of the kind is to come
-	Workers time.Time // a worker is dead then, or was and there is something left to do about it
-	Crons   time.Time
+	Jobs    pgtype.Timestamptz
+	Workers pgtype.Timestamptz // the longest silent worker is dead then
+	Crons   pgtype.Timestamptz
 }
 
 // Next is the earliest time; ok is false if there is none.
 func (d Due) Next() (next time.Time, ok bool) {
-	for _, t := range []time.Time{d.Jobs, d.Workers, d.Crons} {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
+	for _, t := range []pgtype.Timestamptz{d.Jobs, d.Workers, d.Crons} {
+		if t.Valid && (!ok || t.Time.Before(next)) {
+			next, ok = t.Time, true
 		}
 	}
-	return next, !next.IsZero()
+	return next, ok
 }
+
+// Is reports whether one of the times has come.
+func (d Due) Is(t pgtype.Timestamptz) bool { return t.Valid && !t.Time.After(d.Now) }
 
 // NextDue looks at the first entry of each timer. Jobs due before after are left out: the caller has swept them.
 func (s *Store) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, error) {
@@ -118,14 +122,14 @@ func (s *Store) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, err
 		s.hearAgain() // perhaps nobody could reach the database, workers included
 		return Due{}, err
 	}
-	due := Due{Now: row.Now.Time, Jobs: row.JobDue.Time, Workers: row.WorkerLeft.Time, Crons: row.CronDue.Time}
+	due := Due{Now: row.Now.Time, Jobs: row.JobDue, Workers: row.WorkerLeft, Crons: row.CronDue}
 	if row.WorkerSeen.Valid {
 		death := row.WorkerSeen.Time.Add(s.config.WorkerDeadAfter)
 		if soonest := due.Now.Add(s.deaf()); soonest.After(death) {
 			death = soonest
 		}
-		if due.Workers.IsZero() || death.Before(due.Workers) {
-			due.Workers = death
+		if !due.Workers.Valid || death.Before(due.Workers.Time) {
+			due.Workers = pgtype.Timestamptz{Time: death, Valid: true}
 		}
 	}
 	return due, nil

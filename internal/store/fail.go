@@ -159,12 +159,20 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 		if r.State == string(ojs.StateDiscarded) {
 			s.endings.ended(r.ID)
 		}
-		if r.State == string(ojs.StateRetryable) {
-			s.armed(time.Duration(r.RetryDelayMs.Int64) * time.Millisecond)
+		if r.DueAt.Valid {
+			s.armed(r.DueAt.Time.Sub(failedAt(r)))
 		}
 	}
 	s.announce(ctx, m)
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
+}
+
+// failedAt is when a job failed and did not end by it, by the database's clock.
+func failedAt(r dbsqlc.JobFailRow) time.Time {
+	if r.State == string(ojs.StateRetryable) {
+		return r.NextAttemptAt.Time.Add(-time.Duration(r.RetryDelayMs.Int64) * time.Millisecond)
+	}
+	return r.EnqueuedAt.Time
 }

@@ -38,6 +38,7 @@ const (
 
 	errorPause = time.Second
 	lockPause  = 5 * time.Millisecond
+	soonLook   = 5 * time.Millisecond
 )
 
 // Sweeper sleeps until the earliest due time this node knows of, and applies what is due then.
@@ -51,6 +52,7 @@ type Sweeper struct {
 	mu    sync.Mutex    // one run at a time
 
 	stirred atomic.Bool // jobs have moved since the last run
+	late    atomic.Bool // something was due when it was written, perhaps long ago: only a full look finds it
 
 	// Guarded by mu.
 	swept    pgtype.Timestamptz // due jobs before it are done with, by the database's clock
@@ -78,6 +80,16 @@ func NewSweeper(archetype *baseservice.Archetype, s *store.Store) *Sweeper {
 
 // Arm makes sure that a run happens when the time has passed. Nearly every call finds an earlier one and costs a load.
 func (w *Sweeper) Arm(in time.Duration) {
+	if in <= 0 {
+		w.late.Store(true)
+	}
+	w.arm(in)
+}
+
+// Look says that somebody else may have written due times, an application in SQL: the next look learns of them.
+func (w *Sweeper) Look() { w.arm(soonLook) }
+
+func (w *Sweeper) arm(in time.Duration) {
 	at := time.Now().Add(in).UnixNano()
 	for {
 		next := w.next.Load()
@@ -98,7 +110,7 @@ func (w *Sweeper) Arm(in time.Duration) {
 // look is soon. Call it after every commit and for every announcement of another node.
 func (w *Sweeper) Stir() {
 	if !w.stirred.Load() && !w.stirred.Swap(true) {
-		w.Arm(busyLook)
+		w.arm(busyLook)
 	}
 }
 
@@ -163,13 +175,13 @@ func (w *Sweeper) run(ctx context.Context, batches int) {
 	case ctx.Err() != nil:
 	case err != nil:
 		w.Logger.WarnContext(ctx, "sweep of due jobs ended early", slog.Any("error", err))
-		w.Arm(errorPause)
+		w.arm(errorPause)
 	default:
 		look := idleLook
 		if busy || moved > 0 {
 			look = busyLook
 		}
-		w.Arm(min(next, look))
+		w.arm(min(next, look))
 	}
 	if moved > 0 {
 		w.Logger.DebugContext(ctx, "due timers swept", slog.Int("moved", moved))
@@ -181,7 +193,7 @@ func (w *Sweeper) run(ctx context.Context, batches int) {
 // statement of three index probes, which is what an idle server pays for a look.
 func (w *Sweeper) runOnce(ctx context.Context, batches int) (moved int, next time.Duration, err error) {
 	after := w.swept
-	full := time.Since(w.fullAt) >= max(fullLook, costShare*w.fullCost)
+	full := w.late.Swap(false) || time.Since(w.fullAt) >= max(fullLook, costShare*w.fullCost)
 	if full {
 		after = store.FromTheStart
 	}
@@ -218,19 +230,18 @@ func (w *Sweeper) runOnce(ctx context.Context, batches int) (moved int, next tim
 
 // apply does one batch of each kind that is due.
 func (w *Sweeper) apply(ctx context.Context, due store.Due, after pgtype.Timestamptz) (moved int, err error) {
-	is := func(t time.Time) bool { return !t.IsZero() && !t.After(due.Now) }
-	if is(due.Crons) {
+	if due.Is(due.Crons) {
 		n, cronErr := w.store.FireCrons(ctx)
 		moved += n
 		defer func() { err = errors.Join(err, cronErr) }() // jobs do not wait for a cron that cannot be fired
 	}
-	if is(due.Workers) {
+	if due.Is(due.Workers) {
 		n, err := w.store.BuryWorkers(ctx)
 		if moved += n; err != nil {
 			return moved, err
 		}
 	}
-	if !is(due.Jobs) {
+	if !due.Is(due.Jobs) {
 		return moved, nil
 	}
 	n, err := w.store.PromoteDue(ctx, after)
