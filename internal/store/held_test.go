@@ -138,3 +138,34 @@ func TestHeldJobs(t *testing.T) {
 		require.Nil(t, c.Stored)
 	})
 }
+
+// An application that has enqueued with an id of its own, and keeps its transaction open, holds up nobody but who uses the
+// same id.
+func TestHeldIDs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := store.NewID()
+	tx, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', json_build_object('id', $1::text))`, ojs.FormatID(id))
+	require.NoError(t, err)
+
+	same := newJob("q")
+	same.ID, same.ClientID = id, true
+	held := make(chan error, 1)
+	go func() {
+		_, err := b.Enqueue(t.Context(), same)
+		held <- err
+	}()
+	b.enqueued(newJob("q"), newJob("q"))
+	require.Empty(t, held, "jobs without ids of their own wait for nobody")
+	other := newJob("q")
+	other.ID, other.ClientID = store.NewID(), true
+	b.enqueued(other)
+	require.ErrorIs(t, <-held, ojs.ErrTimeout())
+
+	require.NoError(t, tx.Commit(t.Context()))
+	_, err = b.Enqueue(t.Context(), same)
+	require.ErrorIs(t, err, ojs.ErrDuplicateID(""))
+}
