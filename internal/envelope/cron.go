@@ -73,8 +73,21 @@ type cronReader struct {
 	body
 	patch    bool
 	template fields
+	root     []byte // object of the options that stand at the root of the body (contract 20 §0); nil: none
 	c        Cron
 }
+
+// cronRootOptions are the names of options that a cron's body may have at its root. Its own members, type to meta among
+// them, are read elsewhere.
+var cronRootOptions = func() map[string]bool {
+	names := map[string]bool{}
+	for name, a := range attrsByName {
+		if a != serverAttr && !a.onlyTop() && a != metaAttr && a != metadataAttr && a != queueAttr {
+			names[name] = true
+		}
+	}
+	return names
+}()
 
 func decodeCron(raw []byte, base Cron, patch bool, lim Limits) (*Cron, *ojs.Error) {
 	v, err := rawjson.Check(raw)
@@ -84,9 +97,18 @@ func decodeCron(raw []byte, base Cron, patch bool, lim Limits) (*Cron, *ojs.Erro
 	r := cronReader{patch: patch, c: base, template: fields{names: templateNames}}
 	r.fields, _ = readFields(v, cronNames)
 	for literal, value := range rawjson.Members(v) {
-		if string(rawjson.Name(literal)) == "description" && rawjson.IsNull(value) {
+		switch name := string(rawjson.Name(literal)); {
+		case name == "description" && rawjson.IsNull(value):
 			r.c.Description = nil // the one member that null takes away
+		case cronRootOptions[name] && (patch || !rawjson.IsNull(value)):
+			if r.root == nil {
+				r.root = []byte{'{'}
+			}
+			r.root = appendMember(r.root, literal, value)
 		}
+	}
+	if r.root != nil {
+		r.root = append(r.root, '}')
 	}
 	r.name()
 	r.schedule()
@@ -234,6 +256,9 @@ func (r *cronReader) content() {
 // the cron is shown like that.
 func (r *cronReader) options(top jsontext.Value) {
 	queue := r.get("queue")
+	if r.patch && r.root != nil {
+		r.c.Options = mergeObjects(r.c.Options, r.root)
+	}
 	for _, v := range []jsontext.Value{r.template.get("options"), r.get("options")} {
 		switch {
 		case v == nil:
@@ -247,7 +272,11 @@ func (r *cronReader) options(top jsontext.Value) {
 			queue = nil
 		}
 	}
-	if !r.patch && top != nil {
+	switch {
+	case r.patch: // done above
+	case r.root != nil:
+		r.c.Options = mergeObjects(r.root, top)
+	case top != nil:
 		r.c.Options = rawjson.Compact(top)
 	}
 	if queue != nil {

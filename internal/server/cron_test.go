@@ -227,3 +227,24 @@ func TestCronFires(t *testing.T) {
 		require.WithinDuration(t, due, time.Now(), 2*time.Second)
 	})
 }
+
+// Contract 20 §0: every option is read from options, else from the root.
+func TestCronOptionsAtTheRoot(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	a.post("/ojs/v1/cron", `{"name":"bad","type":"a.b","cron":"@daily","retry":{"max_attempts":-1}}`).is(422)
+	a.get("/ojs/v1/cron/bad").is(404)
+
+	r := a.post("/ojs/v1/cron", `{"name":"c","type":"a.b","cron":"@daily","priority":5,"tags":["x"],"queue":"q","options":{"priority":7}}`).is(201)
+	require.Equal(t, "7", r.at("cron.options.priority"), "options win")
+	require.Equal(t, `["x"]`, r.at("cron.options.tags"))
+	job := a.post("/ojs/v1/cron/c/trigger", "").is(201)
+	require.Equal(t, "7", job.at("job.priority"))
+	require.Equal(t, `["x"]`, job.at("job.tags"))
+	require.Equal(t, "q", job.at("job.queue"))
+
+	r = a.patch("/ojs/v1/cron/c", `{"max_attempts":9,"tags":null}`).is(200)
+	require.Equal(t, "9", r.at("cron.options.max_attempts"))
+	require.Equal(t, "7", r.at("cron.options.priority"))
+	require.False(t, r.has("cron.options.tags"))
+}
