@@ -65,12 +65,16 @@ func (s *sse) finish(r *http.Request, err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.api.streams.ctx.Err() == nil {
 		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("remote", r.RemoteAddr), slog.String("path", r.URL.Path))
 	}
+	if s.undo == nil { // it was not opened
+		return
+	}
+	// Not undo's answer tells whether the node stops: this stream may have heard of it before undo's turn came.
+	undone := s.undo()
 	switch {
-	case s.undo == nil: // it was not opened
-	case s.undo(): // the node does not stop
-		_ = s.rc.SetWriteDeadline(time.Time{})
-	case r.Context().Err() == nil:
+	case s.api.streams.ctx.Err() != nil && r.Context().Err() == nil:
 		_ = s.send(systemFrame("server.shutdown", nil, []byte(shutdownData))) // the connection is gone anyway
+	case undone:
+		_ = s.rc.SetWriteDeadline(time.Time{})
 	}
 }
 
