@@ -56,7 +56,7 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.J
 		s.committedEvents()
 	}
 	s.settleCrons(ctx, cronsOf(rows, cancelledCron))
-	return inOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
+	return inOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) ([16]byte, *dbsqlc.Job) { return r.ID, (*dbsqlc.Job)(r) }), nil
 }
 
 func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }
@@ -66,7 +66,7 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	var rows []dbsqlc.JobCancelRow
-	try := func(tx pgx.Tx) error {
+	err := s.inPartitionedTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		ids := make([][16]byte, len(cs))
 		for i, c := range cs {
@@ -79,14 +79,7 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 		mine := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(free, c.id) })
 		rows, err = s.cancelRows(ctx, q, mine, liveStates)
 		return err
-	}
-	err := pgx.BeginFunc(ctx, s.pool, try)
-	if noPartition(err) { // inside a transaction nothing can follow an error
-		if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
-			return nil, err
-		}
-		err = pgx.BeginFunc(ctx, s.pool, try)
-	}
+	})
 	return rows, err
 }
 

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -31,36 +30,32 @@ type Save struct {
 }
 
 // SaveCheckpoint replaces the checkpoint of a job that has not ended.
-func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (Checkpoint, error) {
-	for wait := s.patience(); ; {
+func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint, err error) {
+	err = s.untilFree(ctx, func() error {
 		row, err := s.checkpoint.Do(ctx, save)
 		if err != nil {
-			return Checkpoint{}, WireError(err)
+			return WireError(err)
 		}
 		if row != nil {
-			return Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}, nil
+			saved = Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}
+			return nil
 		}
 		stored, err := s.reported(ctx, save.JobID)
 		if err != nil {
-			return Checkpoint{}, err
+			return err
 		}
-		if err = save.refused(stored); !errors.Is(err, errHeld) {
-			return Checkpoint{}, err
-		}
-		if !wait.again(ctx) {
-			return Checkpoint{}, heldTooLong(err)
-		}
-	}
+		return save.refused(stored)
+	})
+	return saved, err
 }
 
 // refused chooses the conflict; a job that could have been changed is held by another transaction.
 func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
 	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
-	owned := save.WorkerID == "" || !row.WorkerID.Valid || row.WorkerID.String == save.WorkerID
 	switch {
 	case state.Terminal():
 		return ojs.ErrConflict(id, state, liveStates...)
-	case !owned:
+	case !holder{workerID: save.WorkerID}.owns(row.WorkerID):
 		return ojs.ErrNotOwner(id, save.WorkerID, row.WorkerID.String)
 	case save.Attempt >= 0 && save.Attempt != row.Attempt:
 		return ojs.ErrStaleAttempt(id, int64(save.Attempt), int64(row.Attempt))
@@ -87,19 +82,13 @@ func (s *Store) flushCheckpoint(ctx context.Context, saves []Save) ([]*dbsqlc.Jo
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[[16]byte]*dbsqlc.JobCheckpointRow, len(rows))
-	for i, row := range rows {
-		byID[row.ID] = &rows[i]
+	for _, row := range rows {
 		if row.State == string(ojs.StateActive) {
 			s.armed(row.DueAt.Time.Sub(row.Now.Time))
 			s.seen(row.WorkerID.String)
 		}
 	}
-	res := make([]*dbsqlc.JobCheckpointRow, len(saves))
-	for i, save := range saves {
-		res[i] = byID[save.JobID]
-	}
-	return res, nil
+	return inOrder(len(saves), func(i int) [16]byte { return saves[i].JobID }, rows, func(r *dbsqlc.JobCheckpointRow) ([16]byte, *dbsqlc.JobCheckpointRow) { return r.ID, r }), nil
 }
 
 // Checkpoint reads the checkpoint of a job; Stored is nil if there is none.
@@ -113,7 +102,7 @@ func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error)
 
 // DeleteCheckpoint forgets the checkpoint of a job, if there is one.
 func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
-	for wait := s.patience(); ; {
+	return s.untilFree(ctx, func() error {
 		cleared, err := s.clearCheckpoint(ctx, id)
 		if err != nil || cleared {
 			return err
@@ -122,10 +111,8 @@ func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 		if err != nil || row.CheckpointSeq.Int64 == 0 {
 			return err
 		}
-		if !wait.again(ctx) {
-			return heldTooLong(errHeld)
-		}
-	}
+		return errHeld
+	})
 }
 
 func (s *Store) clearCheckpoint(ctx context.Context, id [16]byte) (cleared bool, err error) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -61,7 +60,11 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.completeRows(ctx, s.q, p)
+	var rows []dbsqlc.JobCompleteRow
+	err := s.withPartitions(ctx, func() (err error) {
+		rows, err = s.q.JobComplete(ctx, p)
+		return err
+	})
 	if TimedOut(err) && ctx.Err() == nil {
 		rows, err = s.completeFree(ctx, p)
 	}
@@ -70,31 +73,24 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	}
 	for i := range rows {
 		s.endings.ended(rows[i].ID)
-		s.seen(rows[i].WorkerID.String)
 		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
 	s.settleCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
-	return inOrder(n, func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) }), nil
-}
-
-// completeRows makes tomorrow's partition if nobody has.
-func (s *Store) completeRows(ctx context.Context, q *dbsqlc.Queries, p dbsqlc.JobCompleteParams) ([]dbsqlc.JobCompleteRow, error) {
-	rows, err := q.JobComplete(ctx, p)
-	if !noPartition(err) || q != s.q { // inside a transaction nothing can follow an error
-		return rows, err
+	jobs := inOrder(n, func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) ([16]byte, *dbsqlc.Job) { return r.ID, (*dbsqlc.Job)(r) })
+	for i, job := range jobs {
+		if acks[i].WorkerID == "" && job != nil { // else its caller has noted it
+			s.seen(job.WorkerID.String)
+		}
 	}
-	if _, err := q.SystemPartitionsEnsure(ctx); err != nil {
-		return nil, err
-	}
-	return q.JobComplete(ctx, p)
+	return jobs, nil
 }
 
 // completeFree completes the jobs that no other transaction holds.
 func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+	err = s.inPartitionedTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		free, err := q.JobLockFree(ctx, p.Ids)
 		if err != nil || len(free) == 0 {
@@ -108,7 +104,7 @@ func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (r
 				part.Sources = append(part.Sources, p.Sources[i])
 			}
 		}
-		rows, err = s.completeRows(ctx, q, part)
+		rows, err = q.JobComplete(ctx, part)
 		return err
 	})
 	return rows, err
@@ -140,16 +136,16 @@ func (s *Store) resultData(result []byte) []byte {
 }
 
 // inOrder matches rows to requests by id; a request without a row gets nil.
-func inOrder[Row any](n int, id func(i int) [16]byte, rows []Row, job func(*Row) *dbsqlc.Job) []*dbsqlc.Job {
-	res := make([]*dbsqlc.Job, n)
+func inOrder[Row, Out any](n int, id func(i int) [16]byte, rows []Row, out func(*Row) ([16]byte, *Out)) []*Out {
+	res := make([]*Out, n)
 	if n == 1 && len(rows) == 1 {
-		res[0] = job(&rows[0])
+		_, res[0] = out(&rows[0])
 		return res
 	}
-	byID := make(map[[16]byte]*dbsqlc.Job, len(rows))
+	byID := make(map[[16]byte]*Out, len(rows))
 	for i := range rows {
-		j := job(&rows[i])
-		byID[j.ID] = j
+		id, o := out(&rows[i])
+		byID[id] = o
 	}
 	for i := range res {
 		res[i] = byID[id(i)]
@@ -163,6 +159,12 @@ type holder struct {
 	workerID string
 	attempt  int32
 	cancels  bool // it does not claim to hold it, it wants it cancelled
+}
+
+// owns reports whether a job with that owner is the holder's: one that does not name itself, or whose job has no owner, is
+// believed.
+func (h holder) owns(owner pgtype.Text) bool {
+	return h.workerID == "" || !owner.Valid || owner.String == h.workerID
 }
 
 // settled turns a refused ack or nack (job is nil) into the reason.
@@ -216,7 +218,7 @@ func (h holder) refused(job *dbsqlc.Job) (*dbsqlc.Job, error) {
 	case h.cancels:
 		return nil, ojs.ErrConflict(id, ojs.JobState(job.State), liveStates...)
 	}
-	owned := h.workerID == "" || !job.WorkerID.Valid || job.WorkerID.String == h.workerID
+	owned := h.owns(job.WorkerID)
 	current := h.attempt < 0 || h.attempt == job.Attempt
 	switch {
 	case job.State == string(ojs.StateCancelled) && job.PreviousState.String == string(ojs.StateActive) && owned && current:

@@ -93,13 +93,11 @@ func (s *Store) Crons(ctx context.Context, l CronList) (rows []dbsqlc.Cron, tota
 	if l.Enabled != nil {
 		enabled = pgtype.Bool{Bool: *l.Enabled, Valid: true}
 	}
-	if l.Queues == nil {
-		l.Queues = []string{}
-	}
-	if total, err = s.q.CronCount(ctx, enabled, l.Queues); err != nil {
+	queues := orEmpty(l.Queues)
+	if total, err = s.q.CronCount(ctx, enabled, queues); err != nil {
 		return nil, 0, WireError(err)
 	}
-	rows, err = s.q.CronList(ctx, dbsqlc.CronListParams{Enabled: enabled, Queues: l.Queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit)})
+	rows, err = s.q.CronList(ctx, dbsqlc.CronListParams{Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit)})
 	return rows, total, WireError(err)
 }
 

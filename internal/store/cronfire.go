@@ -40,19 +40,10 @@ func (s *Store) FireCrons(ctx context.Context) (int, error) {
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	var f *firing
-	fire := func() error {
-		return pgx.BeginFunc(bounded, s.pool, func(tx pgx.Tx) error {
-			f = &firing{store: s, tx: tx, q: dbsqlc.New(tx)}
-			return f.run(bounded)
-		})
-	}
-	err := fire()
-	if noPartition(err) {
-		if _, err := s.q.SystemPartitionsEnsure(bounded); err != nil {
-			return 0, err
-		}
-		err = fire()
-	}
+	err := s.inPartitionedTx(bounded, func(tx pgx.Tx) error {
+		f = &firing{store: s, tx: tx, q: dbsqlc.New(tx)}
+		return f.run(bounded)
+	})
 	if err != nil {
 		return 0, err
 	}

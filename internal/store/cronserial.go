@@ -106,19 +106,10 @@ func (s *Store) TriggerCron(ctx context.Context, name string) (*dbsqlc.Job, erro
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	var res []enqueued
-	trigger := func() error {
-		return pgx.BeginFunc(bounded, s.pool, func(tx pgx.Tx) (err error) {
-			res, err = s.trigger(bounded, tx, name)
-			return err
-		})
-	}
-	err := trigger()
-	if noPartition(err) {
-		if _, err := s.q.SystemPartitionsEnsure(bounded); err != nil {
-			return nil, WireError(err)
-		}
-		err = trigger()
-	}
+	err := s.inPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
+		res, err = s.trigger(bounded, tx, name)
+		return err
+	})
 	if err != nil {
 		return nil, WireError(err)
 	}

@@ -39,15 +39,14 @@ type DeadLetterPage struct {
 }
 
 var (
-	forever  = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
-	noID     [16]byte
-	highest  = [16]byte(bytes.Repeat([]byte{0xff}, 16))
-	anyIDs   = [][16]byte{}
-	noBounds = [2]pgtype.Timestamptz{FromTheStart, forever}
+	forever = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	noID    [16]byte
+	highest = [16]byte(bytes.Repeat([]byte{0xff}, 16))
+	anyIDs  = [][16]byte{}
 )
 
 func (f DeadLetters) bounds() (since, until pgtype.Timestamptz) {
-	since, until = noBounds[0], noBounds[1]
+	since, until = FromTheStart, forever
 	if !f.Since.IsZero() {
 		since = pgtype.Timestamptz{Time: f.Since, Valid: true}
 	}

@@ -86,7 +86,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, err
 		return nil, err
 	}
 	s.afterFail(ctx, rows)
-	failed := inOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) *dbsqlc.Job { return (*dbsqlc.Job)(r) })
+	failed := inOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *dbsqlc.Job) { return r.ID, (*dbsqlc.Job)(r) })
 	for i, job := range failed {
 		if job != nil {
 			s.logFailed(ctx, job, nacks[i])
@@ -120,7 +120,9 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 	}
 	source := n.source
 	if source == "" && worker != "" {
-		s.seen(worker)
+		if n.WorkerID == "" { // else its caller has noted it
+			s.seen(worker)
+		}
 		source = WorkerSource(worker)
 	}
 	p.Ids = append(p.Ids, n.JobID)

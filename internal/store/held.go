@@ -53,6 +53,19 @@ func (p *patience) again(ctx context.Context) bool {
 	}
 }
 
+// untilFree calls try again and again while it fails with errHeld.
+func (s *Store) untilFree(ctx context.Context, try func() error) error {
+	for wait := s.patience(); ; {
+		err := try()
+		if !errors.Is(err, errHeld) {
+			return err
+		}
+		if !wait.again(ctx) {
+			return heldTooLong(err)
+		}
+	}
+}
+
 // settle performs a request about one job, if need be when its row is free.
 func settle[Req any](ctx context.Context, s *Store, b *batch.Batcher[Req, *dbsqlc.Job], req Req, about holder) (*dbsqlc.Job, error) {
 	job, err := b.Do(ctx, req)

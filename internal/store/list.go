@@ -86,8 +86,8 @@ func (s *Store) Candidates(ctx context.Context, c Candidates) (ids [][16]byte, m
 	if c.Priority != nil {
 		p.Priority = pgtype.Int2{Int16: *c.Priority, Valid: true}
 	}
-	p.EnqueuedBefore = pgtype.Timestamptz{Time: c.Before, Valid: !c.Before.IsZero()}
-	p.EnqueuedAfter = pgtype.Timestamptz{Time: c.After, Valid: !c.After.IsZero()}
+	p.EnqueuedBefore = timestamp(c.Before)
+	p.EnqueuedAfter = timestamp(c.After)
 	for {
 		rows, err := s.candidatePage(ctx, p)
 		if err != nil {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -36,34 +35,31 @@ type Progress struct {
 }
 
 // ReportProgress stores a report; one about a job that is not active changes nothing and is no error.
-func (s *Store) ReportProgress(ctx context.Context, r Report) (Progress, error) {
-	for wait := s.patience(); ; {
+func (s *Store) ReportProgress(ctx context.Context, r Report) (p Progress, err error) {
+	err = s.untilFree(ctx, func() error {
 		row, err := s.progress.Do(ctx, r)
 		if err != nil {
-			return Progress{}, WireError(err)
+			return WireError(err)
 		}
 		if row != nil {
-			return Progress{
+			p = Progress{
 				JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage,
 				Data: row.ProgressData, UpdatedAt: row.ProgressAt.Time,
-			}, nil
+			}
+			return nil
 		}
 		stored, err := s.reported(ctx, r.JobID)
 		if err != nil {
-			return Progress{}, err
+			return err
 		}
-		if stored.State != string(ojs.StateActive) {
-			p := progressOf(stored)
-			p.Refused = true
-			return p, nil
+		if stored.State == string(ojs.StateActive) {
+			return r.holder().refusedActive(stored)
 		}
-		if err = r.holder().refusedActive(stored); !errors.Is(err, errHeld) {
-			return Progress{}, err
-		}
-		if !wait.again(ctx) {
-			return Progress{}, heldTooLong(err)
-		}
-	}
+		p = progressOf(stored)
+		p.Refused = true
+		return nil
+	})
+	return p, err
 }
 
 func (r Report) holder() holder {
@@ -151,20 +147,14 @@ func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[[16]byte]*dbsqlc.JobProgressRow, len(rows))
-	for i, row := range rows {
-		byID[row.ID] = &rows[i]
+	for _, row := range rows {
 		s.armed(row.DueAt.Time.Sub(row.Now.Time))
 		s.seen(row.WorkerID.String)
 	}
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
-	res := make([]*dbsqlc.JobProgressRow, len(reports))
-	for i, r := range reports {
-		res[i] = byID[r.JobID]
-	}
-	return res, nil
+	return inOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
 }
 
 // progressData is the message as a member of an event's payload, cut to what fits (contract 40 §1.5).

@@ -138,15 +138,7 @@ func (s *Store) flushResults(ctx context.Context, ids [][16]byte) ([]*dbsqlc.Job
 	if err != nil {
 		return nil, err
 	}
-	byID := make(map[[16]byte]*dbsqlc.JobResultListRow, len(rows))
-	for i := range rows {
-		byID[rows[i].ID] = &rows[i]
-	}
-	res := make([]*dbsqlc.JobResultListRow, len(ids))
-	for i, id := range ids {
-		res[i] = byID[id]
-	}
-	return res, nil
+	return inOrder(len(ids), func(i int) [16]byte { return ids[i] }, rows, func(r *dbsqlc.JobResultListRow) ([16]byte, *dbsqlc.JobResultListRow) { return r.ID, r }), nil
 }
 
 // Awaited is the number of requests that wait for results.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
@@ -20,6 +22,23 @@ func (s *Store) Prepare(ctx context.Context) error {
 	}
 	s.hearAgain()
 	return s.LearnQuiet(ctx)
+}
+
+// withPartitions makes tomorrow's partitions if nobody has and do finds none, and tries again.
+func (s *Store) withPartitions(ctx context.Context, do func() error) error {
+	err := do()
+	if !noPartition(err) {
+		return err
+	}
+	if _, err := s.q.SystemPartitionsEnsure(ctx); err != nil {
+		return err
+	}
+	return do()
+}
+
+// inPartitionedTx is withPartitions for a whole transaction: inside of one nothing can follow an error.
+func (s *Store) inPartitionedTx(ctx context.Context, do func(tx pgx.Tx) error) error {
+	return s.withPartitions(ctx, func() error { return pgx.BeginFunc(ctx, s.pool, do) })
 }
 
 // QueueTotals counts queues by status.

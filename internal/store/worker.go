@@ -199,18 +199,15 @@ func (s *Store) exhume(ctx context.Context, id string) (requeued int, err error)
 	if err != nil {
 		return 0, err
 	}
-	for wait := s.patience(); ; {
+	err = s.untilFree(ctx, func() error {
 		n, held, err := s.loseJobs(ctx, []deceased{dead})
 		requeued += n
-		switch {
-		case err != nil:
-			return requeued, WireError(err)
-		case !held:
-			return requeued, nil
-		case !wait.again(ctx):
-			return requeued, heldTooLong(errHeld)
+		if err == nil && held {
+			return errHeld
 		}
-	}
+		return WireError(err)
+	})
+	return requeued, err
 }
 
 func (s *Store) declareDead(ctx context.Context, id string) (deceased, error) {

@@ -100,10 +100,7 @@ func (w *Sweeper) arm(in time.Duration) {
 			break
 		}
 	}
-	select {
-	case w.poke <- struct{}{}:
-	default:
-	}
+	poke(w.poke)
 }
 
 // Stir says that jobs move, here or on another node, which may have armed a timer and be gone before it fires: the next
