@@ -76,6 +76,7 @@ type settings struct {
 
 	Events   eventSettings    `embed:"" prefix:"events-"`
 	Realtime realtimeSettings `embed:"" prefix:"realtime-"`
+	Webhooks webhookSettings  `embed:"" prefix:"webhooks-"`
 }
 
 type realtimeSettings struct {
@@ -131,6 +132,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 		},
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
 		Realtime: s.Realtime.config(),
+		Webhooks: s.Webhooks.config(),
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,

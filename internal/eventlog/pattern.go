@@ -101,8 +101,8 @@ func MatchPattern(pattern, value string) bool {
 
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-// likePatterns turns valid patterns into operands of LIKE ANY; never nil, which would be SQL's NULL.
-func likePatterns(patterns []string) []string {
+// LikePatterns turns valid patterns into operands of LIKE ANY; never nil, which would be SQL's NULL.
+func LikePatterns(patterns []string) []string {
 	likes := make([]string, 0, len(patterns))
 	for _, p := range patterns {
 		prefix, wild := strings.CutSuffix(p, "*")

@@ -54,5 +54,5 @@ func TestMatchPattern(t *testing.T) {
 	require.False(t, MatchPattern("job.*", "jobx.completed"))
 	require.True(t, MatchPattern("job.completed", "job.completed"))
 	require.False(t, MatchPattern("job.complete", "job.completed"))
-	require.Equal(t, []string{`workflow.step\_completed`, `100\%\\%`}, likePatterns([]string{"workflow.step_completed", `100%\*`}))
+	require.Equal(t, []string{`workflow.step\_completed`, `100\%\\%`}, LikePatterns([]string{"workflow.step_completed", `100%\*`}))
 }

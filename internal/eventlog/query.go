@@ -74,7 +74,7 @@ func (q *Query) filters() (filters, error) {
 		return filters{}, err
 	}
 	f := filters{
-		types: likePatterns(types), sources: likePatterns(sources),
+		types: LikePatterns(types), sources: LikePatterns(sources),
 		queues: nonEmpty(q.Queues), jobTypes: nonEmpty(q.JobTypes),
 		jobID: optionalUUID(q.JobID), workflowID: optionalUUID(q.WorkflowID),
 		since: optionalTime(q.Since), until: optionalTime(q.Until),

@@ -145,14 +145,21 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 	}
 	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
 		if text := c.QueryParam(name); text != "" {
-			when, ok := envelope.ParseWhen(text)
-			if !ok || when.Relative {
-				return q, ojs.ErrInvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
+			var err error
+			if *at, err = readTime(name, text); err != nil {
+				return q, err
 			}
-			*at = when.At
 		}
 	}
 	return q, nil
+}
+
+func readTime(name, text string) (time.Time, error) {
+	when, ok := envelope.ParseWhen(text)
+	if !ok || when.Relative {
+		return time.Time{}, ojs.ErrInvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
+	}
+	return when.At, nil
 }
 
 func readFormat(c echo.Context) (cloud bool, err error) {

@@ -65,17 +65,18 @@ type Config struct {
 
 // API is the HTTP interface of one node. Use New.
 type API struct {
-	config  Config
-	store   *store.Store
-	events  *eventlog.Reader
-	feed    *eventlog.Feed
-	streams *streams
-	stats   statsView
-	health  *health
-	prune   func() time.Duration
-	logger  *slog.Logger
-	keys    []apiKey
-	started time.Time
+	config   Config
+	store    *store.Store
+	events   *eventlog.Reader
+	feed     *eventlog.Feed
+	streams  *streams
+	stats    statsView
+	health   *health
+	prune    func() time.Duration
+	webhooks Webhooks
+	logger   *slog.Logger
+	keys     []apiKey
+	started  time.Time
 }
 
 // Deps are the parts an API talks to.
@@ -87,6 +88,9 @@ type Deps struct {
 
 	// Components reports the state of the node's services by name, for health: ok, degraded or another word.
 	Components func() map[string]string
+
+	// Webhooks are the settings of subscriptions.
+	Webhooks Webhooks
 
 	// NextPrune is the time until this node prunes jobs.
 	NextPrune func() time.Duration
@@ -102,7 +106,7 @@ func New(config Config, deps Deps) *API {
 	}
 	return &API{
 		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
-		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune,
+		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune, webhooks: deps.Webhooks,
 		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
 	}
 }
@@ -187,6 +191,7 @@ func (a *API) routes(e *echo.Echo) {
 	get(v1, "/events/:id", a.getEvent)
 	get(v1, "/events/:id/history", a.getEventHistory)
 	a.streamRoutes(v1)
+	a.webhookRoutes(v1)
 
 	if a.config.TestReset {
 		v1.POST("/admin/reset", a.postReset)

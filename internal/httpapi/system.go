@@ -148,12 +148,12 @@ func (a *API) getManifest(c echo.Context) error {
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
-			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": false, "realtime": true, "grpc": false,
+			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": !a.webhooks.Disabled, "realtime": true, "grpc": false,
 		},
-		"extensions": []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack"},
+		"extensions": a.extensions(),
 		"endpoints": map[string]string{
 			"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
-			"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws",
+			"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "webhooks": "/ojs/v1/webhooks",
 		},
 		"schema_validation": false, "unique_job_strength": "none", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
@@ -163,9 +163,29 @@ func (a *API) getManifest(c echo.Context) error {
 		},
 		"events": map[string]any{
 			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": a.config.EventRetention.String(),
-			"max_count": a.config.EventMaxCount, "transports": []string{"notify", "poll", "sse", "websocket"},
+			"max_count": a.config.EventMaxCount, "transports": a.transports(),
 		},
 	})
+}
+
+// transports are the ways in which events reach clients.
+func (a *API) transports() []string {
+	list := []string{"notify", "poll", "sse", "websocket"}
+	if !a.webhooks.Disabled {
+		list = append(list, "webhook")
+	}
+	return list
+}
+
+func (a *API) extensions() []string {
+	list := []string{
+		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojs:ext:realtime",
+		"urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack",
+	}
+	if !a.webhooks.Disabled {
+		list = append(list, "urn:ojs:ext:webhooks")
+	}
+	return list
 }
 
 func orDefault(n, otherwise int) int {

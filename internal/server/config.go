@@ -94,6 +94,9 @@ type Config struct {
 	// Realtime are the settings of event streams; its zero fields mean their defaults.
 	Realtime httpapi.Realtime
 
+	// Webhooks are the settings of webhooks.
+	Webhooks Webhooks
+
 	// LogSample is the share of log lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64
 
@@ -200,6 +203,9 @@ func (c Config) validate() (Config, error) {
 		return c, fmt.Errorf("realtime stats interval must be between 1 ms and 36500 days, got %s", c.Realtime.StatsInterval)
 	case c.DatabaseMaxConns < 4:
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
+	}
+	if err := c.Webhooks.validate(); err != nil {
+		return c, err
 	}
 	for name, d := range map[string]time.Duration{
 		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "cron visibility timeout": c.CronVisibility, "worker dead after": c.WorkerDeadAfter, "shutdown timeout": c.ShutdownTimeout,

@@ -20,6 +20,7 @@ import (
 	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/sweep"
+	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/migrations"
 )
 
@@ -33,6 +34,7 @@ type Server struct {
 	listener *eventlog.Listener
 	sweeper  *sweep.Sweeper
 	pruner   *sweep.Pruner
+	webhooks *webhook.Dispatcher // nil: switched off
 	api      *httpapi.API
 	http     *http.Server
 	addr     net.Addr
@@ -69,13 +71,17 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{config: config, pool: pool, failed: make(chan error, 1)}
-	s.build()
+	if err := s.build(); err != nil {
+		pool.Close()
+		return nil, err
+	}
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	config.Logger.InfoContext(ctx, "server started", slog.String("category", "lifecycle"),
 		slog.Group("attributes", "listen", s.addr.String(), "version", config.Version, "node", s.store.Node(),
 			"authentication", len(config.APIKeys) > 0, "test_reset", config.TestReset))
+	s.warnWebhooks(ctx)
 	if config.TestReset {
 		config.Logger.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs")
 	}
@@ -121,13 +127,15 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-func (s *Server) build() {
+func (s *Server) build() error {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
 	s.store = store.New(s.pool, store.Config{
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
 		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
-		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
+		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat,
+		WebhookKeys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, SecretOverlap: c.Webhooks.RotationOverlap, DisableWebhookAfter: c.Webhooks.DisableAfter,
+		Logger: c.Logger, LogSample: c.LogSample,
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
 	s.sweeper = sweep.NewSweeper(archetype, s.store)
@@ -148,6 +156,9 @@ func (s *Server) build() {
 		s.store.Published()
 		s.pruner.Stir()
 		if p.All {
+			if s.webhooks != nil {
+				s.webhooks.Wake()
+			}
 			s.store.AnnounceAll()
 		}
 		for _, r := range p.Ready {
@@ -176,6 +187,9 @@ func (s *Server) build() {
 		}, s.relay),
 		s.sweeper, s.pruner, sweep.NewProber(archetype, s.store), roster,
 	}
+	if err := s.buildWebhooks(archetype); err != nil {
+		return err
+	}
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
@@ -183,6 +197,7 @@ func (s *Server) build() {
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
 	}, httpapi.Deps{
 		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
+		Webhooks: s.httpWebhooks(),
 	})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
@@ -191,6 +206,7 @@ func (s *Server) build() {
 		IdleTimeout:       5 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	return nil
 }
 
 // components are the parts that health reports.
@@ -203,7 +219,11 @@ func (s *Server) components() map[string]string {
 	if s.sweeper.Overdue() > sweepLate {
 		scheduler = "degraded"
 	}
-	return map[string]string{"listener": s.listener.Status(), "publisher": publisher, "scheduler": scheduler}
+	webhooks := "off"
+	if s.webhooks != nil {
+		webhooks = s.webhooks.Status()
+	}
+	return map[string]string{"listener": s.listener.Status(), "publisher": publisher, "scheduler": scheduler, "webhooks": webhooks}
 }
 
 // What health calls late (contract 40 §14.3).
@@ -215,6 +235,11 @@ const (
 func (s *Server) start(ctx context.Context) error {
 	if err := s.store.Prepare(ctx); err != nil {
 		return fmt.Errorf("prepare: %w", err)
+	}
+	if s.webhooks != nil {
+		if err := s.store.ResealSecrets(ctx); err != nil {
+			return fmt.Errorf("webhook secrets: %w", err)
+		}
 	}
 	// Services outlive the start: they end with Stop, not with ctx.
 	if err := startstop.StartAll(context.WithoutCancel(ctx), s.services...); err != nil {

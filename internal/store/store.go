@@ -59,6 +59,20 @@ type Config struct {
 	// TestDirectives lets meta.test_directive of a job decide what its worker is told. For tests only.
 	TestDirectives bool
 
+	// WebhookKeys seal the secrets of webhooks, 32 bytes each; the first is current, the others only open. None: plain text.
+	WebhookKeys [][]byte
+
+	// MaxWebhooks is the most subscriptions. 100.
+	MaxWebhooks int32
+
+	// SecretOverlap is how long the secret before the current one stays valid after a rotation, in whole seconds: less than
+	// one ends it at once. 24 h.
+	SecretOverlap time.Duration
+
+	// DisableWebhookAfter is how long a subscription may fail before a delivery that is given up disables it; negative: for
+	// ever. 120 h.
+	DisableWebhookAfter time.Duration
+
 	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
 	NoWorkerHeartbeatEvents bool
 }
@@ -85,6 +99,15 @@ func (c Config) withDefaults() Config {
 	}
 	if c.MaxEventDataBytes == 0 {
 		c.MaxEventDataBytes = 24576
+	}
+	if c.MaxWebhooks == 0 {
+		c.MaxWebhooks = 100
+	}
+	if c.SecretOverlap == 0 {
+		c.SecretOverlap = 24 * time.Hour
+	}
+	if c.DisableWebhookAfter == 0 {
+		c.DisableWebhookAfter = 120 * time.Hour
 	}
 	if c.LogSample == 0 {
 		c.LogSample = 1
@@ -117,6 +140,9 @@ type Store struct {
 	checkpoint *batch.Batcher[Save, *dbsqlc.JobCheckpointRow]
 	results    *batch.Batcher[[16]byte, *dbsqlc.JobResultListRow]
 	endings    endings
+
+	deliveries *batch.Batcher[DeliveryOutcome, Recorded]
+	vault      vault
 
 	ready  ready
 	crew   crew
@@ -166,6 +192,11 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 		Weight: func(b Beat) int { return 1 + len(b.JobIDs) },
 	})
 	s.buildReports()
+	s.vault = newVault(s.config.WebhookKeys)
+	s.deliveries = batch.New(batch.Config[DeliveryOutcome, Recorded]{
+		Flush: s.flushDeliveries, Split: splittable, Retry: retryable,
+		Key: func(o DeliveryOutcome) ([16]byte, bool) { return o.ID, true },
+	})
 	return s
 }
 

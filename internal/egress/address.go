@@ -1,0 +1,99 @@
+package egress
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// blockedPrefixes are the networks of contract 40 §9.3: private, local, reserved, for documentation, or tunnels into these.
+var blockedPrefixes = prefixes(`
+	0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16
+	198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
+	::/128 ::1/128 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16 5f00::/16 fc00::/7 fe80::/10 fec0::/10 ff00::/8`)
+
+// nat64 carries an IPv4 address in its last four bytes, which is what it is judged by.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+func prefixes(list string) []netip.Prefix {
+	var parsed []netip.Prefix
+	for _, text := range strings.Fields(list) {
+		parsed = append(parsed, netip.MustParsePrefix(text))
+	}
+	return parsed
+}
+
+// Blocked reports whether no connection may be made to the address.
+func (r Rules) Blocked(a netip.Addr) bool {
+	if !a.IsValid() {
+		return true
+	}
+	a = plain(a)
+	inside := func(p netip.Prefix) bool { return p.Contains(a) }
+	return slices.ContainsFunc(blockedPrefixes, inside) && !slices.ContainsFunc(r.AllowNetworks, inside)
+}
+
+// plain is the IPv4 address that an IPv6 one stands for, and has no zone.
+func plain(a netip.Addr) netip.Addr {
+	a = a.WithZone("").Unmap()
+	if nat64.Contains(a) {
+		b := a.As16()
+		a = netip.AddrFrom4([4]byte(b[12:]))
+	}
+	return a
+}
+
+// parseLiteral reads an address as URLs and C libraries do: also 127.1, 2130706433, 0x7f000001 and 0177.0.0.1. literal is
+// true for what must be an address because its last part is a number; it may be none for all that.
+func parseLiteral(host string) (a netip.Addr, literal, ok bool) {
+	if strings.Contains(host, ":") {
+		a, err := netip.ParseAddr(host)
+		return a, true, err == nil && a.Zone() == ""
+	}
+	parts := strings.Split(strings.TrimSuffix(host, "."), ".")
+	if !numeric(parts[len(parts)-1]) {
+		return a, false, false
+	}
+	if len(parts) > 4 {
+		return a, true, false
+	}
+	var value uint64
+	for i, part := range parts {
+		n, err := parseNumber(part)
+		width := 8 // bits of this part: the last one fills up what is left
+		if i == len(parts)-1 {
+			width = 8 * (5 - len(parts))
+		}
+		if err != nil || n >= 1<<width {
+			return a, true, false
+		}
+		value = value<<width | n
+	}
+	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), true, true
+}
+
+// numeric: digits, or a hexadecimal number with its 0x.
+func numeric(part string) bool {
+	if part == "" {
+		return false
+	}
+	if _, err := parseNumber(part); err == nil {
+		return true
+	}
+	return strings.Trim(part, "0123456789") == ""
+}
+
+func parseNumber(part string) (uint64, error) {
+	lower := strings.ToLower(part)
+	switch {
+	case strings.HasPrefix(lower, "0x"):
+		if lower == "0x" {
+			return 0, nil
+		}
+		return strconv.ParseUint(lower[2:], 16, 64)
+	case len(part) > 1 && part[0] == '0':
+		return strconv.ParseUint(part[1:], 8, 64)
+	}
+	return strconv.ParseUint(part, 10, 64)
+}

@@ -1,0 +1,85 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// connectTimeout bounds looking up and connecting together.
+const connectTimeout = 10 * time.Second
+
+// ErrBlocked is returned for a connection to an address that may not be called.
+var ErrBlocked = errors.New("the address may not be called")
+
+// Dialer makes connections only to addresses that the rules admit, and exactly to those it has checked.
+type Dialer struct {
+	Rules Rules
+
+	// LookUp resolves names. nil: the system's resolver.
+	LookUp func(ctx context.Context, host string) ([]netip.Addr, error)
+}
+
+// DialContext is for http.Transport.
+func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := d.Resolve(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var dialer net.Dialer
+	var failed error
+	for _, a := range addrs {
+		conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+		if err == nil {
+			return conn, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	return nil, failed
+}
+
+// Resolve gives the addresses of a host, all of which may be called. One that may not refuses them all: the next attempt
+// could be made to it.
+func (d *Dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
+	addrs, err := d.lookUp(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	if d.Rules.allowsHost(host) {
+		return addrs, nil
+	}
+	for _, a := range addrs {
+		if d.Rules.Blocked(a) {
+			return nil, ErrBlocked
+		}
+	}
+	return addrs, nil
+}
+
+func (d *Dialer) lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, literal, ok := parseLiteral(host); literal {
+		if !ok {
+			return nil, ErrBlocked
+		}
+		return []netip.Addr{a}, nil
+	}
+	lookUp := d.LookUp
+	if lookUp == nil {
+		lookUp = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	addrs, err := lookUp(ctx, host)
+	if err == nil && len(addrs) == 0 {
+		err = &net.DNSError{Err: "no address", Name: host, IsNotFound: true}
+	}
+	return addrs, err
+}

@@ -1,0 +1,170 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+var deliveryStatuses = []string{"pending", "delivering", "delivered", "failed", "dead", "cancelled"}
+
+// listDeliveries is the log of one subscription, or of all (contract 40 §9.1).
+func (a *API) listDeliveries(c echo.Context) error {
+	p, err := readPage(c)
+	if err != nil {
+		return err
+	}
+	l, err := a.deliveryQuery(c, p)
+	if err != nil {
+		return err
+	}
+	if c.Param("id") != "" {
+		id, err := webhookID(c)
+		if err != nil {
+			return err
+		}
+		if _, err := a.store.Webhook(c.Request().Context(), id); err != nil {
+			return err
+		}
+		l.Webhook = &id
+	}
+	rows, total, err := a.store.Deliveries(c.Request().Context(), l)
+	if err != nil {
+		return err
+	}
+	shown := make([]map[string]any, len(rows))
+	next := ""
+	for i := range rows {
+		shown[i] = showDelivery(&rows[i])
+		next = store.DeliveryPrefix + ojs.FormatID(rows[i].ID)
+	}
+	more := len(rows) == p.limit && (l.Before != nil || int64(p.offset+len(rows)) < total)
+	return sendJSON(c, http.StatusOK, map[string]any{
+		"deliveries": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
+	})
+}
+
+func (a *API) deliveryQuery(c echo.Context, p page) (store.DeliveryList, error) {
+	l := store.DeliveryList{Offset: p.offset, Limit: p.limit, Status: c.QueryParam("status"), Type: c.QueryParam("event_type")}
+	var err error
+	if l.Before, err = cursorID(p.cursor, store.DeliveryPrefix); err != nil {
+		return l, err
+	}
+	if l.Status != "" && !slices.Contains(deliveryStatuses, l.Status) {
+		expected := "one of " + strings.Join(deliveryStatuses, ", ")
+		return l, ojs.ErrInvalidRequest("status", expected, l.Status, "status must be "+expected+".")
+	}
+	if !plain(l.Type) {
+		return l, ojs.ErrInvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000.")
+	}
+	if text := c.QueryParam("subscription_id"); text != "" {
+		id, err := cursorID(text, store.WebhookPrefix)
+		if err != nil {
+			return l, ojs.ErrInvalidRequest("subscription_id", "the id of a subscription", text, "subscription_id must be the id of a subscription, such as sub_….")
+		}
+		l.Webhook = id
+	}
+	if text := c.QueryParam("event_id"); text != "" {
+		position, err := eventlog.ParsePosition(text)
+		if err != nil {
+			return l, ojs.ErrInvalidRequest("event_id", "an event id", text, "event_id must be an event id, such as evt_….")
+		}
+		l.Seq, l.Sub = position.Seq, position.Sub
+	}
+	for name, t := range map[string]*time.Time{"since": &l.Since, "until": &l.Until} {
+		if text := c.QueryParam(name); text != "" {
+			if *t, err = readTime(name, text); err != nil {
+				return l, err
+			}
+		}
+	}
+	return l, nil
+}
+
+func deliveryID(c echo.Context) ([16]byte, error) {
+	return prefixedID(c, store.DeliveryPrefix, store.ErrNoDelivery)
+}
+
+func (a *API) getDelivery(c echo.Context) error {
+	id, err := deliveryID(c)
+	if err != nil {
+		return err
+	}
+	row, attempts, err := a.store.Delivery(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, showDeliveryWhole(row, attempts))
+}
+
+func (a *API) retryDelivery(c echo.Context, body []byte) error {
+	if err := checkCommand(body); err != nil {
+		return err
+	}
+	id, err := deliveryID(c)
+	if err != nil {
+		return err
+	}
+	row, attempts, err := a.store.RetryDelivery(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusAccepted, showDeliveryWhole(row, attempts))
+}
+
+func showDelivery(d *dbsqlc.WebhookDelivery) map[string]any {
+	m := map[string]any{
+		"id": store.DeliveryPrefix + ojs.FormatID(d.ID), "subscription_id": store.WebhookPrefix + ojs.FormatID(d.WebhookID),
+		"event_type": d.EventType, "subject": d.Subject, "status": d.Status, "attempt_count": d.AttemptCount,
+		"created_at": ojs.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
+	}
+	if d.Status == "pending" || d.Status == "failed" {
+		showTime(m, "next_attempt_at", d.NextAttemptAt)
+	}
+	if d.LastStatusCode.Valid {
+		m["last_status_code"] = d.LastStatusCode.Int32
+	}
+	if d.LastError.Valid {
+		m["last_error"] = d.LastError.String
+	}
+	showTime(m, "completed_at", d.CompletedAt)
+	return m
+}
+
+// deliveredEvent is the id of the event; that of a test stands in the body only.
+func deliveredEvent(d *dbsqlc.WebhookDelivery) string {
+	if d.EventSeq > 0 {
+		return eventlog.NewPosition(d.EventTime.Time, d.EventSeq, d.EventSub).String()
+	}
+	var body struct{ ID string }
+	_ = json.Unmarshal([]byte(d.Body), &body) // it is ours
+	return body.ID
+}
+
+func showDeliveryWhole(d *dbsqlc.WebhookDelivery, attempts []dbsqlc.WebhookAttempt) map[string]any {
+	m := showDelivery(d)
+	list := make([]map[string]any, len(attempts))
+	for i, at := range attempts {
+		list[i] = map[string]any{
+			"attempt": at.Attempt, "started_at": ojs.FormatTime(at.StartedAt.Time), "duration_ms": at.DurationMs, "status_code": at.StatusCode,
+			"error": nil, "response_snippet": nil,
+		}
+		if at.Error.Valid {
+			list[i]["error"] = at.Error.String
+		}
+		if at.Snippet.Valid {
+			list[i]["response_snippet"] = at.Snippet.String
+		}
+	}
+	m["request_body"], m["attempts"] = d.Body, list
+	return m
+}

@@ -1,0 +1,313 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Prefixes of ids as clients see them.
+const (
+	WebhookPrefix  = "sub_"
+	DeliveryPrefix = "del_"
+	SecretPrefix   = "sec_"
+)
+
+// Webhook is a subscription with its valid secrets, newest first.
+type Webhook struct {
+	dbsqlc.Webhook
+	Secrets []dbsqlc.WebhookSecret
+}
+
+// WebhookMatch is what of a subscription the relay compares: patterns in the form of ojs.event_matches.
+type WebhookMatch struct {
+	Types, Sources []string
+}
+
+// CreateWebhook stores a subscription with its secret.
+func (s *Store) CreateWebhook(ctx context.Context, in *envelope.Webhook, match WebhookMatch) (*Webhook, error) {
+	var made *Webhook
+	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+		id := NewID()
+		rows, err := q.WebhookInsert(ctx, dbsqlc.WebhookInsertParams{
+			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: notNil(match.Types), Sources: notNil(match.Sources),
+			Queues: notNil(in.Queues), JobTypes: notNil(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
+			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
+			MaxWebhooks: s.config.MaxWebhooks,
+		})
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return ojs.NewError(ojs.KindValidation, "There are too many webhook subscriptions; delete one that is not needed.",
+				map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
+		}
+		secret, err := s.addSecret(ctx, q, id, in.Secret)
+		made = &Webhook{rows[0], []dbsqlc.WebhookSecret{secret}}
+		return err
+	})
+	return made, err
+}
+
+// notNil: an empty array, not SQL's NULL.
+func notNil(list []string) []string {
+	if list == nil {
+		return []string{}
+	}
+	return list
+}
+
+func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return WireError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) }))
+}
+
+// Webhook reads a subscription.
+func (s *Store) Webhook(ctx context.Context, id [16]byte) (*Webhook, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err := s.q.WebhookGet(ctx, id)
+	if err != nil {
+		return nil, WireError(err)
+	}
+	return s.oneWebhook(ctx, s.q, rows, id)
+}
+
+func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []dbsqlc.Webhook, id [16]byte) (*Webhook, error) {
+	if len(rows) == 0 {
+		return nil, ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
+	}
+	list, err := s.withSecrets(ctx, q, rows)
+	if err != nil {
+		return nil, WireError(err)
+	}
+	return &list[0], nil
+}
+
+// ErrNoWebhook says that there is no such subscription.
+func ErrNoWebhook(id string) error { return ojs.ErrNotFound("webhook_subscription", id) }
+
+func (s *Store) withSecrets(ctx context.Context, q *dbsqlc.Queries, rows []dbsqlc.Webhook) ([]Webhook, error) {
+	ids, at := make([][16]byte, len(rows)), make(map[[16]byte]int, len(rows))
+	list := make([]Webhook, len(rows))
+	for i, row := range rows {
+		ids[i], at[row.ID], list[i].Webhook = row.ID, i, row
+	}
+	secrets, err := q.WebhookSecretList(ctx, ids)
+	for _, secret := range secrets {
+		i := at[secret.WebhookID]
+		list[i].Secrets = append(list[i].Secrets, secret)
+	}
+	return list, err
+}
+
+// WebhookList is what a list of subscriptions was asked for.
+type WebhookList struct {
+	Active *bool
+	URL    string
+	Before *[16]byte // exclusive; nil: from the newest
+	Offset int
+	Limit  int
+}
+
+// Webhooks lists subscriptions, newest first, and counts those that match.
+func (s *Store) Webhooks(ctx context.Context, l WebhookList) ([]Webhook, int64, error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	p := dbsqlc.WebhookListParams{Url: l.URL, Before: lastID, SkipRows: int32(l.Offset), MaxRows: int32(l.Limit)}
+	if l.Active != nil {
+		p.Active = pgtype.Bool{Bool: *l.Active, Valid: true}
+	}
+	if l.Before != nil {
+		p.Before = *l.Before
+	}
+	found, err := s.q.WebhookList(ctx, p)
+	if err != nil {
+		return nil, 0, WireError(err)
+	}
+	ids := make([][16]byte, 0, len(found))
+	for _, row := range found {
+		if row.ID != ([16]byte{}) {
+			ids = append(ids, row.ID)
+		}
+	}
+	rows, err := s.q.WebhookListByID(ctx, ids)
+	if err != nil {
+		return nil, 0, WireError(err)
+	}
+	list, err := s.withSecrets(ctx, s.q, rows)
+	return list, found[0].Total, WireError(err)
+}
+
+// lastID is above every id.
+var lastID = [16]byte{
+	0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+}
+
+// ChangeWebhook has change decide from the subscription as it is, and stores that. A secret is a rotation.
+func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(current envelope.Webhook) (*envelope.Webhook, WebhookMatch, error)) (*Webhook, error) {
+	var changed *Webhook
+	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+		rows, err := q.WebhookGetForUpdate(ctx, id)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
+		}
+		in, match, err := change(webhookOf(&rows[0]))
+		if err != nil {
+			return err
+		}
+		row, err := q.WebhookUpdate(ctx, dbsqlc.WebhookUpdateParams{
+			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: notNil(match.Types), Sources: notNil(match.Sources),
+			Queues: notNil(in.Queues), JobTypes: notNil(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
+			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
+			Reactivate: in.Active && !rows[0].Active,
+		})
+		if err != nil {
+			return err
+		}
+		if in.Secret != "" {
+			if err := s.rotate(ctx, q, id, in.Secret, s.config.SecretOverlap); err != nil {
+				return err
+			}
+		}
+		if err := q.WebhookWake(ctx); err != nil { // limits may have changed, and what was held is due
+			return err
+		}
+		changed, err = s.oneWebhook(ctx, q, []dbsqlc.Webhook{row}, id)
+		return err
+	})
+	return changed, err
+}
+
+func webhookOf(row *dbsqlc.Webhook) envelope.Webhook {
+	return envelope.Webhook{
+		URL: row.Url, Events: row.Events, Queues: row.Queues, JobTypes: row.JobTypes, Sources: row.Sources, Filter: row.Filter, Metadata: row.Metadata,
+		Active: row.Active, TimeoutMS: row.TimeoutMs, MaxInFlight: row.MaxInFlight, Ordering: row.Ordering, PayloadFormat: row.PayloadFormat,
+		StandardWebhooks: row.StandardWebhooks,
+	}
+}
+
+// DeleteWebhook removes a subscription and cancels what waits for it.
+func (s *Store) DeleteWebhook(ctx context.Context, id [16]byte) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	gone, err := s.q.WebhookDelete(ctx, id)
+	if err != nil {
+		return WireError(err)
+	}
+	if len(gone) == 0 {
+		return ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
+	}
+	return nil
+}
+
+// RotateSecret makes secret the current one; the one before stays valid for overlap, negative: as configured.
+func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, overlap time.Duration) (*Webhook, error) {
+	if overlap < 0 {
+		overlap = s.config.SecretOverlap
+	}
+	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, id, secret, overlap) })
+}
+
+// DropPreviousSecret ends the overlap now.
+func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) error {
+	_, err := s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error {
+		_, err := q.WebhookSecretDeletePrevious(ctx, id)
+		return err
+	})
+	return err
+}
+
+func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
+	var changed *Webhook
+	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+		rows, err := q.WebhookGetForUpdate(ctx, id)
+		if err != nil {
+			return err
+		}
+		if len(rows) == 0 {
+			return ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
+		}
+		if err := change(q); err != nil {
+			return err
+		}
+		changed, err = s.oneWebhook(ctx, q, rows, id)
+		return err
+	})
+	return changed, err
+}
+
+// rotate: at most two secrets are valid, so that the one before the current one goes at once. The caller holds the row.
+func (s *Store) rotate(ctx context.Context, q *dbsqlc.Queries, id [16]byte, secret string, overlap time.Duration) error {
+	if _, err := q.WebhookSecretDeletePrevious(ctx, id); err != nil {
+		return err
+	}
+	if err := q.WebhookSecretRetire(ctx, int64(overlap/time.Second), id); err != nil {
+		return err
+	}
+	_, err := s.addSecret(ctx, q, id, secret)
+	return err
+}
+
+func (s *Store) addSecret(ctx context.Context, q *dbsqlc.Queries, webhook [16]byte, secret string) (dbsqlc.WebhookSecret, error) {
+	sealed, keyID, err := s.vault.seal(secret)
+	if err != nil {
+		return dbsqlc.WebhookSecret{}, err
+	}
+	id := NewID()
+	return q.WebhookSecretInsert(ctx, dbsqlc.WebhookSecretInsertParams{
+		ID: id, WebhookID: webhook, Secret: sealed, KeyID: keyID, Hint: secret[max(0, len(secret)-4):],
+	})
+}
+
+// ReplayWebhook delivers events of a time span again: what was abandoned, or all that matches and is kept. It returns how many.
+func (s *Store) ReplayWebhook(ctx context.Context, id [16]byte, since, until time.Time, all bool) (int64, error) {
+	if _, err := s.Webhook(ctx, id); err != nil {
+		return 0, err
+	}
+	if all {
+		return s.replayAll(ctx, id, since, until)
+	}
+	var total int64
+	for {
+		row, err := s.q.WebhookReplayFailed(ctx, dbsqlc.WebhookReplayFailedParams{
+			WebhookID: id, Since: timestamp(since), Until: timestamp(until), MaxRows: replayRows,
+		})
+		if err != nil || row.Deliveries == 0 {
+			return total, WireError(err)
+		}
+		total += row.Deliveries
+	}
+}
+
+const replayRows = 1000
+
+// replayAll reads the log once, in pieces that are transactions of their own.
+func (s *Store) replayAll(ctx context.Context, id [16]byte, since, until time.Time) (total int64, err error) {
+	p := dbsqlc.WebhookReplayAllParams{WebhookID: id, Since: timestamp(since), Until: timestamp(until), MaxRows: replayRows}
+	for {
+		row, err := s.q.WebhookReplayAll(ctx, p)
+		if err != nil {
+			return total, WireError(err)
+		}
+		total += row.Deliveries
+		if row.Looked < replayRows || row.Over {
+			return total, nil
+		}
+		p.AfterSeq, p.AfterSub = row.LastSeq, row.LastSub
+	}
+}
+
+var errUnknownKey = errors.New("a webhook secret is sealed with a key that is not configured: set OJS_WEBHOOKS_ENCRYPTION_KEY to the key it was stored with, " +
+	"or to NEW,OLD to change keys")

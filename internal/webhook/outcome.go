@@ -1,0 +1,35 @@
+package webhook
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// maxLost is how many leases in a row may be lost before that counts as a failed attempt: a request that kills its sender
+// must not be repeated for ever.
+const maxLost = 5
+
+// judge decides what becomes of a delivery (contract 40 §9.7). try is the attempt's number within the schedule, from 1.
+func (c Config) judge(res Result, try int) (o store.DeliveryOutcome) {
+	o = store.DeliveryOutcome{Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration}
+	switch {
+	case res.Error == "" && res.Code >= 200 && res.Code <= 299:
+		o.Status = "delivered"
+	case res.Error == "" && res.Code == http.StatusGone && !c.GoneIsFailure:
+		o.Status, o.Gone = "dead", true
+	case try > len(c.RetrySchedule):
+		o.Status = "dead"
+	default:
+		o.Status, o.Delay = "failed", max(c.pause(try), res.RetryAfter)
+	}
+	return o
+}
+
+// pause is what the table says, and a little more, so that what failed together does not come back together.
+func (c Config) pause(try int) time.Duration {
+	pause := c.RetrySchedule[try-1]
+	return pause + time.Duration(rand.Float64()*c.RetryJitter*float64(pause))
+}

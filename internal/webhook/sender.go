@@ -1,0 +1,208 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/egress"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+const (
+	maxResponse   = 64 << 10
+	maxSnippet    = 1024
+	maxRetryAfter = 24 * time.Hour
+	tlsTimeout    = 10 * time.Second
+)
+
+// Message is one request to be sent.
+type Message struct {
+	URL         string
+	ID          string // del_…
+	Webhook     string // sub_…
+	EventID     string
+	EventType   string
+	Attempt     int
+	Body        string
+	Secrets     []store.Secret
+	Signer      store.Secret
+	Standard    bool
+	CloudEvents bool
+	Traceparent string
+	Timeout     time.Duration
+}
+
+// Result is what came of it.
+type Result struct {
+	Code       int    // HTTP status, 0: no response
+	Error      string // timeout, dns, tls, connect, blocked_address or body; "": the response was read
+	Snippet    string
+	RetryAfter time.Duration // as the endpoint asks; 0: it does not
+	Duration   time.Duration
+}
+
+// sender makes the requests. It never follows a redirect or reaches an address that the rules do not admit.
+type sender struct {
+	config Config
+	dialer *egress.Dialer
+	client *http.Client
+}
+
+func newSender(config Config) *sender {
+	s := &sender{config: config, dialer: &egress.Dialer{Rules: config.Rules, LookUp: config.LookUp}}
+	transport := &http.Transport{
+		DialContext:         s.dialer.DialContext,
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: config.RootCAs},
+		TLSHandshakeTimeout: tlsTimeout,
+		ForceAttemptHTTP2:   true,
+		DisableCompression:  true,
+		MaxIdleConns:        config.Workers,
+		MaxIdleConnsPerHost: config.Workers,
+		IdleConnTimeout:     90 * time.Second,
+	}
+	if config.ProxyURL != nil {
+		// The proxy connects for us, and is the operator's own: the target is checked before each request instead.
+		transport.Proxy = http.ProxyURL(config.ProxyURL)
+		transport.DialContext = (&net.Dialer{Timeout: tlsTimeout}).DialContext
+	}
+	s.client = &http.Client{Transport: transport, CheckRedirect: s.redirect}
+	return s
+}
+
+// redirect follows as many as configured, and only those that keep method and body.
+func (s *sender) redirect(next *http.Request, via []*http.Request) error {
+	if len(via) > s.config.MaxRedirects {
+		return http.ErrUseLastResponse
+	}
+	if code := next.Response.StatusCode; code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect {
+		return http.ErrUseLastResponse
+	}
+	return s.admit(next.Context(), next.URL)
+}
+
+// admit checks a URL as it stands now: the rules may have changed since it was stored.
+func (s *sender) admit(ctx context.Context, u *url.URL) error {
+	var refused *egress.RefusedError
+	if err := s.config.Rules.CheckURL(u.String()); errors.As(err, &refused) {
+		return egress.ErrBlocked
+	}
+	if s.config.ProxyURL == nil {
+		return nil // the dialer checks
+	}
+	_, err := s.dialer.Resolve(ctx, u.Hostname())
+	return err
+}
+
+// send makes one attempt.
+func (s *sender) send(ctx context.Context, m *Message) Result {
+	ctx, cancel := context.WithTimeout(ctx, m.Timeout)
+	defer cancel()
+	start := time.Now()
+	res := s.attempt(ctx, m)
+	res.Duration = time.Since(start)
+	return res
+}
+
+func (s *sender) attempt(ctx context.Context, m *Message) Result {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.URL, strings.NewReader(m.Body))
+	if err != nil {
+		return Result{Error: "blocked_address"}
+	}
+	if err := s.admit(ctx, req.URL); err != nil {
+		return Result{Error: classify(ctx, err)}
+	}
+	s.headers(req.Header, m)
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return Result{Error: classify(ctx, err)}
+	}
+	defer func() { _ = resp.Body.Close() }() // it has been read
+	res := Result{Code: resp.StatusCode, RetryAfter: retryAfter(resp)}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	if err != nil {
+		res.Error = "body"
+		if ctx.Err() != nil {
+			res.Error = "timeout"
+		}
+	}
+	res.Snippet = snippet(body)
+	return res
+}
+
+func (s *sender) headers(h http.Header, m *Message) {
+	h.Set("Content-Type", "application/json")
+	if m.CloudEvents {
+		h.Set("Content-Type", "application/cloudevents+json")
+	}
+	h.Set("User-Agent", "OJS-Webhook/1.0 (ojsd/"+s.config.Version+")")
+	h.Set("X-OJS-Event-Type", m.EventType)
+	h.Set("X-OJS-Delivery-ID", m.ID)
+	h.Set("X-OJS-Subscription-ID", m.Webhook)
+	h.Set("X-OJS-Attempt", strconv.Itoa(m.Attempt))
+	h.Set("X-OJS-Event-ID", m.EventID)
+	if m.Traceparent != "" {
+		h.Set("traceparent", m.Traceparent)
+	}
+	m.sign(h, time.Now(), s.config.SignatureList)
+}
+
+// classify turns an error into the word that the delivery log shows; the text may hold what the client should not see.
+func classify(ctx context.Context, err error) string {
+	var (
+		dns      *net.DNSError
+		record   tls.RecordHeaderError
+		cert     *tls.CertificateVerificationError
+		alert    tls.AlertError
+		unknown  x509.UnknownAuthorityError
+		hostname x509.HostnameError
+		network  net.Error
+	)
+	switch {
+	case errors.Is(err, egress.ErrBlocked):
+		return "blocked_address"
+	case ctx.Err() != nil:
+		return "timeout"
+	case errors.As(err, &dns):
+		return "dns"
+	case errors.As(err, &record), errors.As(err, &cert), errors.As(err, &alert), errors.As(err, &unknown), errors.As(err, &hostname),
+		strings.Contains(err.Error(), "tls: "), strings.Contains(err.Error(), "TLS handshake"),
+		strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		return "tls"
+	case errors.As(err, &network) && network.Timeout():
+		return "timeout"
+	}
+	return "connect"
+}
+
+// retryAfter reads seconds or a date, of the two answers that may say it.
+func retryAfter(resp *http.Response) time.Duration {
+	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
+		return 0
+	}
+	text := strings.TrimSpace(resp.Header.Get("Retry-After"))
+	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return min(max(time.Until(at), 0), maxRetryAfter)
+	}
+	return 0
+}
+
+// snippet is the beginning of a response in a form that the database takes.
+func snippet(body []byte) string {
+	if len(body) > maxSnippet {
+		body = body[:maxSnippet]
+	}
+	text := strings.ToValidUTF8(string(body), "")
+	return strings.ReplaceAll(text, "\x00", "")
+}

@@ -1,0 +1,76 @@
+package webhook
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// Sign is the value of X-OJS-Signature: the secret's bytes are the key, its prefix included (contract 40 §9.4).
+func Sign(secret string, timestamp int64, body string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write(strconv.AppendInt(nil, timestamp, 10))
+	mac.Write([]byte{'.'})
+	mac.Write([]byte(body))
+	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// SignStandard is one value of webhook-signature, as Standard Webhooks defines it.
+func SignStandard(secret, id string, timestamp int64, body string) string {
+	key := []byte(secret)
+	if encoded, ok := strings.CutPrefix(secret, "whsec_"); ok {
+		if decoded, err := base64.StdEncoding.DecodeString(encoded); err == nil {
+			key = decoded
+		}
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte(id + "." + strconv.FormatInt(timestamp, 10) + "." + body))
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// signer chooses the secret that X-OJS-Signature is made with. While two are valid a receiver may know only one of them: odd
+// attempts use the one that worked last, at first the older one, and even attempts the other (contract 40 §9.5).
+func signer(secrets []store.Secret, proven [16]byte, attempt int) store.Secret {
+	switch len(secrets) {
+	case 0: // somebody has been at the table; nobody can verify what is sent then
+		return store.Secret{}
+	case 1:
+		return secrets[0]
+	}
+	first, second := secrets[1], secrets[0]
+	if proven == second.ID {
+		first, second = second, first
+	}
+	if attempt%2 == 1 {
+		return first
+	}
+	return second
+}
+
+func (m *Message) sign(h http.Header, now time.Time, list bool) {
+	timestamp := now.Unix()
+	h.Set("X-OJS-Timestamp", strconv.FormatInt(timestamp, 10))
+	all := make([]string, len(m.Secrets))
+	standard := make([]string, len(m.Secrets))
+	for i, s := range m.Secrets {
+		all[i], standard[i] = Sign(s.Value, timestamp, m.Body), SignStandard(s.Value, m.ID, timestamp, m.Body)
+	}
+	one := Sign(m.Signer.Value, timestamp, m.Body)
+	if list {
+		one = strings.Join(all, ",")
+	}
+	h.Set("X-OJS-Signature", one)
+	h.Set("X-OJS-Signatures", strings.Join(all, ","))
+	if m.Standard {
+		h.Set("webhook-id", m.ID)
+		h.Set("webhook-timestamp", strconv.FormatInt(timestamp, 10))
+		h.Set("webhook-signature", strings.Join(standard, " "))
+	}
+}

@@ -1,0 +1,85 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// testType exists in this transport only, never in the log of events.
+const testType = "webhook.test"
+
+// Tested is the answer of an endpoint to a test.
+type Tested struct {
+	DeliveryID string
+	Success    bool
+	Result
+}
+
+// envelope has the members of contract 40 §1.1 in their order.
+type envelope struct {
+	SpecVersion     string          `json:"specversion"`
+	ID              string          `json:"id"`
+	Type            string          `json:"type"`
+	Source          string          `json:"source"`
+	Time            string          `json:"time"`
+	Subject         string          `json:"subject"`
+	DataContentType string          `json:"datacontenttype,omitempty"`
+	Data            json.RawMessage `json:"data"`
+}
+
+// Test sends one event, signed as usual, in one attempt, and waits for the answer. Inactive subscriptions can be tested, too.
+func (d *Dispatcher) Test(ctx context.Context, w *store.Webhook) (Tested, error) {
+	secrets, err := d.store.SecretsOf(ctx, w.ID)
+	if err != nil {
+		return Tested{}, err
+	}
+	now, err := d.store.Ping(ctx)
+	if err != nil {
+		return Tested{}, store.WireError(err)
+	}
+	m, err := d.testMessage(w, secrets, now)
+	if err != nil {
+		return Tested{}, err
+	}
+	res := d.sender.send(ctx, m)
+	status := "dead"
+	if res.Error == "" && res.Code >= 200 && res.Code <= 299 {
+		status = "delivered"
+	}
+	id, _ := ojs.ParseUUIDv7(m.ID[len(store.DeliveryPrefix):])
+	err = d.store.LogTest(context.WithoutCancel(ctx), store.TestDelivery{
+		DeliveryOutcome: store.DeliveryOutcome{
+			ID: id, Status: status, Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration, Secret: m.Signer.ID,
+		},
+		Webhook: w.ID, At: now, Type: testType, Subject: m.Webhook, Body: m.Body,
+	})
+	return Tested{DeliveryID: m.ID, Success: status == "delivered", Result: res}, err
+}
+
+func (d *Dispatcher) testMessage(w *store.Webhook, secrets []store.Secret, now time.Time) (*Message, error) {
+	webhook := store.WebhookPrefix + ojs.FormatID(w.ID)
+	data, err := json.Marshal(map[string]string{"message": "This is a test of the webhook subscription.", "subscription_id": webhook})
+	if err != nil {
+		return nil, err
+	}
+	e := envelope{
+		SpecVersion: "1.0", ID: "evt_" + ojs.FormatID(store.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
+		Time: ojs.FormatTime(now), Subject: webhook, Data: data,
+	}
+	if w.PayloadFormat == "cloudevents" {
+		e.Type, e.DataContentType = "org.openjobspec."+testType, "application/json"
+	}
+	body, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	return &Message{
+		URL: w.Url, ID: store.DeliveryPrefix + ojs.FormatID(store.NewID()), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
+		Body: string(body), Secrets: secrets, Signer: signer(secrets, w.ProvenSecret.Bytes, 1), Standard: w.StandardWebhooks,
+		CloudEvents: w.PayloadFormat == "cloudevents", Timeout: time.Duration(w.TimeoutMs) * time.Millisecond,
+	}, nil
+}

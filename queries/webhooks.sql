@@ -1,0 +1,349 @@
+-- Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
+
+-- name: WebhookDeliveryCreate :one
+-- Part of the relay's pass, like RelayPublish and with the same bounds: exactly one delivery per event and subscription
+-- that wants it, with its own copy of the text. An ordered one behind one that waits for its retry waits as long, so that
+-- claims do not walk what cannot be sent yet.
+WITH hook AS MATERIALIZED (
+    SELECT w.id, w.types, w.sources, w.queues, w.job_types, w.payload_format, w.ordering = 'subject' AS ordered
+    FROM ojs.webhooks w WHERE w.active
+), made AS (
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered,
+        body, next_attempt_at, created_at)
+    SELECT ojs.new_id(t.now), h.id, e.seq, e.sub, e.time, e.type, COALESCE(e.subject, e.job_id::text, ''), e.trace_id, h.ordered,
+        ojs.webhook_body(e, r.service, h.payload_format), CASE WHEN h.ordered THEN GREATEST(t.now, (
+            SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
+            WHERE d.webhook_id = h.id AND d.subject = COALESCE(e.subject, e.job_id::text, '') AND d.ordered AND d.completed_at IS NULL
+            ORDER BY d.event_seq DESC, d.event_sub DESC LIMIT 1)) ELSE t.now END, t.now
+    FROM (SELECT clock_timestamp() AS now) t CROSS JOIN ojs.event_relay r CROSS JOIN ojs.events e
+        JOIN hook h ON ojs.event_matches(e, r.service, false, h.types, h.sources, h.queues, h.job_types, NULL, NULL, NULL)
+    WHERE (e.seq, e.sub) > (@after_seq::bigint, @after_sub::integer) AND e.seq <= @upto::bigint AND e.seq <> ALL(@passed::bigint[])
+    RETURNING 1
+)
+SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM made;
+
+-- name: WebhookInsert :many
+-- No row: there are max_webhooks already. The lock keeps two callers from both taking the last place.
+WITH locked AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'))
+), room AS MATERIALIZED (
+    SELECT FROM locked WHERE (SELECT count(*) FROM ojs.webhooks) < @max_webhooks::integer
+)
+INSERT INTO ojs.webhooks (id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight,
+    ordering, payload_format, standard_webhooks)
+SELECT @id::uuid, @url::text, @events::text[], sqlc.narg('filter')::json, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
+    sqlc.narg('metadata')::json, @active::boolean, @timeout_ms::integer, @max_in_flight::integer, @ordering::text, @payload_format::text,
+    @standard_webhooks::boolean
+FROM room
+RETURNING *;
+
+-- name: WebhookGet :many
+SELECT * FROM ojs.webhooks WHERE id = @id;
+
+-- name: WebhookGetForUpdate :many
+SELECT * FROM ojs.webhooks WHERE id = @id FOR NO KEY UPDATE;
+
+-- name: WebhookList :many
+-- There is at least one row, for the total; its id is zero if the page is empty.
+WITH hit AS MATERIALIZED (
+    SELECT w.id FROM ojs.webhooks w
+    WHERE (sqlc.narg('active')::boolean IS NULL OR w.active = sqlc.narg('active')) AND (@url::text = '' OR w.url = @url)
+)
+SELECT t.total, COALESCE(w.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
+FROM (SELECT count(*) AS total FROM hit) t LEFT JOIN LATERAL (
+    SELECT h.id FROM hit h WHERE h.id < @before::uuid ORDER BY h.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
+) w ON true
+ORDER BY w.id DESC;
+
+-- name: WebhookListByID :many
+SELECT * FROM ojs.webhooks WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
+
+-- name: WebhookUpdate :one
+-- Activating forgets why it was disabled, and what was held becomes due. What was lost by its sender is due when its lease ends.
+WITH woken AS (
+    UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
+    FROM ojs.webhooks h
+    WHERE h.id = @id::uuid AND NOT h.active AND @active::boolean AND d.webhook_id = h.id AND d.next_attempt_at IS NOT NULL AND NOT d.leased
+)
+UPDATE ojs.webhooks w
+SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, sources = @sources, queues = @queues, job_types = @job_types,
+    metadata = sqlc.narg('metadata'), active = @active, timeout_ms = @timeout_ms, max_in_flight = @max_in_flight, ordering = @ordering,
+    payload_format = @payload_format, standard_webhooks = @standard_webhooks, updated_at = clock_timestamp(),
+    disabled_reason = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_reason END,
+    disabled_at = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_at END,
+    failing_since = CASE WHEN @reactivate::boolean THEN NULL ELSE w.failing_since END,
+    consecutive_failures = CASE WHEN @reactivate::boolean THEN 0 ELSE w.consecutive_failures END
+WHERE w.id = @id::uuid
+RETURNING w.*;
+
+-- name: WebhookDelete :many
+-- What waits is cancelled, what is on its way finds that nobody wants its result.
+WITH gone AS (
+    DELETE FROM ojs.webhooks w WHERE w.id = @id RETURNING w.id
+), secrets AS (
+    DELETE FROM ojs.webhook_secrets s USING gone g WHERE s.webhook_id = g.id
+), cancelled AS (
+    UPDATE ojs.webhook_deliveries d
+    SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
+    FROM gone g WHERE d.webhook_id = g.id AND d.next_attempt_at IS NOT NULL
+)
+SELECT id FROM gone;
+
+-- name: WebhookSecretInsert :one
+INSERT INTO ojs.webhook_secrets (id, webhook_id, secret, key_id, hint, created_at)
+VALUES (@id, @webhook_id, @secret, @key_id, @hint, clock_timestamp())
+RETURNING *;
+
+-- name: WebhookSecretRetire :exec
+-- A rotation: what is current goes on for a while. What went on already was deleted; the caller holds the subscription's row.
+UPDATE ojs.webhook_secrets s SET expires_at = clock_timestamp() + CAST(@overlap_s AS bigint) * interval '1 second'
+WHERE s.webhook_id = @webhook_id AND s.expires_at IS NULL;
+
+-- name: WebhookSecretDeletePrevious :execrows
+DELETE FROM ojs.webhook_secrets WHERE webhook_id = @webhook_id AND expires_at IS NOT NULL;
+
+-- name: WebhookSecretList :many
+-- The valid ones, newest first.
+SELECT * FROM ojs.webhook_secrets
+WHERE webhook_id = ANY(@webhook_ids::uuid[]) AND (expires_at IS NULL OR expires_at > clock_timestamp())
+ORDER BY webhook_id, expires_at IS NOT NULL, id DESC;
+
+-- name: WebhookSecretListByKey :many
+-- Those that are not sealed with this key.
+SELECT * FROM ojs.webhook_secrets WHERE key_id <> @key_id LIMIT 1000;
+
+-- name: WebhookSecretReseal :exec
+-- Only if nobody has done so meanwhile.
+UPDATE ojs.webhook_secrets SET secret = @secret, key_id = @key_id WHERE id = @id AND key_id = @old_key_id;
+
+-- name: WebhookDeliveryLock :many
+-- The subscriptions with something due. Their locks make the count of what is running, in the next statement, one that
+-- only this claim changes; in the order of their ids, like everybody's.
+SELECT w.id FROM ojs.webhooks w
+WHERE w.active AND EXISTS (
+    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.next_attempt_at <= clock_timestamp())
+ORDER BY w.id
+FOR NO KEY UPDATE OF w;
+
+-- name: WebhookDeliveryClaim :many
+-- Takes turns: the first of each subscription, then the second of each. An endpoint that has failed ten times in a row gets
+-- one request at a time. A lease is the due time of who takes it over.
+WITH t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), hook AS MATERIALIZED (
+    SELECT w.id, w.url, w.timeout_ms, w.payload_format, w.standard_webhooks, w.proven_secret,
+        CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - (
+        SELECT count(*) FROM ojs.webhook_deliveries r CROSS JOIN t WHERE r.webhook_id = w.id AND r.leased AND r.next_attempt_at > t.now)::integer AS room
+    FROM ojs.webhooks w WHERE w.id = ANY(@webhook_ids::uuid[]) AND w.active
+), due AS MATERIALIZED (
+    SELECT d.id, row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
+    FROM hook h CROSS JOIN t CROSS JOIN LATERAL (
+        SELECT c.id, c.next_attempt_at, c.event_seq, c.event_sub FROM ojs.webhook_deliveries c
+        WHERE c.webhook_id = h.id AND c.next_attempt_at <= t.now AND NOT (c.ordered AND EXISTS (
+            SELECT FROM ojs.webhook_deliveries p
+            WHERE p.webhook_id = c.webhook_id AND p.subject = c.subject AND p.ordered AND p.completed_at IS NULL
+                AND (p.event_seq, p.event_sub) < (c.event_seq, c.event_sub)))
+        ORDER BY c.next_attempt_at, c.event_seq, c.event_sub
+        LIMIT GREATEST(h.room, 0)
+    ) d
+), picked AS MATERIALIZED (
+    SELECT d.id, d.turn FROM due d ORDER BY d.turn LIMIT @max_rows::integer
+), claimed AS (
+    UPDATE ojs.webhook_deliveries d
+    SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
+        next_attempt_at = t.now + (h.timeout_ms + @lease_room_ms::integer) * interval '1 millisecond'
+    FROM picked k CROSS JOIN t CROSS JOIN hook h
+    WHERE d.id = k.id AND h.id = d.webhook_id
+    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.claims, d.lost,
+        d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.payload_format, h.standard_webhooks, h.proven_secret
+)
+SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, body, claims, lost, attempt_count, round_start,
+    turn, url, timeout_ms, payload_format, standard_webhooks, proven_secret
+FROM claimed ORDER BY turn, event_seq, event_sub;
+
+-- name: WebhookDeliveryNext :one
+-- When something that is not due yet will be, in ms; -1: nothing waits.
+SELECT COALESCE(GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0), -1)::bigint AS wait_ms, count(*) AS webhooks
+FROM ojs.webhooks w LEFT JOIN LATERAL (
+    SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
+    WHERE d.webhook_id = w.id AND d.next_attempt_at > clock_timestamp() ORDER BY d.next_attempt_at LIMIT 1
+) n ON true
+WHERE w.active;
+
+-- name: WebhookDeliveryRecord :many
+-- What became of attempts, and of their subscriptions. The result of a lost claim counts only if it is a success. Deliveries
+-- that must follow one that failed wait with it.
+WITH outcome AS MATERIALIZED (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@claims::integer[]) AS claims, unnest(@statuses::text[]) AS status, unnest(@gone::boolean[]) AS gone,
+        unnest(@codes::integer[]) AS code, unnest(@errors::text[]) AS error, unnest(@snippets::text[]) AS snippet,
+        unnest(@durations_ms::bigint[]) AS duration_ms, unnest(@delays_ms::bigint[]) AS delay_ms, unnest(@secrets::uuid[]) AS secret,
+        generate_subscripts(@ids::uuid[], 1) AS turn
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), done AS (
+    UPDATE ojs.webhook_deliveries d
+    SET status = o.status, leased = false, lost = 0, attempt_count = d.attempt_count + 1, last_status_code = o.code,
+        last_error = NULLIF(o.error, ''), next_attempt_at = CASE WHEN o.status = 'failed' THEN t.now + o.delay_ms * interval '1 millisecond' END,
+        completed_at = CASE WHEN o.status <> 'failed' THEN t.now END
+    FROM outcome o CROSS JOIN t
+    WHERE d.id = o.id AND d.status = 'delivering' AND (d.claims = o.claims OR o.status = 'delivered')
+    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.ordered, d.status, d.attempt_count, d.next_attempt_at,
+        o.turn, o.gone, o.code, o.error, o.snippet, o.duration_ms, o.secret
+), attempts AS (
+    INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
+    SELECT d.id, d.attempt_count, t.now - d.duration_ms * interval '1 millisecond', d.duration_ms, d.code, NULLIF(d.error, ''), NULLIF(d.snippet, '')
+    FROM done d CROSS JOIN t
+    ON CONFLICT DO NOTHING
+), held AS (
+    UPDATE ojs.webhook_deliveries s SET next_attempt_at = d.next_attempt_at
+    FROM done d
+    WHERE d.ordered AND d.status = 'failed' AND s.webhook_id = d.webhook_id AND s.subject = d.subject AND s.ordered AND s.completed_at IS NULL
+        AND (s.event_seq, s.event_sub) > (d.event_seq, d.event_sub) AND NOT s.leased AND s.next_attempt_at < d.next_attempt_at
+), tally AS (
+    SELECT d.webhook_id, count(*) FILTER (WHERE d.status = 'delivered') AS delivered, count(*) FILTER (WHERE d.status = 'dead') AS dead,
+        count(*) FILTER (WHERE d.status <> 'delivered') AS failed, bool_or(d.gone) AS gone,
+        (array_agg(d.code ORDER BY d.turn DESC))[1] AS code,
+        (array_agg(d.secret ORDER BY d.turn DESC) FILTER (WHERE d.status = 'delivered'))[1] AS proven
+    FROM done d GROUP BY d.webhook_id
+), verdict AS MATERIALIZED (
+    SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN y.gone THEN 'gone'
+        WHEN @disable_after_s::double precision > 0 AND y.dead > 0 AND y.delivered = 0
+            AND f.failing_since < t.now - make_interval(secs => @disable_after_s::double precision) THEN 'failing' END AS reason
+    FROM tally y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN t
+), judged AS (
+    UPDATE ojs.webhooks w
+    SET success_count = w.success_count + v.delivered, failure_count = w.failure_count + v.dead,
+        last_delivery_at = t.now, last_delivery_status = v.code, proven_secret = COALESCE(v.proven, w.proven_secret),
+        consecutive_failures = CASE WHEN v.delivered > 0 THEN 0 ELSE w.consecutive_failures + v.failed END,
+        failing_since = CASE WHEN v.delivered > 0 THEN NULL ELSE COALESCE(w.failing_since, t.now) END,
+        active = w.active AND v.reason IS NULL,
+        disabled_reason = CASE WHEN w.active THEN v.reason ELSE w.disabled_reason END,
+        disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN t.now END
+    FROM verdict v CROSS JOIN t
+    WHERE w.id = v.webhook_id
+    RETURNING w.id, w.disabled_reason, w.disabled_at = t.now AS disabled
+)
+SELECT d.id, COALESCE(CASE WHEN j.disabled THEN j.disabled_reason END, '')::text AS disabled
+FROM done d LEFT JOIN judged j ON j.id = d.webhook_id
+ORDER BY d.turn;
+
+-- name: WebhookDeliveryRelease :exec
+-- A node that stops gives back what it has not finished.
+UPDATE ojs.webhook_deliveries
+SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed' ELSE 'pending' END, next_attempt_at = clock_timestamp()
+WHERE id = @id AND claims = @claims AND status = 'delivering';
+
+-- name: WebhookDeliveryLog :exec
+-- A test is in the log like everything that was sent (contract 40 §9.9).
+WITH said AS MATERIALIZED (
+    SELECT @id::uuid AS id, @webhook_id::uuid AS webhook_id, @event_time::timestamptz AS event_time, @event_type::text AS event_type,
+        @subject::text AS subject, @body::text AS body, @status::text AS status, @code::integer AS code, NULLIF(@error::text, '') AS error,
+        NULLIF(@snippet::text, '') AS snippet, @duration_ms::bigint AS duration_ms, @secret::uuid AS secret, clock_timestamp() AS now
+), logged AS (
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, attempt_count,
+        last_status_code, last_error, created_at, completed_at)
+    SELECT s.id, s.webhook_id, 0, 0, s.event_time, s.event_type, s.subject, s.body, s.status, 1, s.code, s.error,
+        s.now - s.duration_ms * interval '1 millisecond', s.now
+    FROM said s
+), attempt AS (
+    INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
+    SELECT s.id, 1, s.now - s.duration_ms * interval '1 millisecond', s.duration_ms, s.code, s.error, s.snippet FROM said s
+), seen AS (
+    UPDATE ojs.webhooks w SET last_delivery_at = s.now, last_delivery_status = s.code,
+        proven_secret = CASE WHEN s.status = 'delivered' THEN s.secret ELSE w.proven_secret END
+    FROM said s WHERE w.id = s.webhook_id
+)
+SELECT now FROM said;
+
+-- name: WebhookDeliveryList :many
+-- Newest first. There is at least one row, for the total, which is counted up to max_total; its id is zero on an empty page.
+WITH hit AS MATERIALIZED (
+    SELECT ojs.webhook_delivery_newest(sqlc.narg('webhook_id'), sqlc.narg('status'), sqlc.narg('event_type'), sqlc.narg('event_seq'),
+        sqlc.narg('event_sub'), sqlc.narg('since'), sqlc.narg('until'), @before, @max_total)::uuid AS id
+)
+SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
+FROM (SELECT count(*) AS total FROM hit) t
+    LEFT JOIN LATERAL (SELECT h.id FROM hit h ORDER BY h.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer) d ON true
+ORDER BY d.id DESC;
+
+-- name: WebhookDeliveryListByID :many
+SELECT * FROM ojs.webhook_deliveries WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
+
+-- name: WebhookAttemptList :many
+SELECT * FROM ojs.webhook_attempts WHERE delivery_id = @delivery_id ORDER BY attempt;
+
+-- name: WebhookDeliveryRetry :many
+-- By hand: due now, with the whole schedule before it. One that is on its way stays so. A delivery whose subscription is gone
+-- has nowhere to go.
+UPDATE ojs.webhook_deliveries d
+SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
+FROM ojs.webhooks w
+WHERE d.id = ANY(@ids::uuid[]) AND w.id = d.webhook_id AND d.status <> 'delivering' AND d.event_seq > 0
+RETURNING d.id, w.active;
+
+-- name: WebhookReplayFailed :one
+-- Abandoned deliveries of a time span, at most max_rows at once, oldest first.
+WITH picked AS MATERIALIZED (
+    SELECT d.id FROM ojs.webhook_deliveries d
+    WHERE d.webhook_id = @webhook_id::uuid AND d.status IN ('dead', 'cancelled') AND d.event_seq > 0
+        AND d.event_time >= @since::timestamptz AND (sqlc.narg('until')::timestamptz IS NULL OR d.event_time < sqlc.narg('until'))
+    ORDER BY d.id LIMIT @max_rows::integer
+), again AS (
+    UPDATE ojs.webhook_deliveries d
+    SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
+    FROM picked p WHERE d.id = p.id RETURNING 1
+)
+SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM again;
+
+-- name: WebhookReplayAll :one
+-- Published events of a time span behind a position: delivered again with the id they had, or for the first time.
+WITH page AS MATERIALIZED (
+    SELECT p.seq, p.sub, p.time, CAST(p.event AS ojs.events) AS event, p.service, p.internal FROM ojs.event_published p
+    WHERE (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer)
+    ORDER BY p.seq, p.sub LIMIT @max_rows::integer
+), wanted AS MATERIALIZED (
+    SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered
+    FROM page p JOIN ojs.webhooks w ON w.id = @webhook_id::uuid AND NOT p.internal
+        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, @since::timestamptz, sqlc.narg('until')::timestamptz)
+), again AS (
+    UPDATE ojs.webhook_deliveries d
+    SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
+    FROM wanted n WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id AND d.status IN ('delivered', 'dead', 'cancelled')
+    RETURNING 1
+), made AS (
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, body, next_attempt_at, created_at)
+    SELECT ojs.new_id(clock_timestamp()), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, COALESCE((n.event).subject, (n.event).job_id::text, ''),
+        (n.event).trace_id, n.ordered, ojs.webhook_body(n.event, n.service, n.payload_format), clock_timestamp(), clock_timestamp()
+    FROM wanted n
+    WHERE NOT EXISTS (SELECT FROM ojs.webhook_deliveries d WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id)
+    RETURNING 1
+), total AS (
+    SELECT (SELECT count(*) FROM again) + (SELECT count(*) FROM made) AS n
+)
+SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+    COALESCE((SELECT p.seq FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::bigint AS last_seq,
+    COALESCE((SELECT p.sub FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::integer AS last_sub,
+    COALESCE((SELECT bool_and(sqlc.narg('until')::timestamptz IS NOT NULL AND p.time >= sqlc.narg('until')) FROM page p), true)::boolean AS over,
+    COALESCE(CASE WHEN (SELECT n FROM total) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified;
+
+-- name: WebhookWake :exec
+SELECT pg_notify('ojs_webhooks', '');
+
+-- name: WebhookDeliveryPrune :execrows
+WITH old AS MATERIALIZED (
+    SELECT d.id FROM ojs.webhook_deliveries d
+    WHERE d.completed_at < clock_timestamp() - CAST(@keep_s AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT @max_rows::integer
+), attempts AS (
+    DELETE FROM ojs.webhook_attempts a USING old o WHERE a.delivery_id = o.id
+)
+DELETE FROM ojs.webhook_deliveries d USING old o WHERE d.id = o.id;
+
+-- name: WebhookOrphanCancel :execrows
+-- The relay may have made deliveries while their subscription was deleted.
+UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
+WHERE d.next_attempt_at IS NOT NULL AND NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = d.webhook_id);
+
+-- name: WebhookBacklog :one
+-- Subscriptions, and deliveries that wait or are on their way, counted up to max_pending.
+SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
+    SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.next_attempt_at IS NOT NULL LIMIT @max_pending::integer) p) AS pending;
