@@ -20,6 +20,7 @@ build: ## Build bin/ojsd, a static binary.
 
 test: postgres ## Run all tests with the race detector, on a real Postgres. Set OJSD_TEST_DATABASE_URL to choose the server.
 	@.ci/ensure-cc
+	@.ci/ensure-node
 	CGO_ENABLED=1 $(GOTEST) -race ./...
 	$(GO) test -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/envelope
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./internal/cron

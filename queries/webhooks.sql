@@ -12,7 +12,7 @@ WITH hook AS MATERIALIZED (
         body, next_attempt_at, created_at)
     SELECT ojs.new_id(t.now), h.id, e.seq, e.sub, e.time, e.type, COALESCE(e.subject, e.job_id::text, ''), e.trace_id, h.ordered,
         ojs.webhook_body(e, r.service, h.payload_format), CASE WHEN h.ordered THEN GREATEST(t.now, (
-            SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
+            SELECT CASE WHEN NOT d.leased THEN d.next_attempt_at END FROM ojs.webhook_deliveries d
             WHERE d.webhook_id = h.id AND d.subject = COALESCE(e.subject, e.job_id::text, '') AND d.ordered AND d.completed_at IS NULL
             ORDER BY d.event_seq DESC, d.event_sub DESC LIMIT 1)) ELSE t.now END, t.now
     FROM (SELECT clock_timestamp() AS now) t CROSS JOIN ojs.event_relay r CROSS JOIN ojs.events e
@@ -22,12 +22,14 @@ WITH hook AS MATERIALIZED (
 )
 SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM made;
 
+-- name: WebhookLock :exec
+-- Keeps two callers from both taking the last place. A statement of its own, so that the next one sees what the other did.
+SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'));
+
 -- name: WebhookInsert :many
--- No row: there are max_webhooks already. The lock keeps two callers from both taking the last place.
-WITH locked AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'))
-), room AS MATERIALIZED (
-    SELECT FROM locked WHERE (SELECT count(*) FROM ojs.webhooks) < @max_webhooks::integer
+-- No row: there are max_webhooks already.
+WITH room AS MATERIALIZED (
+    SELECT 1 WHERE (SELECT count(*) FROM ojs.webhooks) < @max_webhooks::integer
 )
 INSERT INTO ojs.webhooks (id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight,
     ordering, payload_format, standard_webhooks)

@@ -59,7 +59,7 @@ func (n *node) start() {
 	n.t.Helper()
 	n.log = &bytes.Buffer{}
 	n.cmd = exec.Command(os.Args[0], n.args...)
-	n.cmd.Env = append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1")
+	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1"), crashWebhooks...)
 	n.cmd.Stderr = n.log
 	require.NoError(n.t, n.cmd.Start())
 	require.Eventually(n.t, func() bool {
@@ -229,6 +229,8 @@ func TestCrashes(t *testing.T) {
 		workers.Go(func() { c.work(deadline, n, finished) })
 	}
 
+	hook := newReceiver(t)
+	c.subscribe(hook)
 	fromSQL := c.enqueueSlowly(url)
 	c.registerCron()
 	sleepContext(t.Context(), time.Second)
@@ -250,6 +252,7 @@ func TestCrashes(t *testing.T) {
 	require.NoError(t, deadline.Err(), "jobs were left over")
 	require.Positive(t, c.unavailable.Load(), "nobody was told 503 with Retry-After")
 	c.verify(url)
+	c.verifyWebhooks(url, hook)
 	t.Logf("%d jobs, %d deliveries, %d answers 503", len(c.stored), c.deliveries.Load(), c.unavailable.Load())
 }
 

@@ -24,7 +24,7 @@ import (
 
 // TestProperty drives many writers, two relays and three kinds of readers and checks the promises of the log: every
 // committed event is read exactly once by each reader, in the order of its subject, and the counts are exact at every
-// moment. OJSD_PROPERTY_SECONDS makes it run longer, OJSD_PROPERTY_SEED repeats the writers' choices.
+// moment; a webhook gets each event once, too. OJSD_PROPERTY_SECONDS makes it run longer, OJSD_PROPERTY_SEED repeats the writers' choices.
 func TestProperty(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]*world{
@@ -63,7 +63,9 @@ func (w *world) run(t *testing.T) {
 	w.pool = connect(t, url, writers+8)
 	_, err := w.pool.Exec(t.Context(), `
 		CREATE TABLE subject (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), queue text, state text, n integer NOT NULL DEFAULT 0);
-		INSERT INTO subject (queue) SELECT 'q' || i % 4 FROM generate_series(1, $1) i`, pgx.QueryExecModeSimpleProtocol, subjects)
+		INSERT INTO subject (queue) SELECT 'q' || i % 4 FROM generate_series(1, $1) i;
+		INSERT INTO ojs.webhooks (id, url, events, types, sources, queues, job_types, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks)
+		VALUES (gen_random_uuid(), 'https://example.com', '{*}', '{%}', '{}', '{}', '{}', true, 1000, 1, 'none', 'ojs', false)`, pgx.QueryExecModeSimpleProtocol, subjects)
 	require.NoError(t, err)
 	rows, err := w.pool.Query(t.Context(), "SELECT id FROM subject")
 	require.NoError(t, err)
@@ -105,7 +107,7 @@ func (w *world) run(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 	stopReading()
 	w.wg.Wait()
-	for _, r := range readers {
+	for _, r := range append(readers, w.delivered(t)) {
 		r.check(t, w.committed.Load())
 	}
 	w.requireCounts(t)
@@ -166,6 +168,20 @@ func (w *world) change(t *testing.T, tx pgx.Tx, rng *rand.Rand, n int) (events i
 	return events
 }
 
+// delivered reads what the relays made for a subscription: exactly one delivery per event.
+func (w *world) delivered(t *testing.T) *trace {
+	tr := &trace{name: "webhook"}
+	rows, err := w.pool.Query(t.Context(), "SELECT body FROM ojs.webhook_deliveries ORDER BY event_seq, event_sub")
+	require.NoError(t, err)
+	var body string
+	_, err = pgx.ForEachRow(rows, []any{&body}, func() error {
+		tr.add([]byte(body))
+		return nil
+	})
+	require.NoError(t, err)
+	return tr
+}
+
 // pinXmin is an application that writes, but no events.
 func (w *world) pinXmin(t *testing.T, ctx context.Context) {
 	for ctx.Err() == nil {
@@ -186,7 +202,7 @@ func (w *world) shootRelays(t *testing.T, ctx context.Context) {
 		serviceutil.CancellableSleep(ctx, time.Duration(rand.IntN(200))*time.Millisecond)
 		_, err := w.pool.Exec(t.Context(), `
 			SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '-- name: Relay%' AND state <> 'idle'`)
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND (query LIKE '-- name: Relay%' OR query LIKE '-- name: WebhookDeliveryCreate%') AND state <> 'idle'`)
 		assertNoError(t, err)
 	}
 }

@@ -65,7 +65,7 @@ func TestManifest(t *testing.T) {
 		}
 		require.True(t, r.has("schema_validation"))
 		require.True(t, r.has("unique_job_strength"))
-		require.Equal(t, `["notify","poll","sse","websocket"]`, r.at("events.transports"))
+		require.Equal(t, `["notify","poll","sse","websocket","webhook"]`, r.at("events.transports"))
 	})
 
 	t.Run("FollowsTheConfiguration", func(t *testing.T) {

@@ -35,6 +35,9 @@ type WebhookMatch struct {
 func (s *Store) CreateWebhook(ctx context.Context, in *envelope.Webhook, match WebhookMatch) (*Webhook, error) {
 	var made *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+		if err := q.WebhookLock(ctx); err != nil {
+			return err
+		}
 		id := NewID()
 		rows, err := q.WebhookInsert(ctx, dbsqlc.WebhookInsertParams{
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: notNil(match.Types), Sources: notNil(match.Sources),

@@ -1,0 +1,574 @@
+package server_test
+
+import (
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/server"
+	"github.com/ojsd/ojsd/internal/webhook"
+)
+
+const hookSecret = "whsec_a-secret-of-the-tests-only"
+
+// call is one request that an endpoint received.
+type call struct {
+	at     time.Time
+	path   string
+	header http.Header
+	body   string
+}
+
+// endpoint is a TLS server that answers as told and remembers what it was sent.
+type endpoint struct {
+	*httptest.Server
+	ca string // file
+
+	mu      sync.Mutex
+	calls   []call
+	answer  func(w http.ResponseWriter, c call)
+	running int
+	most    int // requests at a time
+}
+
+func newEndpoint(t testing.TB) *endpoint {
+	t.Helper()
+	e := &endpoint{ca: filepath.Join(t.TempDir(), "ca.pem")}
+	e.Server = httptest.NewTLSServer(e)
+	t.Cleanup(e.Close)
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: e.Certificate().Raw})
+	require.NoError(t, os.WriteFile(e.ca, block, 0o600))
+	return e
+}
+
+func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	c := call{time.Now(), r.URL.Path, r.Header.Clone(), string(body)}
+	e.mu.Lock()
+	e.calls = append(e.calls, c)
+	e.running++
+	e.most = max(e.most, e.running)
+	answer := e.answer
+	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		e.running--
+		e.mu.Unlock()
+	}()
+	if answer != nil {
+		answer(w, c)
+	}
+}
+
+// on has requests answered by f.
+func (e *endpoint) on(f func(w http.ResponseWriter, c call)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.answer = f
+}
+
+func (e *endpoint) status(code int) {
+	e.on(func(w http.ResponseWriter, _ call) { w.WriteHeader(code) })
+}
+
+func (e *endpoint) received(path string) (calls []call) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.calls {
+		if path == "" || c.path == path {
+			calls = append(calls, c)
+		}
+	}
+	return calls
+}
+
+// await returns the calls of a path when there are n of them.
+func (e *endpoint) await(t testing.TB, path string, n int) []call {
+	t.Helper()
+	eventually(t, func() bool { return len(e.received(path)) >= n })
+	return e.received(path)
+}
+
+// quick has the endpoint trusted and reached, and retries after milliseconds.
+func (e *endpoint) quick(c *server.Config) {
+	c.Webhooks.CAFile = e.ca
+	c.Webhooks.Rules.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	c.Webhooks.RetrySchedule = []time.Duration{20 * time.Millisecond, 30 * time.Millisecond}
+	c.Webhooks.RetryJitter = -1
+}
+
+// subscribe creates a subscription; more are members of its object.
+func (a *api) subscribe(e *endpoint, path, events string, more ...string) string {
+	a.t.Helper()
+	body := fmt.Sprintf(`{"url":"%s%s","events":[%s],"secret":"%s"%s}`, e.URL, path, events, hookSecret, strings.Join(append([]string{""}, more...), ","))
+	return a.post("/ojs/v1/webhooks", body).is(http.StatusCreated).at("id")
+}
+
+func (a *api) deliveries(query string) reply {
+	a.t.Helper()
+	return a.get("/ojs/v1/webhooks/deliveries?" + query).is(http.StatusOK)
+}
+
+// awaitStatus waits until the only delivery of the subscription has the status, and returns it whole.
+func (a *api) awaitStatus(subscription, status string) reply {
+	a.t.Helper()
+	eventually(a.t, func() bool {
+		return strings.Join(a.deliveries("subscription_id="+subscription).list("deliveries", "status"), " ") == status
+	})
+	id := a.deliveries("subscription_id=" + subscription).at("deliveries.0.id")
+	return a.get("/ojs/v1/webhooks/deliveries/" + id).is(http.StatusOK)
+}
+
+func TestWebhookDelivery(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	a := setup(t, e.quick)
+
+	t.Run("CarriesThePlainEnvelopeWithItsHeaders", func(t *testing.T) {
+		t.Parallel()
+		a, q := a.in(t), queue()
+		sub := a.subscribe(e, "/plain", `"job.enqueued"`, `"filter":{"queues":["`+q+`"]}`)
+		other := a.subscribe(e, "/other", `"job.*"`, `"filter":{"queues":["`+q+`-not"]}`)
+		id := a.push(`"type":"mail.send","args":["a<b>&\u00e9"],"queue":"%s"`, q)
+		c := e.await(t, "/plain", 1)[0]
+
+		event := reply{t: t, body: c.body}
+		polled := a.get("/ojs/v1/events?types=job.enqueued&job_id=" + id).is(200)
+		require.Equal(t, polled.at("events.0.id"), event.at("id"))
+		require.Equal(t, polled.at("events.0.data"), event.at("data"))
+		require.Equal(t, id, event.at("subject"))
+		require.False(t, event.has("event"), "the flat members are for other transports")
+		require.True(t, strings.HasPrefix(c.body, `{"specversion":"1.0","id":"evt_`), c.body)
+
+		d := a.awaitStatus(sub, "delivered")
+		require.Equal(t, c.body, d.at("request_body"))
+		require.Equal(t, event.at("id"), d.at("event_id"))
+		require.Equal(t, id, d.at("subject"))
+		require.Equal(t, "1", d.at("attempt_count"))
+		require.Equal(t, "200", d.at("attempts.0.status_code"))
+		require.Equal(t, "null", d.at("attempts.0.error"))
+		require.NotEmpty(t, d.at("completed_at"))
+
+		require.Equal(t, "application/json", c.header.Get("Content-Type"))
+		require.Equal(t, "OJS-Webhook/1.0 (ojsd/1.2.3)", c.header.Get("User-Agent"))
+		require.Equal(t, "job.enqueued", c.header.Get("X-OJS-Event-Type"))
+		require.Equal(t, event.at("id"), c.header.Get("X-OJS-Event-ID"))
+		require.Equal(t, sub, c.header.Get("X-OJS-Subscription-ID"))
+		require.Equal(t, d.at("id"), c.header.Get("X-OJS-Delivery-ID"))
+		require.Equal(t, "1", c.header.Get("X-OJS-Attempt"))
+		timestamp, err := strconv.ParseInt(c.header.Get("X-OJS-Timestamp"), 10, 64)
+		require.NoError(t, err)
+		require.InDelta(t, time.Now().Unix(), timestamp, 30)
+		require.Equal(t, webhook.Sign(hookSecret, timestamp, c.body), c.header.Get("X-OJS-Signature"))
+		require.Equal(t, c.header.Get("X-OJS-Signature"), c.header.Get("X-OJS-Signatures"))
+		require.Empty(t, c.header.Get("webhook-id"))
+
+		shown := a.get("/ojs/v1/webhooks/" + sub).is(200)
+		require.Equal(t, "1", shown.at("success_count"))
+		require.Equal(t, "200", shown.at("last_delivery_status"))
+		require.Empty(t, e.received("/other"))
+		require.Equal(t, 0, a.deliveries("subscription_id="+other).count("deliveries"))
+	})
+
+	t.Run("StandardHeadersAndCloudEventsOnRequest", func(t *testing.T) {
+		t.Parallel()
+		a, q := a.in(t), queue()
+		a.subscribe(e, "/cloud", `"job.enqueued"`, `"filter":{"queues":["`+q+`"]},"standard_webhooks":true,"payload_format":"cloudevents"`)
+		a.push(`"type":"mail.send","args":[],"queue":"%s"`, q)
+		c := e.await(t, "/cloud", 1)[0]
+		event := reply{t: t, body: c.body}
+		require.Equal(t, "org.openjobspec.job.enqueued", event.at("type"))
+		require.Equal(t, "application/json", event.at("datacontenttype"))
+		require.Equal(t, "mail.send", event.at("data.job_type"))
+		require.Equal(t, "application/cloudevents+json", c.header.Get("Content-Type"))
+		require.Equal(t, "job.enqueued", c.header.Get("X-OJS-Event-Type"))
+		timestamp, err := strconv.ParseInt(c.header.Get("webhook-timestamp"), 10, 64)
+		require.NoError(t, err)
+		require.Equal(t, c.header.Get("X-OJS-Delivery-ID"), c.header.Get("webhook-id"))
+		require.Equal(t, webhook.SignStandard(hookSecret, c.header.Get("webhook-id"), timestamp, c.body), c.header.Get("webhook-signature"))
+	})
+
+	t.Run("GivesUpAfterTheScheduleAndCanBeRetriedByHand", func(t *testing.T) {
+		t.Parallel()
+		e := newEndpoint(t)
+		e.on(func(w http.ResponseWriter, _ call) { http.Error(w, "not today", http.StatusInternalServerError) })
+		a := setup(t, e.quick)
+		sub := a.subscribe(e, "/dead", `"job.enqueued"`)
+		a.push(`"type":"t","args":[]`)
+		d := a.awaitStatus(sub, "dead")
+		calls := e.await(t, "/dead", 3)
+		require.Len(t, calls, 3)
+		require.Equal(t, "3", d.at("attempt_count"))
+		require.Equal(t, []string{"1", "2", "3"}, d.list("attempts", "attempt"))
+		require.Equal(t, []string{"500", "500", "500"}, d.list("attempts", "status_code"))
+		require.Equal(t, "not today\n", d.at("attempts.0.response_snippet"))
+		require.Equal(t, "500", d.at("last_status_code"))
+		require.False(t, d.has("next_attempt_at"))
+		for i, c := range calls {
+			require.Equal(t, calls[0].body, c.body, "byte-identical on every attempt")
+			require.Equal(t, d.at("id"), c.header.Get("X-OJS-Delivery-ID"))
+			require.Equal(t, strconv.Itoa(i+1), c.header.Get("X-OJS-Attempt"))
+		}
+		require.GreaterOrEqual(t, calls[1].at.Sub(calls[0].at), 20*time.Millisecond)
+		require.GreaterOrEqual(t, calls[2].at.Sub(calls[1].at), 30*time.Millisecond)
+		shown := a.get("/ojs/v1/webhooks/" + sub).is(200)
+		require.Equal(t, "1", shown.at("failure_count"))
+		require.Equal(t, "0", shown.at("success_count"))
+		require.NotEmpty(t, shown.at("failing_since"))
+		require.Equal(t, "true", shown.at("active"))
+
+		a.post("/ojs/v1/webhooks/deliveries/"+d.at("id")+"/retry", "").is(http.StatusAccepted)
+		again := e.await(t, "/dead", 6)
+		require.Equal(t, "4", again[3].header.Get("X-OJS-Attempt"))
+		a.awaitStatus(sub, "dead")
+		e.status(http.StatusNoContent)
+		a.post("/ojs/v1/webhooks/deliveries/"+d.at("id")+"/retry", "{}").is(http.StatusAccepted)
+		a.awaitStatus(sub, "delivered")
+		require.False(t, a.get("/ojs/v1/webhooks/"+sub).is(200).has("failing_since"))
+	})
+
+	t.Run("ObeysRetryAfter", func(t *testing.T) {
+		t.Parallel()
+		e := newEndpoint(t)
+		e.on(func(w http.ResponseWriter, _ call) {
+			w.Header().Set("Retry-After", "3600")
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+		a := setup(t, e.quick)
+		sub := a.subscribe(e, "/later", `"job.enqueued"`)
+		a.push(`"type":"t","args":[]`)
+		d := a.awaitStatus(sub, "failed")
+		next, err := time.Parse(time.RFC3339, d.at("next_attempt_at"))
+		require.NoError(t, err)
+		require.InDelta(t, time.Hour, time.Until(next), float64(time.Minute))
+		require.Equal(t, "429", d.at("last_status_code"))
+	})
+
+	t.Run("GoneDisablesAndHoldsWhatComes", func(t *testing.T) {
+		t.Parallel()
+		e := newEndpoint(t)
+		e.status(http.StatusGone)
+		a := setup(t, e.quick)
+		sub := a.subscribe(e, "/gone", `"job.enqueued"`)
+		a.push(`"type":"t","args":[]`)
+		d := a.awaitStatus(sub, "dead")
+		require.Equal(t, "1", d.at("attempt_count"))
+		shown := a.get("/ojs/v1/webhooks/" + sub).is(200)
+		require.Equal(t, "false", shown.at("active"))
+		require.Equal(t, "gone", shown.at("disabled_reason"))
+		require.NotEmpty(t, shown.at("disabled_at"))
+		a.push(`"type":"t","args":[]`)
+		a.get("/ojs/v1/events").is(200) // waits until it is published
+		require.Equal(t, 1, a.deliveries("subscription_id="+sub).count("deliveries"), "an inactive subscription gets no deliveries")
+
+		e.status(http.StatusOK)
+		shown = a.do(http.MethodPatch, "/ojs/v1/webhooks/"+sub, strings.NewReader(`{"active":true}`)).is(200)
+		require.False(t, shown.has("disabled_reason"))
+		require.False(t, shown.has("failing_since"))
+		a.post("/ojs/v1/webhooks/deliveries/"+d.at("id")+"/retry", "").is(http.StatusAccepted)
+		a.awaitStatus(sub, "delivered")
+	})
+}
+
+func TestWebhookHeldWhileInactive(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	e.status(http.StatusServiceUnavailable)
+	a := setup(t, e.quick, func(c *server.Config) { c.Webhooks.RetrySchedule = []time.Duration{300 * time.Millisecond, time.Hour} })
+	sub := a.subscribe(e, "/held", `"job.enqueued"`)
+	a.push(`"type":"t","args":[]`)
+	a.awaitStatus(sub, "failed")
+	a.do(http.MethodPatch, "/ojs/v1/webhooks/"+sub, strings.NewReader(`{"active":false}`)).is(200)
+	calls := len(e.received("/held"))
+	time.Sleep(500 * time.Millisecond) // nothing announces that nothing happens
+	require.Len(t, e.received("/held"), calls)
+	e.status(http.StatusOK)
+	a.do(http.MethodPatch, "/ojs/v1/webhooks/"+sub, strings.NewReader(`{"active":true}`)).is(200)
+	a.awaitStatus(sub, "delivered")
+}
+
+// A receiver that knows one secret at a time is never without events during a rotation.
+func TestWebhookRotation(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	known := hookSecret
+	var mu sync.Mutex
+	e.on(func(w http.ResponseWriter, c call) {
+		mu.Lock()
+		defer mu.Unlock()
+		timestamp, _ := strconv.ParseInt(c.header.Get("X-OJS-Timestamp"), 10, 64)
+		if c.header.Get("X-OJS-Signature") != webhook.Sign(known, timestamp, c.body) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	a := setup(t, e.quick)
+	sub := a.subscribe(e, "/rotate", `"job.enqueued"`)
+	deliver := func(attempts string) {
+		t.Helper()
+		a.push(`"type":"t","args":[]`)
+		a.get("/ojs/v1/events").is(200)
+		eventually(t, func() bool { return a.deliveries("subscription_id="+sub).at("deliveries.0.status") == "delivered" })
+		require.Equal(t, attempts, a.deliveries("subscription_id="+sub).at("deliveries.0.attempt_count"))
+	}
+	deliver("1")
+
+	rotated := a.post("/ojs/v1/webhooks/"+sub+"/rotate-secret", "").is(200)
+	newSecret := rotated.at("new_secret")
+	require.Equal(t, newSecret, rotated.at("secret"))
+	require.Equal(t, newSecret, rotated.at("subscription.secret"))
+	require.True(t, strings.HasPrefix(newSecret, "whsec_"))
+	require.NotEmpty(t, rotated.at("previous_secret_expires_at"))
+	require.Equal(t, 2, rotated.count("secrets"))
+	require.Equal(t, "…"+newSecret[len(newSecret)-4:], rotated.at("secrets.0.hint"))
+	deliver("1") // still the older one
+	calls := e.received("/rotate")
+	timestamp, err := strconv.ParseInt(calls[1].header.Get("X-OJS-Timestamp"), 10, 64)
+	require.NoError(t, err)
+	require.Equal(t, webhook.Sign(newSecret, timestamp, calls[1].body)+","+webhook.Sign(hookSecret, timestamp, calls[1].body), calls[1].header.Get("X-OJS-Signatures"))
+
+	mu.Lock()
+	known = newSecret
+	mu.Unlock()
+	deliver("2") // the first attempt learns that the receiver has changed
+	deliver("1")
+
+	a.del("/ojs/v1/webhooks/" + sub + "/secrets/previous").is(http.StatusNoContent)
+	require.Equal(t, 1, a.get("/ojs/v1/webhooks/"+sub).is(200).count("secrets"))
+	deliver("1")
+	last := e.received("/rotate")
+	require.NotContains(t, last[len(last)-1].header.Get("X-OJS-Signatures"), ",")
+
+	patched := a.do(http.MethodPatch, "/ojs/v1/webhooks/"+sub, strings.NewReader(`{"secret":"another-secret-of-the-tests"}`)).is(200)
+	require.Equal(t, "another-secret-of-the-tests", patched.at("new_secret"))
+	require.Equal(t, 2, patched.count("secrets"))
+	third := a.post("/ojs/v1/webhooks/"+sub+"/rotate-secret", `{"secret":"the-third-secret-of-all","overlap_seconds":0}`).is(200)
+	require.Equal(t, 1, third.count("secrets"), "no overlap: cut at once")
+	require.Equal(t, "null", third.at("previous_secret_expires_at"))
+}
+
+// One endpoint that hangs and one that is dead do not hold up a third.
+func TestWebhookSlowEndpoints(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	release := make(chan struct{})
+	e.on(func(w http.ResponseWriter, c call) {
+		switch c.path {
+		case "/hangs":
+			<-release
+		case "/fails":
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	defer close(release)
+	a := setup(t, e.quick)
+	hangs := a.subscribe(e, "/hangs", `"job.enqueued"`, `"max_in_flight":3`)
+	a.subscribe(e, "/fails", `"job.enqueued"`)
+	a.subscribe(e, "/works", `"job.enqueued"`)
+	const jobs = 60
+	for range jobs {
+		a.push(`"type":"t","args":[]`)
+	}
+	e.await(t, "/works", jobs)
+	eventually(t, func() bool { return len(e.received("/hangs")) == 3 })
+	require.Equal(t, 3, a.deliveries("status=delivering&subscription_id="+hangs).count("deliveries"))
+}
+
+// With ordering "subject" an event waits for those before it; others go on.
+func TestWebhookOrdering(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	refused := map[string]int{}
+	var mu sync.Mutex
+	e.on(func(w http.ResponseWriter, c call) {
+		mu.Lock()
+		defer mu.Unlock()
+		id := c.header.Get("X-OJS-Delivery-ID")
+		if refused[id]++; refused[id] <= 2 && id[len(id)-1] < '8' { // half of them succeed with the third attempt
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	a := setup(t, e.quick)
+	sub := a.subscribe(e, "/ordered", `"job.*"`, `"ordering":"subject"`)
+	q := queue()
+	const jobs = 20
+	for range jobs {
+		a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	}
+	for range jobs {
+		a.ack(a.fetch(q).at("jobs.0.id")).is(200)
+	}
+	eventually(t, func() bool {
+		return a.deliveries("subscription_id="+sub+"&status=delivered&per_page=1").at("pagination.total") == strconv.Itoa(3*jobs)
+	})
+	accepted := map[string][]string{} // types by subject, in the order of success
+	tries := map[string]int{}
+	for _, c := range e.received("/ordered") {
+		id := c.header.Get("X-OJS-Delivery-ID")
+		if tries[id]++; tries[id] == refused[id] {
+			event := reply{t: t, body: c.body}
+			accepted[event.at("subject")] = append(accepted[event.at("subject")], event.at("type"))
+		}
+	}
+	require.Len(t, accepted, jobs)
+	for subject, types := range accepted {
+		require.Equal(t, []string{"job.enqueued", "job.started", "job.completed"}, types, subject)
+	}
+}
+
+// Several nodes share the deliveries: none twice, and never more at a time than the subscription allows.
+func TestWebhookNodes(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	e.on(func(http.ResponseWriter, call) { time.Sleep(2 * time.Millisecond) })
+	url := dbtest.URL(t)
+	one := setup(t, e.quick, func(c *server.Config) { c.DatabaseURL = url })
+	two := setup(t, e.quick, func(c *server.Config) { c.DatabaseURL = url })
+	sub := one.subscribe(e, "/nodes", `"job.enqueued"`, `"max_in_flight":4`)
+	const jobs = 300
+	var work sync.WaitGroup
+	for _, a := range []*api{one, two} {
+		work.Go(func() {
+			for range jobs / 2 {
+				a.push(`"type":"t","args":[]`)
+			}
+		})
+	}
+	work.Wait()
+	e.await(t, "/nodes", jobs)
+	eventually(t, func() bool {
+		return one.deliveries("subscription_id="+sub+"&status=delivered&per_page=1").at("pagination.total") == strconv.Itoa(jobs)
+	})
+	seen := map[string]bool{}
+	for _, c := range e.received("/nodes") {
+		require.False(t, seen[c.header.Get("X-OJS-Event-ID")])
+		seen[c.header.Get("X-OJS-Event-ID")] = true
+	}
+	require.LessOrEqual(t, e.most, 4)
+	require.Equal(t, strconv.Itoa(jobs), one.get("/ojs/v1/webhooks/"+sub).at("success_count"))
+}
+
+func TestWebhookTest(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	e.on(func(w http.ResponseWriter, _ call) {
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = io.WriteString(w, strings.Repeat("x", 5000))
+	})
+	a := setup(t, e.quick)
+	sub := a.subscribe(e, "/test", `"*"`, `"active":false`)
+	res := a.post("/ojs/v1/webhooks/"+sub+"/test", "").is(200)
+	require.Equal(t, "false", res.at("success"))
+	require.Equal(t, "418", res.at("status_code"))
+	require.Equal(t, "418", res.at("status"))
+	require.Len(t, res.at("response_body"), 1024)
+	e.status(200)
+	res = a.post("/ojs/v1/webhooks/subscriptions/"+sub+"/test", "{}").is(200)
+	require.Equal(t, "true", res.at("success"))
+	c := e.await(t, "/test", 2)[1]
+	event := reply{t: t, body: c.body}
+	require.Equal(t, "webhook.test", event.at("type"))
+	require.Equal(t, sub, event.at("subject"))
+	require.Equal(t, sub, event.at("data.subscription_id"))
+	require.Equal(t, "ojs://ojs/api", event.at("source"))
+	timestamp, err := strconv.ParseInt(c.header.Get("X-OJS-Timestamp"), 10, 64)
+	require.NoError(t, err)
+	require.Equal(t, webhook.Sign(hookSecret, timestamp, c.body), c.header.Get("X-OJS-Signature"))
+
+	log := a.get("/ojs/v1/webhooks/" + sub + "/deliveries").is(200)
+	require.Equal(t, []string{"delivered", "dead"}, log.list("deliveries", "status"))
+	require.Equal(t, res.at("delivery_id"), log.at("deliveries.0.id"))
+	require.Equal(t, event.at("id"), log.at("deliveries.0.event_id"))
+	a.post("/ojs/v1/webhooks/deliveries/"+log.at("deliveries.1.id")+"/retry", "").fails(409, "conflict", "invalid_state_transition")
+
+	e.Close()
+	res = a.post("/ojs/v1/webhooks/"+sub+"/test", "").is(200)
+	require.Equal(t, "connect", res.at("error"))
+	require.Equal(t, "0", res.at("status_code"))
+	require.Equal(t, 0, a.get("/ojs/v1/events").is(200).count("events"), "tests are not events")
+}
+
+// Secrets are sealed at rest, opened by the key they were sealed with, and sealed anew when the key changes.
+func TestWebhookEncryption(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	url := dbtest.URL(t)
+	first, second := []byte(strings.Repeat("1", 32)), []byte(strings.Repeat("2", 32))
+	with := func(keys ...[]byte) func(*server.Config) {
+		return func(c *server.Config) { c.DatabaseURL, c.Webhooks.EncryptionKeys = url, keys }
+	}
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	stored := func() (secret []byte, key string) {
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT secret, key_id FROM ojs.webhook_secrets`).Scan(&secret, &key))
+		return secret, key
+	}
+
+	plain := setup(t, e.quick, with())
+	sub := plain.subscribe(e, "/sealed", `"job.enqueued"`)
+	secret, key := stored()
+	require.Equal(t, hookSecret, string(secret))
+	require.Empty(t, key)
+	require.NoError(t, plain.server.Stop())
+
+	sealed := setup(t, e.quick, with(first))
+	secret, key = stored()
+	require.NotContains(t, string(secret), hookSecret)
+	require.NotEmpty(t, key)
+	sealed.push(`"type":"t","args":[]`)
+	c := e.await(t, "/sealed", 1)[0]
+	timestamp, err := strconv.ParseInt(c.header.Get("X-OJS-Timestamp"), 10, 64)
+	require.NoError(t, err)
+	require.Equal(t, webhook.Sign(hookSecret, timestamp, c.body), c.header.Get("X-OJS-Signature"))
+	require.NoError(t, sealed.server.Stop())
+
+	changed := setup(t, e.quick, with(second, first))
+	_, other := stored()
+	require.NotEqual(t, key, other)
+	require.NoError(t, changed.server.Stop())
+
+	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", Logger: silent, Webhooks: server.Webhooks{EncryptionKeys: [][]byte{first}}})
+	require.ErrorContains(t, err, "OJS_WEBHOOKS_ENCRYPTION_KEY")
+	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", Logger: silent})
+	require.ErrorContains(t, err, "not configured")
+	require.NotEmpty(t, sub)
+}
+
+func TestWebhookReplay(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	a := setup(t, e.quick)
+	for range 5 {
+		a.push(`"type":"t","args":[]`)
+	}
+	a.get("/ojs/v1/events").is(200)
+	sub := a.subscribe(e, "/replay", `"job.enqueued"`)
+	require.Equal(t, "0", a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"1h"}`).is(http.StatusAccepted).at("enqueued"))
+	require.Equal(t, "5", a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"1h","only":"all"}`).is(http.StatusAccepted).at("enqueued"))
+	first := e.await(t, "/replay", 5)
+	eventually(t, func() bool { return a.get("/ojs/v1/webhooks/"+sub).at("success_count") == "5" })
+	require.Equal(t, "5", a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"1h","only":"all"}`).is(http.StatusAccepted).at("enqueued"))
+	all := e.await(t, "/replay", 10)
+	ids := map[string]int{}
+	for _, c := range all {
+		ids[c.header.Get("X-OJS-Delivery-ID")]++
+	}
+	require.Len(t, ids, len(first), "the same delivery ids")
+	a.post("/ojs/v1/webhooks/"+sub+"/replay", `{}`).invalid("since")
+	a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"1h","only":"some"}`).invalid("only")
+	require.Equal(t, "0", a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"2020-01-01T00:00:00Z","until":"2020-01-02T00:00:00Z","only":"all"}`).is(202).at("enqueued"))
+}

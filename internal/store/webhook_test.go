@@ -1,0 +1,340 @@
+package store_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// subscribed makes a subscription to everything.
+func (b *bundle) subscribed(change ...func(*envelope.Webhook)) *store.Webhook {
+	b.t.Helper()
+	in := &envelope.Webhook{
+		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
+	}
+	for _, c := range change {
+		c(in)
+	}
+	w, err := b.CreateWebhook(b.t.Context(), in, store.WebhookMatch{Types: []string{"%"}})
+	require.NoError(b.t, err)
+	return w
+}
+
+// delivery puts one into the table, as the relay does, and returns its id.
+func (b *bundle) delivery(w *store.Webhook, seq int, subject string) [16]byte {
+	b.t.Helper()
+	id := store.NewID()
+	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, ordered, body, next_attempt_at, created_at)
+		VALUES ($1, $2, $3, 0, now(), 'job.enqueued', $4, $5, '{}', clock_timestamp(), clock_timestamp())`, id, w.ID, seq, subject, w.Ordering == "subject")
+	return id
+}
+
+func (b *bundle) claimed(want int) []store.Delivery {
+	b.t.Helper()
+	c, err := b.ClaimDeliveries(b.t.Context(), want)
+	require.NoError(b.t, err)
+	return c.Deliveries
+}
+
+func (b *bundle) recorded(d store.Delivery, status string, change ...func(*store.DeliveryOutcome)) store.Recorded {
+	b.t.Helper()
+	o := store.DeliveryOutcome{ID: d.ID, Claims: d.Claims, Status: status, Code: 200, Secret: d.Secrets[0].ID}
+	if status != "delivered" {
+		o.Code = 500
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	r, err := b.RecordDelivery(b.t.Context(), o)
+	require.NoError(b.t, err)
+	return r
+}
+
+func (b *bundle) deliveryStatus(id [16]byte) (status string, attempts int32) {
+	b.t.Helper()
+	d, _, err := b.Delivery(b.t.Context(), id)
+	require.NoError(b.t, err)
+	return d.Status, d.AttemptCount
+}
+
+// expire lets all leases run out.
+func (b *bundle) expire() {
+	b.t.Helper()
+	b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() - interval '1 ms' WHERE leased`)
+}
+
+func TestDeliveryLease(t *testing.T) {
+	t.Parallel()
+
+	t.Run("ALostOneIsSentAgainAndDoesNotCount", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.delivery(b.subscribed(), 1, "s")
+		first := b.claimed(10)
+		require.Len(t, first, 1)
+		require.Equal(t, "12345678", first[0].Secrets[0].Value)
+		require.Empty(t, b.node().claimed(10), "it is leased")
+		for lost := int32(1); lost <= 5; lost++ {
+			b.expire()
+			again := b.node().claimed(10)
+			require.Len(t, again, 1)
+			require.Equal(t, lost, again[0].Lost)
+			require.Zero(t, again[0].AttemptCount)
+			require.Greater(t, again[0].Claims, first[0].Claims)
+		}
+		status, attempts := b.deliveryStatus(id)
+		require.Equal(t, "delivering", status)
+		require.Zero(t, attempts)
+	})
+
+	t.Run("AFailureOfALostClaimDoesNotCountASuccessDoes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.delivery(b.subscribed(), 1, "s")
+		lost := b.claimed(1)[0]
+		b.expire()
+		held := b.node().claimed(1)[0]
+		require.False(t, b.recorded(lost, "failed").Counted)
+		require.True(t, b.recorded(lost, "delivered").Counted)
+		require.False(t, b.recorded(held, "failed").Counted, "it is delivered")
+		require.False(t, b.recorded(held, "delivered").Counted)
+		status, attempts := b.deliveryStatus(id)
+		require.Equal(t, "delivered", status)
+		require.Equal(t, int32(1), attempts)
+		w, err := b.Webhook(t.Context(), held.WebhookID)
+		require.NoError(t, err)
+		require.Equal(t, int64(1), w.SuccessCount)
+	})
+
+	t.Run("GivenBackItIsDueAtOnce", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.delivery(b.subscribed(), 1, "s")
+		d := b.claimed(1)[0]
+		require.NoError(t, b.ReleaseDelivery(t.Context(), d.ID, d.Claims))
+		again := b.claimed(1)
+		require.Len(t, again, 1)
+		require.Zero(t, again[0].Lost)
+		require.NoError(t, b.ReleaseDelivery(t.Context(), d.ID, d.Claims), "of an old claim it does nothing")
+		require.Empty(t, b.claimed(1))
+	})
+}
+
+func TestDeliveryClaim(t *testing.T) {
+	t.Parallel()
+
+	t.Run("TakesTurnsBetweenSubscriptions", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		busy, quiet := b.subscribed(), b.subscribed()
+		for i := range 8 {
+			b.delivery(busy, i+1, "s")
+		}
+		b.delivery(quiet, 9, "s")
+		got := b.claimed(3)
+		require.Len(t, got, 3)
+		byHook := map[[16]byte]int{}
+		for _, d := range got {
+			byHook[d.WebhookID]++
+		}
+		require.Equal(t, map[[16]byte]int{busy.ID: 2, quiet.ID: 1}, byHook)
+	})
+
+	t.Run("InTheOrderOfEvents", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		for i := range 5 {
+			b.delivery(w, i+1, "s")
+		}
+		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp()`)
+		for i, d := range b.claimed(5) {
+			require.Equal(t, int64(i+1), d.EventSeq)
+		}
+	})
+
+	t.Run("NeverMoreThanTheSubscriptionAllowsFromAnyNode", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed(func(w *envelope.Webhook) { w.MaxInFlight = 7 })
+		for i := range 200 {
+			b.delivery(w, i+1, fmt.Sprint(i))
+		}
+		var mu sync.Mutex
+		running, seen := 0, map[[16]byte]bool{}
+		var nodes sync.WaitGroup
+		for range 4 {
+			node := b.node()
+			nodes.Go(func() {
+				for range 100 {
+					c, err := node.ClaimDeliveries(t.Context(), 50)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					mu.Lock()
+					running += len(c.Deliveries)
+					if running > 7 {
+						t.Errorf("%d at a time", running)
+					}
+					for _, d := range c.Deliveries {
+						if seen[d.ID] {
+							t.Error("claimed twice")
+						}
+						seen[d.ID] = true
+					}
+					mu.Unlock()
+					for _, d := range c.Deliveries {
+						mu.Lock()
+						running-- // before it is recorded, so the count is never too high
+						mu.Unlock()
+						if _, err := node.RecordDelivery(t.Context(), store.DeliveryOutcome{ID: d.ID, Claims: d.Claims, Status: "delivered", Code: 200}); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		nodes.Wait()
+		require.Len(t, seen, 200)
+	})
+
+	t.Run("AFailingEndpointGetsOneAtATime", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		for i := range 30 {
+			b.delivery(w, i+1, "s")
+		}
+		for _, d := range b.claimed(10) {
+			b.recorded(d, "failed", func(o *store.DeliveryOutcome) { o.Delay = time.Hour })
+		}
+		got := b.claimed(10)
+		require.Len(t, got, 1)
+		require.Empty(t, b.claimed(10))
+		b.recorded(got[0], "delivered")
+		require.Len(t, b.claimed(10), 10)
+	})
+
+	t.Run("OfOneSubjectInOrder", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed(func(w *envelope.Webhook) { w.Ordering = "subject" })
+		first, second, other := b.delivery(w, 1, "a"), b.delivery(w, 2, "a"), b.delivery(w, 3, "b")
+		got := b.claimed(10)
+		require.Len(t, got, 2)
+		require.Equal(t, first, got[0].ID)
+		require.Equal(t, other, got[1].ID)
+		b.recorded(got[0], "failed", func(o *store.DeliveryOutcome) { o.Delay = time.Hour })
+		require.Empty(t, b.claimed(10), "it waits for the retry of the one before")
+		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() WHERE id = $1`, first)
+		got = b.claimed(10)
+		require.Len(t, got, 1)
+		b.recorded(got[0], "dead")
+		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() WHERE id = $1`, second)
+		got = b.claimed(10)
+		require.Len(t, got, 1, "a dead one releases its successors")
+		require.Equal(t, second, got[0].ID)
+	})
+}
+
+func TestDeliveryRecord(t *testing.T) {
+	t.Parallel()
+
+	t.Run("DisablesAfterFailingForLong", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1, "s")
+		b.delivery(w, 2, "s")
+		got := b.claimed(2)
+		require.Empty(t, b.recorded(got[0], "dead").Disabled, "it has failed for a moment only")
+		b.exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours'`)
+		require.Equal(t, "failing", b.recorded(got[1], "dead").Disabled)
+		shown, err := b.Webhook(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.False(t, shown.Active)
+		require.Equal(t, "failing", shown.DisabledReason.String)
+		require.True(t, shown.DisabledAt.Valid)
+		require.Equal(t, int64(2), shown.FailureCount)
+	})
+
+	t.Run("ASuccessForgetsFailures", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		for i := range 3 {
+			b.delivery(w, i+1, "s")
+		}
+		got := b.claimed(3)
+		b.recorded(got[0], "failed", func(o *store.DeliveryOutcome) { o.Delay = time.Hour })
+		b.recorded(got[1], "delivered")
+		shown, err := b.Webhook(t.Context(), w.ID)
+		require.NoError(t, err)
+		require.Zero(t, shown.ConsecutiveFailures)
+		require.False(t, shown.FailingSince.Valid)
+		require.Equal(t, got[1].Secrets[0].ID, shown.ProvenSecret.Bytes)
+		require.Equal(t, "gone", b.recorded(got[2], "dead", func(o *store.DeliveryOutcome) { o.Gone, o.Code = true, 410 }).Disabled)
+	})
+
+	t.Run("NotForACancelledDelivery", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1, "s")
+		d := b.claimed(1)[0]
+		require.NoError(t, b.DeleteWebhook(t.Context(), w.ID))
+		require.False(t, b.recorded(d, "delivered").Counted)
+		status, _ := b.deliveryStatus(d.ID)
+		require.Equal(t, "cancelled", status)
+	})
+}
+
+func TestDeliveryPrune(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	w := b.subscribed()
+	kept, old, waiting := b.delivery(w, 1, "s"), b.delivery(w, 2, "s"), b.delivery(w, 3, "s")
+	for _, d := range b.claimed(2) {
+		b.recorded(d, "delivered")
+	}
+	b.exec(`UPDATE ojs.webhook_deliveries SET completed_at = now() - interval '2 days' WHERE id = $1`, old)
+	orphan := store.NewID()
+	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, next_attempt_at, created_at)
+		VALUES ($1, $1, 9, 0, now(), 'job.enqueued', 's', '{}', now(), now())`, orphan)
+	n, err := b.PruneDeliveries(t.Context(), 24*time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n)
+	_, _, err = b.Delivery(t.Context(), old)
+	requireCode(t, err, ojs.KindNotFound)
+	for id, want := range map[[16]byte]string{kept: "delivered", waiting: "pending", orphan: "cancelled"} {
+		status, _ := b.deliveryStatus(id)
+		require.Equal(t, want, status)
+	}
+	var attempts int
+	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM ojs.webhook_attempts`).Scan(&attempts))
+	require.Equal(t, 1, attempts)
+}
+
+// The last place is taken once.
+func TestWebhookLimit(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var made sync.WaitGroup
+	for range 120 {
+		made.Go(func() {
+			_, _ = b.CreateWebhook(t.Context(), &envelope.Webhook{URL: "u", Events: []string{"*"}, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678"}, store.WebhookMatch{})
+		})
+	}
+	made.Wait()
+	_, total, err := b.Webhooks(t.Context(), store.WebhookList{Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, int64(100), total)
+}

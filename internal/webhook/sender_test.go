@@ -1,0 +1,262 @@
+package webhook
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/egress"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+
+// endpoint is a TLS server that the sender trusts.
+func endpoint(t *testing.T, h http.HandlerFunc, change ...func(*Config)) (*sender, *Message) {
+	t.Helper()
+	server := httptest.NewTLSServer(h)
+	server.Config.ErrorLog = nil
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	config := Config{Rules: egress.Rules{AllowNetworks: loopback}, RootCAs: roots}.withDefaults()
+	for _, c := range change {
+		c(&config)
+	}
+	s := newSender(config)
+	t.Cleanup(func() {
+		s.client.CloseIdleConnections()
+		server.Close()
+	})
+	return s, message(server.URL)
+}
+
+func message(url string) *Message {
+	secret := store.Secret{Value: "secret-0123456789"}
+	return &Message{URL: url, ID: "del_1", Body: `{"a":1}`, Secrets: []store.Secret{secret}, Signer: secret, Timeout: 5 * time.Second, Attempt: 1}
+}
+
+func TestSend(t *testing.T) {
+	t.Parallel()
+
+	t.Run("ReadsAtMost64KiBAndShowsTheBeginning", func(t *testing.T) {
+		t.Parallel()
+		s, m := endpoint(t, func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "a\x00\xffé"+strings.Repeat("x", 1<<20))
+		})
+		res := s.send(t.Context(), m)
+		require.Equal(t, 200, res.Code)
+		require.Empty(t, res.Error)
+		require.True(t, strings.HasPrefix(res.Snippet, "aéxxx"), res.Snippet[:10])
+		require.LessOrEqual(t, len(res.Snippet), maxSnippet)
+	})
+
+	t.Run("DoesNotFollowRedirects", func(t *testing.T) {
+		t.Parallel()
+		calls := 0
+		s, m := endpoint(t, func(w http.ResponseWriter, r *http.Request) {
+			calls++
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		})
+		require.Equal(t, 307, s.send(t.Context(), m).Code)
+		require.Equal(t, 1, calls)
+	})
+
+	t.Run("FollowsWhatKeepsMethodAndBodyIfConfigured", func(t *testing.T) {
+		t.Parallel()
+		s, m := endpoint(t, func(w http.ResponseWriter, r *http.Request) {
+			var code int
+			if _, err := fmt.Sscanf(r.URL.Path, "/%d", &code); err == nil {
+				http.Redirect(w, r, "/end", code)
+				return
+			}
+			body, _ := io.ReadAll(r.Body)
+			if r.Method == http.MethodPost && string(body) == `{"a":1}` && r.Header.Get("X-OJS-Signature") != "" {
+				w.WriteHeader(http.StatusAccepted)
+			}
+		}, func(c *Config) { c.MaxRedirects = 1 })
+		base := m.URL
+		for path, want := range map[string]int{"/307": 202, "/308": 202, "/301": 301, "/302": 302, "/303": 303} {
+			m.URL = base + path
+			require.Equal(t, want, s.send(t.Context(), m).Code, path)
+		}
+	})
+
+	t.Run("ChecksWhereARedirectLeads", func(t *testing.T) {
+		t.Parallel()
+		target := ""
+		s, m := endpoint(t, func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, target, http.StatusPermanentRedirect)
+		},
+			func(c *Config) { c.MaxRedirects = 3 })
+		for _, target = range []string{"https://10.0.0.1/", "http://127.0.0.1/", "https://[::1]/", "https://localhost/", "https://0xa000001/"} {
+			res := s.send(t.Context(), m)
+			require.Equal(t, "blocked_address", res.Error, target)
+			require.Zero(t, res.Code, target)
+		}
+	})
+
+	t.Run("StopsAfterTheConfiguredNumberOfRedirects", func(t *testing.T) {
+		t.Parallel()
+		calls := 0
+		s, m := endpoint(t, func(w http.ResponseWriter, r *http.Request) {
+			calls++
+			http.Redirect(w, r, "/again", http.StatusTemporaryRedirect)
+		}, func(c *Config) { c.MaxRedirects = 3 })
+		require.Equal(t, 307, s.send(t.Context(), m).Code)
+		require.Equal(t, 4, calls)
+	})
+
+	t.Run("TimesOut", func(t *testing.T) {
+		t.Parallel()
+		release := make(chan struct{})
+		s, m := endpoint(t, func(http.ResponseWriter, *http.Request) { <-release })
+		defer close(release)
+		m.Timeout = 50 * time.Millisecond
+		res := s.send(t.Context(), m)
+		require.Equal(t, "timeout", res.Error)
+		require.Zero(t, res.Code)
+		require.GreaterOrEqual(t, res.Duration, m.Timeout)
+	})
+
+	t.Run("TimesOutInTheBody", func(t *testing.T) {
+		t.Parallel()
+		release := make(chan struct{})
+		s, m := endpoint(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.(http.Flusher).Flush()
+			<-release // not the request's end: the answer could be complete before the connection is closed
+		})
+		defer close(release)
+		m.Timeout = 50 * time.Millisecond
+		require.Equal(t, "timeout", s.send(t.Context(), m).Error)
+	})
+
+	t.Run("SaysBodyIfTheAnswerBreaksOff", func(t *testing.T) {
+		t.Parallel()
+		s, m := endpoint(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "short")
+		})
+		res := s.send(t.Context(), m)
+		require.Equal(t, 200, res.Code)
+		require.Equal(t, "body", res.Error)
+	})
+
+	t.Run("RefusesACertificateItDoesNotTrust", func(t *testing.T) {
+		t.Parallel()
+		s, m := endpoint(t, func(http.ResponseWriter, *http.Request) { t.Error("called") }, func(c *Config) { c.RootCAs = x509.NewCertPool() })
+		require.Equal(t, "tls", s.send(t.Context(), m).Error)
+	})
+
+	t.Run("NamesOtherFailures", func(t *testing.T) {
+		t.Parallel()
+		refused, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		require.NoError(t, refused.Close())
+		s := newSender(Config{
+			Rules: egress.Rules{AllowNetworks: loopback},
+			LookUp: func(context.Context, string) ([]netip.Addr, error) {
+				return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
+			},
+		}.withDefaults())
+		require.Equal(t, "connect", s.send(t.Context(), message("https://"+refused.Addr().String())).Error)
+		require.Equal(t, "dns", s.send(t.Context(), message("https://nowhere.test")).Error)
+		require.Equal(t, "blocked_address", s.send(t.Context(), message("https://10.0.0.1")).Error)
+		require.Equal(t, "blocked_address", s.send(t.Context(), message("http://127.0.0.1")).Error)
+	})
+
+	t.Run("AHostThatSpeaksHTTPIsATLSFailure", func(t *testing.T) {
+		t.Parallel()
+		plainHTTP := httptest.NewServer(http.NotFoundHandler())
+		defer plainHTTP.Close()
+		s := newSender(Config{Rules: egress.Rules{AllowNetworks: loopback}}.withDefaults())
+		require.Equal(t, "tls", s.send(t.Context(), message("https"+strings.TrimPrefix(plainHTTP.URL, "http"))).Error)
+	})
+}
+
+// A name whose answer changes between the check and the connection: there is only one look-up, and its answer is dialled.
+func TestSendRebinding(t *testing.T) {
+	t.Parallel()
+	var answers []string
+	s, m := endpoint(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		require.Equal(t, "example.com", strings.Split(r.Host, ":")[0])
+	})
+	lookUps := 0
+	s.dialer.LookUp = func(context.Context, string) ([]netip.Addr, error) {
+		lookUps++
+		var addrs []netip.Addr
+		for _, a := range strings.Fields(answers[min(lookUps, len(answers))-1]) {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+		return addrs, nil
+	}
+	u, err := url.Parse(m.URL)
+	require.NoError(t, err)
+	m.URL = "https://example.com:" + u.Port() // the name that httptest's certificate is for
+
+	answers = []string{"127.0.0.1", "10.0.0.1"}
+	require.Equal(t, 200, s.send(t.Context(), m).Code)
+	require.Equal(t, 1, lookUps)
+	s.client.CloseIdleConnections()
+	require.Equal(t, "blocked_address", s.send(t.Context(), m).Error, "the next connection is checked again")
+
+	answers, lookUps = []string{"127.0.0.1 10.0.0.1"}, 0
+	require.Equal(t, "blocked_address", s.send(t.Context(), m).Error, "one bad address refuses them all")
+	answers, lookUps = []string{"::ffff:10.0.0.1"}, 0
+	require.Equal(t, "blocked_address", s.send(t.Context(), m).Error)
+	answers, lookUps = []string{"64:ff9b::a00:1"}, 0
+	require.Equal(t, "blocked_address", s.send(t.Context(), m).Error)
+}
+
+func TestSendThroughProxy(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 10)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.Method + " " + r.Host
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	defer proxy.Close()
+	u, err := url.Parse(proxy.URL)
+	require.NoError(t, err)
+	private := "93.184.216.34"
+	s := newSender(Config{
+		ProxyURL: u, LookUp: func(context.Context, string) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr(private)}, nil
+		},
+	}.withDefaults())
+	require.NotEmpty(t, s.send(t.Context(), message("https://hooks.test/x")).Error)
+	require.Equal(t, "CONNECT hooks.test:443", <-asked)
+	private = "10.0.0.1"
+	require.Equal(t, "blocked_address", s.send(t.Context(), message("https://hooks.test/x")).Error)
+	require.Empty(t, asked)
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]time.Duration{
+		"": 0, "120": 2 * time.Minute, " 5 ": 5 * time.Second, "0": 0, "-5": 0, "soon": 0, "1.5": 0, "4294967295": maxRetryAfter, "99999999999999999999": 0,
+		time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat): 0, time.Now().Add(1000 * time.Hour).UTC().Format(http.TimeFormat): maxRetryAfter,
+	} {
+		for code, answers := range map[int]bool{429: true, 503: true, 500: false, 200: false} {
+			resp := &http.Response{StatusCode: code, Header: http.Header{"Retry-After": {value}}}
+			if answers {
+				require.Equal(t, want, retryAfter(resp), value)
+			} else {
+				require.Zero(t, retryAfter(resp), value)
+			}
+		}
+	}
+	resp := &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)}}}
+	require.InDelta(t, time.Hour, retryAfter(resp), float64(2*time.Second))
+}
