@@ -118,12 +118,17 @@ SELECT * FROM ojs.webhook_secrets WHERE key_id <> @key_id LIMIT 1000;
 -- Only if nobody has done so meanwhile.
 UPDATE ojs.webhook_secrets SET secret = @secret, key_id = @key_id WHERE id = @id AND key_id = @old_key_id;
 
+-- name: WebhookDeliveryPlan :exec
+-- For the transaction: statistics of a queue are always out of date, and no plan made while most of it was pending may read
+-- the whole log when it has 1 000 000 rows.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
+
 -- name: WebhookDeliveryLock :many
 -- The subscriptions with something due. Their locks make the count of what is running, in the next statement, one that
--- only this claim changes; in the order of their ids, like everybody's.
+-- only this claim changes; in the order of their ids, like everybody's. now(), because clock_timestamp() is no index condition.
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
-    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.next_attempt_at <= clock_timestamp())
+    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.next_attempt_at <= now())
 ORDER BY w.id
 FOR NO KEY UPDATE OF w;
 
@@ -168,7 +173,7 @@ FROM claimed ORDER BY turn, event_seq, event_sub;
 SELECT COALESCE(GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0), -1)::bigint AS wait_ms, count(*) AS webhooks
 FROM ojs.webhooks w LEFT JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
-    WHERE d.webhook_id = w.id AND d.next_attempt_at > clock_timestamp() ORDER BY d.next_attempt_at LIMIT 1
+    WHERE d.webhook_id = w.id AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
 ) n ON true
 WHERE w.active;
 
@@ -334,16 +339,26 @@ SELECT pg_notify('ojs_webhooks', '');
 -- name: WebhookDeliveryPrune :execrows
 WITH old AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
-    WHERE d.completed_at < clock_timestamp() - CAST(@keep_s AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT @max_rows::integer
+    WHERE d.completed_at < now() - CAST(@keep_s AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT @max_rows::integer
 ), attempts AS (
     DELETE FROM ojs.webhook_attempts a USING old o WHERE a.delivery_id = o.id
 )
 DELETE FROM ojs.webhook_deliveries d USING old o WHERE d.id = o.id;
 
 -- name: WebhookOrphanCancel :execrows
--- The relay may have made deliveries while their subscription was deleted.
+-- The relay may have made deliveries while their subscription was deleted. Steps from subscription to subscription instead of
+-- reading all that waits.
+WITH RECURSIVE held AS (
+    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.next_attempt_at IS NOT NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
+    UNION ALL
+    SELECT n.webhook_id FROM held h CROSS JOIN LATERAL (
+        SELECT d.webhook_id FROM ojs.webhook_deliveries d
+        WHERE d.next_attempt_at IS NOT NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
+), orphan AS MATERIALIZED (
+    SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
+)
 UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-WHERE d.next_attempt_at IS NOT NULL AND NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = d.webhook_id);
+FROM orphan o WHERE d.webhook_id = o.webhook_id AND d.next_attempt_at IS NOT NULL;
 
 -- name: WebhookBacklog :one
 -- Subscriptions, and deliveries that wait or are on their way, counted up to max_pending.

@@ -361,13 +361,13 @@ func (q *Queries) WebhookDeliveryListByID(ctx context.Context, ids [][16]byte) (
 const webhookDeliveryLock = `-- name: WebhookDeliveryLock :many
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
-    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.next_attempt_at <= clock_timestamp())
+    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.next_attempt_at <= now())
 ORDER BY w.id
 FOR NO KEY UPDATE OF w
 `
 
 // The subscriptions with something due. Their locks make the count of what is running, in the next statement, one that
-// only this claim changes; in the order of their ids, like everybody's.
+// only this claim changes; in the order of their ids, like everybody's. now(), because clock_timestamp() is no index condition.
 func (q *Queries) WebhookDeliveryLock(ctx context.Context) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryLock)
 	if err != nil {
@@ -448,7 +448,7 @@ const webhookDeliveryNext = `-- name: WebhookDeliveryNext :one
 SELECT COALESCE(GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0), -1)::bigint AS wait_ms, count(*) AS webhooks
 FROM ojs.webhooks w LEFT JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
-    WHERE d.webhook_id = w.id AND d.next_attempt_at > clock_timestamp() ORDER BY d.next_attempt_at LIMIT 1
+    WHERE d.webhook_id = w.id AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
 ) n ON true
 WHERE w.active
 `
@@ -466,10 +466,21 @@ func (q *Queries) WebhookDeliveryNext(ctx context.Context) (WebhookDeliveryNextR
 	return i, err
 }
 
+const webhookDeliveryPlan = `-- name: WebhookDeliveryPlan :exec
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)
+`
+
+// For the transaction: statistics of a queue are always out of date, and no plan made while most of it was pending may read
+// the whole log when it has 1 000 000 rows.
+func (q *Queries) WebhookDeliveryPlan(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, webhookDeliveryPlan)
+	return err
+}
+
 const webhookDeliveryPrune = `-- name: WebhookDeliveryPrune :execrows
 WITH old AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
-    WHERE d.completed_at < clock_timestamp() - CAST($1 AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT $2::integer
+    WHERE d.completed_at < now() - CAST($1 AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT $2::integer
 ), attempts AS (
     DELETE FROM ojs.webhook_attempts a USING old o WHERE a.delivery_id = o.id
 )
@@ -953,11 +964,21 @@ func (q *Queries) WebhookLock(ctx context.Context) error {
 }
 
 const webhookOrphanCancel = `-- name: WebhookOrphanCancel :execrows
+WITH RECURSIVE held AS (
+    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.next_attempt_at IS NOT NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
+    UNION ALL
+    SELECT n.webhook_id FROM held h CROSS JOIN LATERAL (
+        SELECT d.webhook_id FROM ojs.webhook_deliveries d
+        WHERE d.next_attempt_at IS NOT NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
+), orphan AS MATERIALIZED (
+    SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
+)
 UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-WHERE d.next_attempt_at IS NOT NULL AND NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = d.webhook_id)
+FROM orphan o WHERE d.webhook_id = o.webhook_id AND d.next_attempt_at IS NOT NULL
 `
 
-// The relay may have made deliveries while their subscription was deleted.
+// The relay may have made deliveries while their subscription was deleted. Steps from subscription to subscription instead of
+// reading all that waits.
 func (q *Queries) WebhookOrphanCancel(ctx context.Context) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookOrphanCancel)
 	if err != nil {

@@ -43,6 +43,9 @@ func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err e
 	defer cancel()
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
+		if err := q.WebhookDeliveryPlan(ctx); err != nil {
+			return err
+		}
 		if c.Deliveries, err = s.claimDeliveries(ctx, q, want); err != nil {
 			return err
 		}
@@ -255,13 +258,21 @@ func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*dbsqlc.Webhook
 }
 
 // PruneDeliveries removes at most 1 000 finished deliveries that are older than keep, and returns how many.
-func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (int64, error) {
+func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (n int64, err error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	if _, err := s.q.WebhookOrphanCancel(ctx); err != nil {
-		return 0, err
-	}
-	return s.q.WebhookDeliveryPrune(ctx, int64(keep/time.Second), 1000)
+	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		if err := q.WebhookDeliveryPlan(ctx); err != nil {
+			return err
+		}
+		if _, err := q.WebhookOrphanCancel(ctx); err != nil {
+			return err
+		}
+		n, err = q.WebhookDeliveryPrune(ctx, int64(keep/time.Second), 1000)
+		return err
+	})
+	return n, err
 }
 
 // WebhookBacklog counts subscriptions, and deliveries that wait or are on their way, the latter up to 100 000.
