@@ -37,6 +37,7 @@ var scenarios = []scenario{
 	{"mixed", "producers and workers at once", false, runMixed},
 	{"latency", "at a fixed rate: enqueue to fetch, and to the event", false, runLatency},
 	{"streams", "an event to many SSE subscribers at once", false, runStreams},
+	{"webhooks", "an event to the endpoints of several subscriptions", false, runWebhooks},
 	{"cost", "statements, commits and WAL per job", true, runCost},
 	{"schedule", "many jobs due later, and many at once", true, runSchedule},
 	{"backlog", "drain with many jobs waiting", false, runBacklog},

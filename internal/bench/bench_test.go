@@ -63,7 +63,7 @@ func TestRun(t *testing.T) {
 		require.NoError(t, r.err)
 		require.Equal(t, []string{
 			"null", "null", "enqueue", "batch", "drain", "drain", "mixed", "latency.fetch", "latency.event_poll", "streams",
-			"backlog", "backlog", "backlog.rest",
+			"webhooks", "backlog", "backlog", "backlog.rest",
 		}, r.names())
 		for _, f := range r.figures {
 			require.True(t, f.OK, f.Figure)
@@ -76,6 +76,7 @@ func TestRun(t *testing.T) {
 			require.Empty(t, queue)
 		}
 		require.Empty(t, fake.active)
+		require.Empty(t, fake.hooks, "subscriptions are removed")
 	})
 
 	t.Run("CountsJobs", func(t *testing.T) {
@@ -169,6 +170,8 @@ func TestChecks(t *testing.T) {
 		{"RepeatedEvent/latency", faults{repeatEvent: 65}, "latency", "1 events were seen twice"},
 		{"LostEvent/streams", faults{loseEvent: 5}, "streams", "1 jobs whose event job.enqueued was never streamed"},
 		{"RepeatedEvent/streams", faults{repeatEvent: 5}, "streams", "1 events more than enqueues were streamed"},
+		{"LostEvent/webhooks", faults{loseEvent: 5}, "webhooks", "5 jobs whose event job.enqueued was never delivered"},
+		{"RepeatedEvent/webhooks", faults{repeatEvent: 5}, "webhooks", "5 deliveries came twice"},
 		{"RefusedEnqueue/mixed", faults{refusePush: 5}, "mixed", "1 calls failed, the first: enqueue: HTTP 503"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

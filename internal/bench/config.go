@@ -39,7 +39,7 @@ type Config struct {
 	Mixed []string
 	// Jobs are preloaded for one drain, and enqueued by one batch measurement. Default 50 000, short 10 000.
 	Jobs int
-	// Duration of one measurement of null, enqueue, mixed, latency and streams. Default 10 s, short 3 s.
+	// Duration of one measurement of null, enqueue, mixed, latency, streams and webhooks. Default 10 s, short 3 s.
 	Duration time.Duration
 	// Rate is the number of jobs per second of latency. Default 400.
 	Rate int
@@ -47,6 +47,10 @@ type Config struct {
 	Streams int
 	// StreamRate is the number of events per second that each of them gets. Default 1 000, short 200.
 	StreamRate int
+	// Hooks are the subscriptions of webhooks. Default 5, short 2.
+	Hooks int
+	// HookRate is the number of events per second that each of them gets. Default 200, short 50.
+	HookRate int
 	// WaitMS is the wait_ms of workers in mixed and latency, 1 to 20 000 ms. Default 1 000.
 	WaitMS int
 	// PollInterval is the pause of the event poller between two empty polls. Default 5 ms.
@@ -95,12 +99,16 @@ func (c Config) withDefaults() (Config, error) {
 		setDefault(&c.Burst, 5_000)
 		setDefault(&c.Streams, 50)
 		setDefault(&c.StreamRate, 200)
+		setDefault(&c.Hooks, 2)
+		setDefault(&c.HookRate, 50)
 	} else {
 		c.defaultSizes(50_000, 10*time.Second, 20_000, time.Second)
 		setDefault(&c.Scheduled, 100_000)
 		setDefault(&c.Burst, 50_000)
 		setDefault(&c.Streams, 1000)
 		setDefault(&c.StreamRate, 1000)
+		setDefault(&c.Hooks, 5)
+		setDefault(&c.HookRate, 200)
 	}
 	if len(c.Conns) == 0 {
 		c.Conns = []int{1, 32, 128}
@@ -130,7 +138,7 @@ func setDefault[T comparable](field *T, value T) {
 
 func (c Config) validate() error {
 	sizes := append(slices.Concat(c.Conns, c.Workers),
-		c.Rounds, c.Rate, c.WaitMS, c.Backlog, c.ArgsBytes, c.Jobs, c.Drain, c.Scheduled, c.Burst, c.Streams, c.StreamRate)
+		c.Rounds, c.Rate, c.WaitMS, c.Backlog, c.ArgsBytes, c.Jobs, c.Drain, c.Scheduled, c.Burst, c.Streams, c.StreamRate, c.Hooks, c.HookRate)
 	if slices.Min(sizes) < 1 {
 		return errors.New("counts and sizes must be at least 1")
 	}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -41,6 +42,7 @@ type fakeServer struct {
 	last   string
 	queues map[string][]fakeJob
 	active map[string]fakeJob
+	hooks  map[string]fakeHook
 	events []fakeEvent
 }
 
@@ -68,7 +70,7 @@ type push struct {
 
 func startFake(t *testing.T, f faults) (*fakeServer, string) {
 	t.Helper()
-	s := &fakeServer{faults: f, wake: make(chan struct{}), queues: map[string][]fakeJob{}, active: map[string]fakeJob{}}
+	s := &fakeServer{faults: f, wake: make(chan struct{}), queues: map[string][]fakeJob{}, active: map[string]fakeJob{}, hooks: map[string]fakeHook{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, 200, map[string]string{"status": "ok"}) })
 	mux.HandleFunc("POST /ojs/v1/jobs", s.push)
@@ -78,6 +80,8 @@ func startFake(t *testing.T, f faults) (*fakeServer, string) {
 	mux.HandleFunc("POST /ojs/v1/workers/ack/batch", s.ackBatch)
 	mux.HandleFunc("GET /ojs/v1/events", s.listEvents)
 	mux.HandleFunc("GET /ojs/v1/events/stream", s.streamEvents)
+	mux.HandleFunc("POST /ojs/v1/webhooks", s.subscribe)
+	mux.HandleFunc("DELETE /ojs/v1/webhooks/{id}", s.unsubscribe)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return s, server.URL
@@ -124,6 +128,11 @@ func newID() string {
 func (s *fakeServer) publish(j fakeJob) {
 	e := fakeEvent{ID: fmt.Sprintf("evt_%d", len(s.events)+1), Type: "job.enqueued", Subject: j.ID, Queue: j.Queue}
 	s.events = append(s.events, e)
+	for _, h := range s.hooks {
+		if h.Filter.Queues[0] == j.Queue {
+			go h.send(e)
+		}
+	}
 	if s.notify != nil {
 		payload, _ := json.Marshal(e)
 		s.notify(string(payload))
@@ -293,6 +302,34 @@ func (s *fakeServer) streamEvents(w http.ResponseWriter, req *http.Request) {
 		}
 		_ = rc.Flush()
 	}
+}
+
+type fakeHook struct {
+	URL    string
+	Filter struct{ Queues []string }
+}
+
+func (h fakeHook) send(e fakeEvent) {
+	body, _ := json.Marshal(e)
+	if res, err := http.Post(h.URL, "application/json", bytes.NewReader(body)); err == nil {
+		_ = res.Body.Close()
+	}
+}
+
+func (s *fakeServer) subscribe(w http.ResponseWriter, req *http.Request) {
+	var h fakeHook
+	_ = json.NewDecoder(req.Body).Decode(&h)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := fmt.Sprintf("sub_%d", len(s.hooks))
+	s.hooks[id] = h
+	answer(w, 201, map[string]string{"id": id})
+}
+
+func (s *fakeServer) unsubscribe(_ http.ResponseWriter, req *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.hooks, req.PathValue("id"))
 }
 
 // TestFakeServer makes sure that a test with a fault fails because of that fault.

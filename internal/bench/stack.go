@@ -68,7 +68,7 @@ func (s *stack) launch(executable string) error {
 	s.url = "http://" + address
 	s.cmd = exec.Command(executable, "dev", "--data-dir", s.dataDir(), "--listen", address)
 	s.cmd.Stdout, s.cmd.Stderr = s.log, s.log
-	s.cmd.Env = append(privateEnv(os.Environ()), streamLimits...)
+	s.cmd.Env = append(privateEnv(os.Environ()), benchSettings...)
 	// Ctrl-C in a terminal goes to the whole process group. The child gets its signal from stop, once.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := s.cmd.Start(); err != nil {
@@ -78,9 +78,10 @@ func (s *stack) launch(executable string) error {
 	return nil
 }
 
-// streamLimits let streams come from one address, as many and as fast as a run asks for.
-var streamLimits = []string{
+// benchSettings let streams come from one address, as many and as fast as a run asks for, and webhooks go to this machine.
+var benchSettings = []string{
 	"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT=1000000", "OJS_REALTIME_MAX_CONNECTIONS=1000000", "OJS_REALTIME_RATE_LIMIT_PER_SECOND=0",
+	"OJS_WEBHOOKS_ALLOW_HTTP=true", "OJS_WEBHOOKS_ALLOW_NETWORKS=127.0.0.0/8",
 }
 
 // privateEnv drops what would make `ojsd dev` use somebody's database, or differ from machine to machine.

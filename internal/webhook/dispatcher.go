@@ -25,9 +25,9 @@ const (
 	idleLook = time.Minute
 
 	// claimRest lets what happens at the same time share a claim. A long transaction anywhere in the cluster makes claims walk
-	// dead entries (2 µs each), so they never take more than a quarter of the time.
+	// dead entries (2 µs each), so they never take more than half of the time.
 	claimRest     = 5 * time.Millisecond
-	claimShare    = 3
+	claimShare    = 1
 	longClaimRest = 5 * time.Second
 
 	errorPause = time.Second
