@@ -13,7 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ojsd/ojsd/internal/server"
+	"github.com/ojsd/ojsd/internal/logging"
 )
 
 // cli is every subcommand, flag and environment variable. Each subcommand has a file of its own.
@@ -44,7 +44,7 @@ func (f logFlags) logger(w io.Writer, defaultFormat string) *slog.Logger {
 	if f.Format != "" {
 		defaultFormat = f.Format
 	}
-	return server.NewLogger(w, defaultFormat, level)
+	return logging.New(w, defaultFormat, level)
 }
 
 func main() {

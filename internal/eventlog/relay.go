@@ -208,10 +208,10 @@ func (r *Relay) failed(ctx context.Context, err error) {
 		// listeners find what they missed in the table, as after a reconnect.
 		r.mutedUntil = r.Time.Now().Add(muteTime)
 		r.Logger.ErrorContext(ctx, r.Name+": the notification queue is full; publishing without notifications",
-			slog.Duration("for", muteTime), slog.String("error", err.Error()))
+			slog.Duration("for", muteTime), slog.Any("error", err))
 		return
 	}
-	r.Logger.ErrorContext(ctx, r.Name+": pass failed", slog.String("error", err.Error()))
+	r.Logger.ErrorContext(ctx, r.Name+": pass failed", slog.Any("error", err))
 }
 
 const muteTime = 10 * time.Second

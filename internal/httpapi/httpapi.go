@@ -48,6 +48,9 @@ type Config struct {
 	// NoCompatMembers leaves the flat members out of events (contract 40 §1.3).
 	NoCompatMembers bool
 
+	// LogSample is the share of log lines about ordinary success that are written. 1; negative: none.
+	LogSample float64
+
 	// Version of the server, shown in the manifest and by health.
 	Version string
 
@@ -106,6 +109,9 @@ func New(config Config, deps Deps) *API {
 	if config.MaxBatchBytes == 0 {
 		config.MaxBatchBytes = 33_554_432
 	}
+	if config.LogSample == 0 {
+		config.LogSample = 1
+	}
 	return &API{
 		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
 		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune,
@@ -128,7 +134,7 @@ func (a *API) Handler() http.Handler {
 func (a *API) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
-	e.HTTPErrorHandler = a.handleError
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.handleError(err, c) } // observed leaves it no error
 	e.Pre(a.observed(e), a.prepare)
 	if len(a.config.CORSOrigins) > 0 {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{

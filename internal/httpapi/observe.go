@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
@@ -13,6 +15,15 @@ const (
 	methodOther  = "_OTHER"  // the same for methods, as OpenTelemetry calls it
 	statusHungUp = 499       // nobody read the answer: no failure of ours, but no success either
 )
+
+// ended is a request that is over.
+type ended struct {
+	method, route string // each one of few
+	status        int
+	took          time.Duration
+	err           error
+	shown         *ojs.Error // what the client was told of err; nil: nothing
+}
 
 // observed is around everything else: it answers errors and panics, and reports each request when it has ended, streams
 // at their end.
@@ -23,39 +34,41 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 			defer func() {
 				p := recover()
 				if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
-					a.ended(e, c, statusHungUp, start)
+					a.report(c, ended{status: statusHungUp, route: routeOf(e, c), took: time.Since(start)})
 					panic(p)
 				}
 				if p != nil {
 					err = &panicked{value: p, stack: debug.Stack()}
 				}
-				status := a.settle(c, err)
+				end := a.settle(c, err)
 				err = nil
-				a.ended(e, c, status, start)
+				end.route, end.took = routeOf(e, c), time.Since(start)
+				a.report(c, end)
 			}()
 			return next(c)
 		}
 	}
 }
 
-// settle answers an error and returns the status of the answer.
-func (a *API) settle(c echo.Context, err error) int {
-	if err == nil {
-		return c.Response().Status
+// settle answers an error, and says how the request ended.
+func (a *API) settle(c echo.Context, err error) ended {
+	end := ended{err: err}
+	if err != nil {
+		end.shown = a.handleError(err, c)
 	}
-	a.handleError(err, c)
-	if hungUp(err, c) {
-		return statusHungUp
+	end.status = c.Response().Status
+	if err != nil && hungUp(err, c) {
+		end.status = statusHungUp
 	}
-	return c.Response().Status
+	return end
 }
 
-// ended reports a request.
-func (a *API) ended(e *echo.Echo, c echo.Context, status int, start time.Time) {
-	if a.requestDone == nil {
-		return
+func (a *API) report(c echo.Context, end ended) {
+	end.method = methodLabel(c.Request().Method)
+	a.logRequest(c, &end)
+	if a.requestDone != nil {
+		a.requestDone(end.method, end.route, end.status, end.took)
 	}
-	a.requestDone(methodLabel(c.Request().Method), routeOf(e, c), status, time.Since(start))
 }
 
 // routeOf is the template of a request's route. What was refused before it was routed is routed now.

@@ -189,7 +189,7 @@ type panicked struct {
 	stack []byte
 }
 
-func (p *panicked) Error() string { return fmt.Sprintf("panic: %v\n%s", p.value, p.stack) }
+func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
 // actor names who did something: the key, else the header, else the query parameter, else "api" (contract 40 §3.3).
 func (a *API) actor(c echo.Context, parameter string) string {

@@ -98,7 +98,7 @@ func (f *firing) newTick(ctx context.Context, row *dbsqlc.Cron, now time.Time) *
 	schedule, err := cron.Parse(row.Expression, row.Timezone)
 	if err != nil {
 		t.next, t.reason = now.Add(unreadableAgain), skippedFailed
-		logger.ErrorContext(ctx, "cron cannot be read", slog.String("error", err.Error()))
+		logger.ErrorContext(ctx, "cron cannot be read", slog.Any("error", err))
 		return t
 	}
 	t.scheduled = schedule.Latest(row.NextRunAt.Time, now)
@@ -110,7 +110,7 @@ func (f *firing) newTick(ctx context.Context, row *dbsqlc.Cron, now time.Time) *
 	job, wire := f.store.cronJob(row, t.scheduled)
 	if wire != nil {
 		t.reason = skippedFailed
-		logger.WarnContext(ctx, "job of cron is not valid any more", slog.String("error", wire.Error()))
+		logger.WarnContext(ctx, "job of cron is not valid any more", slog.Any("error", wire))
 		return t
 	}
 	job.Source = "cron"
