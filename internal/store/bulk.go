@@ -109,7 +109,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 		clear(stored)
 		return stored, errs, nil
 	}
-	t.after = append(t.after, func() { t.store.afterEnqueue(res) })
+	t.after = append(t.after, func() { t.store.afterEnqueue(ctx, res) })
 	if !bad && !undone {
 		errs = nil
 	}
@@ -163,6 +163,7 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 			changed[r.ID] = true
 		}
 		return changed, func() {
+			tell(ctx, s, rows, cancelChange)
 			s.announce(ctx, aftermath{crons: cronsOf(rows, cancelledCron)})
 			s.committedEvents()
 		}, err
@@ -174,9 +175,12 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 		return changed, func() { s.afterRetry(ctx, rows) }, err
 	default:
 		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.node})
-		for _, id := range gone {
-			changed[id] = true
+		for _, r := range gone {
+			changed[r.ID] = true
 		}
-		return changed, s.committedEvents, err
+		return changed, func() {
+			tell(ctx, s, gone, deleteChange)
+			s.committedEvents()
+		}, err
 	}
 }

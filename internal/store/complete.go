@@ -71,6 +71,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	if err != nil {
 		return nil, err
 	}
+	tell(ctx, s, rows, completeChange)
 	for i := range rows {
 		s.endings.ended(rows[i].ID)
 		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))

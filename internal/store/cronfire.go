@@ -60,6 +60,7 @@ type firing struct {
 	ticks     []*tick
 	inserted  []enqueued
 	cancelled []dbsqlc.JobCancelRow
+	changes   []Change // of the crons themselves
 }
 
 // tick is one cron that is due.
@@ -246,10 +247,10 @@ func (f *firing) fireAll(ctx context.Context) error {
 func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	var cancelled []dbsqlc.JobCancelRow
 	var inserted []enqueued
+	var fresh map[[16]byte]bool
 	err := pgx.BeginFunc(ctx, f.tx, func(tx pgx.Tx) (err error) {
 		q := dbsqlc.New(tx)
-		fresh, err := f.log(ctx, q, ticks, "fired")
-		if err != nil {
+		if fresh, err = f.log(ctx, q, ticks, "fired"); err != nil {
 			return err
 		}
 		if cancelled, err = f.cancelPrevious(ctx, q, ticks, fresh); err != nil {
@@ -270,6 +271,7 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	})
 	if err == nil {
 		f.cancelled, f.inserted = append(f.cancelled, cancelled...), append(f.inserted, inserted...)
+		f.note(ticks, fresh)
 	}
 	return err
 }
@@ -344,8 +346,18 @@ func (f *firing) skipAll(ctx context.Context) error {
 	if skipped == nil {
 		return nil
 	}
-	_, err := f.log(ctx, f.q, skipped, "skipped")
+	fresh, err := f.log(ctx, f.q, skipped, "skipped")
+	f.note(skipped, fresh)
 	return err
+}
+
+// note remembers what to tell of the crons after the commit.
+func (f *firing) note(ticks []*tick, fresh map[[16]byte]bool) {
+	for _, t := range ticks {
+		if fresh[t.row.ID] {
+			f.changes = append(f.changes, cronChangeOf(t.row, t.reason))
+		}
+	}
 }
 
 func (f *firing) tellGaps(ctx context.Context) error {
@@ -356,12 +368,16 @@ func (f *firing) tellGaps(ctx context.Context) error {
 	if p.Ids == nil {
 		return nil
 	}
-	return f.q.CronGap(ctx, p)
+	rows, err := f.q.CronGap(ctx, p)
+	f.changes = append(f.changes, gapChanges(rows)...)
+	return err
 }
 
 // committed tells everybody who has to know.
 func (f *firing) committed(ctx context.Context) {
 	s := f.store
+	tell(ctx, s, f.changes, sameChange)
+	tell(ctx, s, f.cancelled, cancelChange)
 	var serial []string
 	for _, t := range f.ticks {
 		if !t.next.IsZero() {
@@ -377,7 +393,7 @@ func (f *firing) committed(ctx context.Context) {
 		s.logJob(ctx, slog.LevelInfo, "job cancelled", (*dbsqlc.Job)(&f.cancelled[i]))
 	}
 	if len(f.ticks) > 0 {
-		s.afterEnqueue(f.inserted)
+		s.afterEnqueue(ctx, f.inserted)
 	}
 	s.settleCrons(ctx, append(cronsOf(f.cancelled, cancelledCron), serial...))
 	s.warnOfWaiting(ctx, serial)

@@ -113,7 +113,7 @@ func (s *Store) TriggerCron(ctx context.Context, name string) (*dbsqlc.Job, erro
 	if err != nil {
 		return nil, WireError(err)
 	}
-	s.afterEnqueue(res)
+	s.afterEnqueue(ctx, res)
 	return res[0].job, nil
 }
 

@@ -26,6 +26,7 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	if err != nil {
 		return 0, err
 	}
+	tell(ctx, s, rows, promoteChange)
 	var m aftermath
 	for _, r := range rows {
 		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)

@@ -100,7 +100,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []
 			return nil, i, err
 		}
 	}
-	s.afterEnqueue(res)
+	s.afterEnqueue(ctx, res)
 	return stored, -1, nil
 }
 
@@ -113,7 +113,7 @@ func (s *Store) assignID(job *envelope.Job) {
 func (s *Store) flushEnqueue(ctx context.Context, jobs []*envelope.Job) ([]enqueued, error) {
 	res, err := s.insert(ctx, s.pool, jobs, false)
 	if err == nil {
-		s.afterEnqueue(res)
+		s.afterEnqueue(ctx, res)
 	}
 	return res, err
 }
@@ -247,7 +247,7 @@ func newJob(j *envelope.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
 	job := &dbsqlc.Job{
 		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
 		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		Args: j.Args, Meta: j.Meta, Extra: r.Extra,
+		TraceID: optionalText(j.TraceID), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
 	}
 	if job.Extra == nil {
 		job.Extra = j.Extra
@@ -258,7 +258,7 @@ func newJob(j *envelope.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
 	return job
 }
 
-func (s *Store) afterEnqueue(res []enqueued) {
+func (s *Store) afterEnqueue(ctx context.Context, res []enqueued) {
 	places := make([]place, 0, len(res))
 	soonest := time.Duration(-1)
 	for _, r := range res {
@@ -274,6 +274,7 @@ func (s *Store) afterEnqueue(res []enqueued) {
 			}
 		}
 	}
+	tell(ctx, s, res, insertChange)
 	s.becameAvailable(places)
 	s.logEnqueued(res)
 	if soonest >= 0 {

@@ -185,6 +185,7 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*dbsq
 	}
 	s.ready.end(probes, lastClaimed(probes, rows), len(rows) == len(owners), false)
 
+	tell(ctx, s, rows, fetchChange)
 	for slot := range rows {
 		job, owner := (*dbsqlc.Job)(&rows[slot]), owners[slot]
 		res[owner] = append(res[owner], job)

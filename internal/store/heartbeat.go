@@ -93,6 +93,7 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		if err != nil {
 			return err
 		}
+		tell(ctx, s, rows, s.beatChange(beats, at))
 		for _, r := range rows {
 			answer := &res[at[r.ID]]
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
@@ -184,6 +185,7 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	if err != nil {
 		return err
 	}
+	tell(ctx, s, rows, heartbeatChange)
 	for _, r := range rows {
 		i := at[r.WorkerID]
 		res[i].Extended = append(res[i].Extended, r.ID)

@@ -105,6 +105,7 @@ func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRe
 
 // afterRetry tells fetchers, timers and the relay of jobs that were retried.
 func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
+	tell(ctx, s, rows, retryChange)
 	var m aftermath
 	soonest := time.Duration(-1)
 	for _, r := range rows {

@@ -61,6 +61,10 @@ type Config struct {
 
 	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
 	NoWorkerHeartbeatEvents bool
+
+	// OnChanges gets the events of each commit of this node, in their order, on the goroutine that committed and before
+	// anybody is answered. It must not block. ctx is of whoever made the flush, which may serve many. nil: nobody.
+	OnChanges func(ctx context.Context, changes []Change)
 }
 
 func (c Config) withDefaults() Config {

@@ -84,6 +84,9 @@ func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
 
 func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
 	died, err := s.q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.WorkerDeadAfter.Milliseconds(), MaxRows: buryBatch, Node: s.node})
+	if err == nil {
+		tell(ctx, s, died, dieChange)
+	}
 	for _, d := range died {
 		s.crew.set(d.ID, false)
 		dead = append(dead, newDeceased(d.ID, d.DiedAt, d.SeenAt))
