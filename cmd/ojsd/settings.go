@@ -76,6 +76,18 @@ type settings struct {
 
 	Events   eventSettings    `embed:"" prefix:"events-"`
 	Realtime realtimeSettings `embed:"" prefix:"realtime-"`
+	Tracing  tracingSettings  `embed:"" prefix:"tracing-"`
+}
+
+// tracingSettings go with the standard OTEL_* variables, which say where traces are sent.
+type tracingSettings struct {
+	ExecuteSpans   bool `env:"OJS_TRACING_EXECUTE_SPANS" default:"true" negatable:"" help:"ojs.execute, one span per attempt, made by the server."`
+	InjectMeta     bool `env:"OJS_TRACING_INJECT_META" default:"true" negatable:"" help:"A job whose meta has no trace context gets that of its request."`
+	MaxParentDelay span `env:"OJS_TRACING_MAX_PARENT_DELAY" default:"1h" placeholder:"DURATION" help:"Wait of a job beyond which its execution begins a trace of its own, with a link; negative: always."`
+}
+
+func (s tracingSettings) config() server.Tracing {
+	return server.Tracing{NoExecuteSpans: !s.ExecuteSpans, NoInjectMeta: !s.InjectMeta, MaxParentDelay: s.MaxParentDelay.limit()}
 }
 
 type realtimeSettings struct {
@@ -130,7 +142,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 			DeadLetterMaxAge: s.DeadLetterMaxAge.limit(), DeadLetterMaxCount: s.DeadLetterMaxCount, PruneInterval: ms(s.PruneIntervalMS),
 		},
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
-		Realtime: s.Realtime.config(),
+		Realtime: s.Realtime.config(), Tracing: s.Tracing.config(),
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
@@ -80,6 +81,7 @@ type API struct {
 	keys    []apiKey
 	started time.Time
 
+	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 }
 
@@ -99,6 +101,9 @@ type Deps struct {
 	// Reset empties everything on this node, for the test switch.
 	Reset func(ctx context.Context) error
 
+	// Tracer makes the spans of requests. nil: none.
+	Tracer *tracing.Tracer
+
 	// RequestDone is told of every request when it has ended, streams at their end: its method and the template of its
 	// route, each one of few values, and the status, 499 if nobody waited for the answer. Nil: nobody is told.
 	RequestDone func(method, route string, status int, took time.Duration)
@@ -115,8 +120,8 @@ func New(config Config, deps Deps) *API {
 	return &API{
 		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
 		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune,
-		health:      &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
-		requestDone: deps.RequestDone,
+		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
+		tracer: deps.Tracer, requestDone: deps.RequestDone,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -31,10 +32,11 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) (err error) {
 			start := time.Now()
+			span := a.trace(c)
 			defer func() {
 				p := recover()
 				if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
-					a.report(c, ended{status: statusHungUp, route: routeOf(e, c), took: time.Since(start)})
+					a.report(c, span, ended{status: statusHungUp, route: routeOf(e, c), took: time.Since(start)})
 					panic(p)
 				}
 				if p != nil {
@@ -43,7 +45,7 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 				end := a.settle(c, err)
 				err = nil
 				end.route, end.took = routeOf(e, c), time.Since(start)
-				a.report(c, end)
+				a.report(c, span, end)
 			}()
 			return next(c)
 		}
@@ -63,9 +65,10 @@ func (a *API) settle(c echo.Context, err error) ended {
 	return end
 }
 
-func (a *API) report(c echo.Context, end ended) {
+func (a *API) report(c echo.Context, span tracing.Request, end ended) {
 	end.method = methodLabel(c.Request().Method)
 	a.logRequest(c, &end)
+	a.endSpan(c, span, &end)
 	if a.requestDone != nil {
 		a.requestDone(end.method, end.route, end.status, end.took)
 	}

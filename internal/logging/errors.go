@@ -3,6 +3,7 @@ package logging
 import (
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -41,6 +42,8 @@ func TypeOf(err error) string {
 
 // Message is the text of an error without values that Postgres quotes from rows and arguments: those are clients'. Details
 // of Postgres's errors, which quote most, are no part of their text.
+//
+// Passwords in connection strings go, too: pgx hides them as well as it can.
 func Message(err error) string {
 	text := err.Error()
 	for _, pg := range postgresErrors(err) {
@@ -48,7 +51,17 @@ func Message(err error) string {
 			text = strings.ReplaceAll(text, pg.Message, hideQuoted(pg.Message))
 		}
 	}
-	return text
+	return HidePasswords(text)
+}
+
+var (
+	urlPassword     = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
+	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"`+"`"+`&]+)`)
+)
+
+// HidePasswords takes those of connection strings out of a text.
+func HidePasswords(text string) string {
+	return keywordPassword.ReplaceAllString(urlPassword.ReplaceAllString(text, "$1:xxxxx@"), "${1}xxxxx")
 }
 
 // postgresErrors are all of them in the tree of an error.

@@ -16,7 +16,9 @@ type handler struct {
 	groups []string    // opened on the logger, outermost first
 }
 
-func (h *handler) Enabled(ctx context.Context, level slog.Level) bool { return h.next.Enabled(ctx, level) }
+func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
 
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/httpapi"
@@ -38,6 +39,7 @@ type Server struct {
 	addr     net.Addr
 	services []startstop.Service
 	failed   chan error
+	traces   *sdktrace.TracerProvider // nil: none of ours
 	stopOnce sync.Once
 	stopErr  error
 }
@@ -69,6 +71,10 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{config: config, pool: pool, failed: make(chan error, 1)}
+	if err := s.exportTraces(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
 	s.build()
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
@@ -77,7 +83,10 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		slog.Group("attributes", "listen", s.addr.String(), "version", config.Version, "node", s.store.Node(),
 			"authentication", len(config.APIKeys) > 0, "test_reset", config.TestReset))
 	if config.TestReset {
-		config.Logger.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs")
+		config.Logger.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs", slog.String("category", "lifecycle"))
+	}
+	if config.LogPayloads {
+		config.Logger.WarnContext(ctx, "logging.payloads is on: the log shows args and results of jobs, whatever they hold", slog.String("category", "lifecycle"))
 	}
 	return s, nil
 }
@@ -124,12 +133,14 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 func (s *Server) build() {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
+	tracer := s.newTracer()
 	s.store = store.New(s.pool, store.Config{
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
 		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat, Logger: c.Logger, LogSample: c.LogSample,
+		LogMeta: c.LogMeta, LogPayloads: c.LogPayloads, Tracer: tracer,
 	})
-	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
+	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers, Tracer: tracer})
 	s.sweeper = sweep.NewSweeper(archetype, s.store)
 	retention := c.Retention.pruner()
 	s.pruner = sweep.NewPruner(archetype, s.store, retention)
@@ -179,10 +190,11 @@ func (s *Server) build() {
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
-		Realtime: c.Realtime, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		Realtime: c.Realtime, LogSample: c.LogSample, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
 	}, httpapi.Deps{
 		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
+		Tracer: tracer,
 	})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
@@ -262,6 +274,7 @@ func (s *Server) Stop() error {
 		}
 		startstop.StopAllParallel(s.services...)
 		s.pool.Close()
+		s.flushTraces()
 		s.config.Logger.Info("server stopped", slog.String("category", "lifecycle"))
 	})
 	return s.stopErr

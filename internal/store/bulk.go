@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -47,6 +48,8 @@ type Tx struct {
 	store *Store
 	tx    pgx.Tx
 	after []func()
+	spans []tracing.Enqueue // of Enqueue's jobs: a transaction that is tried again has them already
+	begun bool
 }
 
 // InTx runs do in a transaction, again after a deadlock, and tells fetchers, timers and the relay of its changes after
@@ -93,6 +96,9 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 	if bad && atomic {
 		return make([]*dbsqlc.Job, len(jobs)), errs, nil
 	}
+	if !t.begun {
+		t.spans, t.begun = t.store.beginEnqueues(ctx, jobs), true
+	}
 	res, err := t.store.insert(ctx, t.tx, once, atomic)
 	if err != nil {
 		return nil, nil, err
@@ -109,7 +115,10 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 		clear(stored)
 		return stored, errs, nil
 	}
-	t.after = append(t.after, func() { t.store.afterEnqueue(ctx, res) })
+	t.after = append(t.after, func() {
+		endEnqueues(t.spans, stored)
+		t.store.afterEnqueue(ctx, res)
+	})
 	if !bad && !undone {
 		errs = nil
 	}

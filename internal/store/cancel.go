@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -51,7 +50,6 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.J
 	tell(ctx, s, rows, cancelChange)
 	for i := range rows {
 		s.endings.ended(rows[i].ID)
-		s.logJob(ctx, slog.LevelInfo, "job cancelled", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
 		s.committedEvents()

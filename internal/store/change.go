@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"time"
 
@@ -31,6 +32,9 @@ type Change struct {
 	Took  time.Duration
 	Timed bool // Took is known
 
+	// Started is when the attempt began that ended without a fault (requeue), which has no Took.
+	Started time.Time
+
 	// Reason says why, where it was not the wish of a worker or caller: visibility_timeout, worker_death, timeout, stalled,
 	// total_timeout, expired, enqueue_ttl_expired; and it is the reason of gap rows: requeue, retry, moved, deleted, purged,
 	// retention, too.
@@ -56,16 +60,23 @@ func (c Change) Milliseconds() int64 {
 	return int64(math.RoundToEven(seconds * 1000))
 }
 
-// tell passes on the changes that of appends for each row. If nobody wants to know, none are made.
+// telling reports whether anybody wants to know of changes.
+func (s *Store) telling() bool {
+	return s.config.OnChanges != nil || s.config.Tracer.Executing() || s.config.Logger.Enabled(context.Background(), slog.LevelError)
+}
+
+// tell logs and passes on the changes that of appends for each row. If nobody wants to know, none are made.
 func tell[Row any](ctx context.Context, s *Store, rows []Row, of func(changes []Change, r *Row) []Change) {
-	if s.config.OnChanges == nil || len(rows) == 0 {
+	if len(rows) == 0 || !s.telling() {
 		return
 	}
 	changes := make([]Change, 0, len(rows))
 	for i := range rows {
 		changes = of(changes, &rows[i])
 	}
-	if len(changes) > 0 {
+	s.logChanges(changes)
+	s.traceChanges(changes)
+	if len(changes) > 0 && s.config.OnChanges != nil {
 		s.config.OnChanges(ctx, changes)
 	}
 }
@@ -146,7 +157,7 @@ func failChange(changes []Change, f *failure) []Change {
 	case ojs.StateDiscarded:
 		c.Type, c.Reason = "job.discarded", f.nack.Error.ServerMade
 	default:
-		c.Reason = f.nack.reason
+		c.Reason, c.Started = f.nack.reason, f.started.Time
 	}
 	return append(changes, c)
 }

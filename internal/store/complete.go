@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -74,7 +73,6 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	tell(ctx, s, rows, completeChange)
 	for i := range rows {
 		s.endings.ended(rows[i].ID)
-		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
 		s.committedEvents()

@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -37,6 +38,7 @@ const (
 // FireCrons fires up to 200 crons that are due and returns how many ticks it has dealt with. Any node may call it at any
 // time: the rows of a tick are locked until its job is there and its cron advanced (contract 20 §11.7).
 func (s *Store) FireCrons(ctx context.Context) (int, error) {
+	ctx, pass := s.config.Tracer.Pass(ctx, "ojs.cron.trigger")
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	var f *firing
@@ -48,6 +50,7 @@ func (s *Store) FireCrons(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	f.committed(ctx)
+	pass.End(len(f.ticks), nil)
 	return len(f.ticks), nil
 }
 
@@ -72,6 +75,7 @@ type tick struct {
 	gaps      []time.Time
 	previous  [][16]byte // to cancel
 	job       *envelope.Job
+	span      tracing.Enqueue
 	reason    string    // why there is no job
 	existing  *[16]byte // the job that prevents it
 }
@@ -115,7 +119,7 @@ func (f *firing) newTick(ctx context.Context, row *dbsqlc.Cron, now time.Time) *
 		return t
 	}
 	job.Source = "cron"
-	t.job = job
+	t.job, t.span = job, f.store.config.Tracer.Enqueue(ctx, job)
 	return t
 }
 
@@ -373,6 +377,20 @@ func (f *firing) tellGaps(ctx context.Context) error {
 	return err
 }
 
+// endSpans ends those of the jobs that were made.
+func (f *firing) endSpans() {
+	for _, t := range f.ticks {
+		if !t.span.Begun() {
+			continue
+		}
+		for _, e := range f.inserted {
+			if e.job != nil && e.job.ID == t.job.ID {
+				t.span.Accepted(e.job.ID, e.job.State)
+			}
+		}
+	}
+}
+
 // committed tells everybody who has to know.
 func (f *firing) committed(ctx context.Context) {
 	s := f.store
@@ -383,15 +401,11 @@ func (f *firing) committed(ctx context.Context) {
 		if !t.next.IsZero() {
 			s.armed(max(0, t.next.Sub(t.now)))
 		}
-		if t.reason != "" {
-			s.config.Logger.InfoContext(ctx, "cron skipped", slog.String("cron", t.row.Name), slog.String("reason", t.reason))
-		} else if t.row.OverlapPolicy == envelope.OverlapEnqueue {
+		if t.reason == "" && t.row.OverlapPolicy == envelope.OverlapEnqueue {
 			serial = append(serial, t.row.Name)
 		}
 	}
-	for i := range f.cancelled {
-		s.logJob(ctx, slog.LevelInfo, "job cancelled", (*dbsqlc.Job)(&f.cancelled[i]))
-	}
+	f.endSpans()
 	if len(f.ticks) > 0 {
 		s.afterEnqueue(ctx, f.inserted)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -38,11 +37,16 @@ func (s *Store) Enqueue(ctx context.Context, job *envelope.Job) (*dbsqlc.Job, er
 	if job.ClientID {
 		b = s.named
 	}
+	span := s.config.Tracer.Enqueue(ctx, job)
 	res, err := b.Do(ctx, job)
 	if err != nil {
 		return nil, WireError(err)
 	}
-	return res.outcome(job)
+	stored, err := res.outcome(job)
+	if err == nil {
+		span.Accepted(stored.ID, stored.State)
+	}
+	return stored, err
 }
 
 func (e enqueued) outcome(job *envelope.Job) (*dbsqlc.Job, error) {
@@ -61,6 +65,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored [
 			b = s.named
 		}
 	}
+	spans := s.beginEnqueues(ctx, jobs)
 	res, failed := b.DoMany(ctx, jobs)
 	stored, errs = make([]*dbsqlc.Job, len(jobs)), make([]error, len(jobs))
 	bad := false
@@ -75,6 +80,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored [
 	if !bad {
 		errs = nil
 	}
+	endEnqueues(spans, stored)
 	return stored, errs
 }
 
@@ -90,6 +96,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []
 			seen[job.ID] = true
 		}
 	}
+	spans := s.beginEnqueues(ctx, jobs)
 	res, err := s.insert(ctx, s.pool, jobs, true)
 	if err != nil {
 		return nil, -1, WireError(err)
@@ -100,6 +107,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []
 			return nil, i, err
 		}
 	}
+	endEnqueues(spans, stored)
 	s.afterEnqueue(ctx, res)
 	return stored, -1, nil
 }
@@ -276,19 +284,10 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued) {
 	}
 	tell(ctx, s, res, insertChange)
 	s.becameAvailable(places)
-	s.logEnqueued(res)
 	if soonest >= 0 {
 		s.armed(soonest)
 	}
 	s.committedEvents()
-}
-
-func (s *Store) logEnqueued(res []enqueued) {
-	for _, r := range res {
-		if r.job != nil {
-			s.logJob(context.Background(), slog.LevelInfo, "job enqueued", r.job)
-		}
-	}
 }
 
 func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertParams {

@@ -91,11 +91,6 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, err
 	failed := inOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *dbsqlc.Job) { return r.ID, (*dbsqlc.Job)(r) })
 	s.tellFailed(ctx, failed, nacks, jobs)
 	s.afterFail(ctx, rows)
-	for i, job := range failed {
-		if job != nil {
-			s.logFailed(ctx, job, nacks[i])
-		}
-	}
 	return failed, nil
 }
 
@@ -177,7 +172,7 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 }
 
 func (s *Store) tellFailed(ctx context.Context, failed []*dbsqlc.Job, nacks []nack, looked map[[16]byte]*dbsqlc.JobListForFailRow) {
-	if s.config.OnChanges == nil {
+	if !s.telling() {
 		return
 	}
 	failures := make([]failure, 0, len(failed))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -99,7 +98,6 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
 			answer.State = desiredState(r.State, r.Directive, "")
 			s.crew.set(r.ID, quieted(r.State) || quieted(r.Directive))
-			s.logBeat(ctx, r)
 			delete(at, r.ID)
 		}
 	}
@@ -107,18 +105,6 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		return fmt.Errorf("%d beats of new workers were not written", len(at))
 	}
 	return nil
-}
-
-func (s *Store) logBeat(ctx context.Context, r dbsqlc.WorkerBeatRow) {
-	if r.Starts {
-		s.logWorker(ctx, slog.LevelInfo, "worker started", r.ID)
-	}
-	if r.Quiets {
-		s.logWorker(ctx, slog.LevelInfo, "worker quiet", r.ID)
-	}
-	if r.Stops {
-		s.logWorker(ctx, slog.LevelInfo, "worker stopped", r.ID)
-	}
 }
 
 func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerBeatParams {

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +44,6 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	}
 	tell(ctx, s, gone, deregisterChange)
 	s.crew.set(l.WorkerID, false)
-	s.logWorker(ctx, slog.LevelInfo, "worker stopped", l.WorkerID)
 	s.committedEvents()
 	return nil
 }

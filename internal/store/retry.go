@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -40,7 +39,6 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *envelope.Overr
 		}
 		return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), ojs.StateDiscarded)
 	}
-	s.logJob(ctx, slog.LevelInfo, "job retried", job)
 	return job, nil
 }
 

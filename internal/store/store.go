@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // Config holds what the store decides by. The zero value of a field means its default.
@@ -55,6 +56,13 @@ type Config struct {
 
 	// LogSample is the share of lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64
+
+	// LogMeta and LogPayloads show jobs' meta, but for what sounds like a secret, and args and results in the log.
+	LogMeta     bool
+	LogPayloads bool
+
+	// Tracer makes the spans of jobs and of passes over them. nil: none.
+	Tracer *tracing.Tracer
 
 	// TestDirectives lets meta.test_directive of a job decide what its worker is told. For tests only.
 	TestDirectives bool
