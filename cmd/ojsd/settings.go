@@ -32,6 +32,9 @@ func (s *span) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// String is how the summary of the configuration shows it.
+func (s span) String() string { return time.Duration(s).String() }
+
 // limit is for fields of server.Config where zero stands for the default: an explicit zero is the shortest time there is.
 func (s span) limit() time.Duration {
 	if s == 0 {

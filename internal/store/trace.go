@@ -66,6 +66,9 @@ func attemptOf(c *Change, start time.Time) tracing.Attempt {
 		ID: c.JobID, Type: c.JobType, Queue: c.Queue, State: c.Job.State, Priority: c.Job.Priority, Attempt: c.Attempt,
 		WorkerID: c.WorkerID, Meta: c.Job.Meta, CreatedAt: c.Job.CreatedAt.Time, Start: start, End: c.At,
 	}
+	if c.Reason == "requeue" {
+		a.Attempt++ // it has been taken back, but there was one
+	}
 	if c.Error != nil {
 		a.Failed, a.ErrorType, a.ErrorMessage = true, c.Error.Type, envelope.Shorten(c.Error.Message, maxLoggedMessage)
 	}
