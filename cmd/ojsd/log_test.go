@@ -2,8 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -66,4 +71,35 @@ func TestShown(t *testing.T) {
 	} {
 		require.Equal(t, row[2], shown(row[0], row[1]), row)
 	}
+}
+
+// Contract 40 §11.3, row OTLP: set the variables, and traces arrive, the last ones with the stop.
+func TestTracesAreExported(t *testing.T) { // not parallel: the environment is everybody's
+	var mu sync.Mutex
+	var got strings.Builder
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		got.WriteString(r.URL.Path + " " + string(body))
+	}))
+	t.Cleanup(collector.Close)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "team=mail")
+	runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t), "--events-service-name=billing")
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range []string{"/v1/traces ", "GET /readyz", "service.name", "billing", "team"} {
+		require.Contains(t, got.String(), want)
+	}
+}
+
+// An endpoint that is away holds up neither requests nor a stop.
+func TestTracesThatCannotBeExported(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://joe:pa55word@127.0.0.1:1")
+	start := time.Now()
+	stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t))
+	require.Less(t, time.Since(start), 20*time.Second)
+	require.Contains(t, stderr, "telemetry was not exported")
+	require.NotContains(t, stderr, "pa55word")
 }

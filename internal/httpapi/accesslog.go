@@ -35,9 +35,8 @@ func (a *API) logRequest(c echo.Context, end *ended) {
 
 // severity: what a client did wrong is its business, what we did wrong is ours.
 func severity(end *ended) (slog.Level, string) {
-	var p *panicked
 	switch {
-	case errors.As(end.err, &p):
+	case end.err != nil && isPanic(end.err):
 		return slog.LevelError, "request panicked"
 	case end.status == statusHungUp:
 		return slog.LevelDebug, "client hung up"
@@ -49,6 +48,11 @@ func severity(end *ended) (slog.Level, string) {
 		return slog.LevelInfo, "request refused"
 	}
 	return slog.LevelDebug, "request served"
+}
+
+func isPanic(err error) bool {
+	_, ok := errors.AsType[*panicked](err)
+	return ok
 }
 
 func (a *API) sampled() bool {

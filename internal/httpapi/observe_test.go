@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,4 +78,29 @@ func TestObserved(t *testing.T) {
 		require.Panics(t, func() { call(a.Handler(), "POST", "/ojs/v1/admin/reset", "") })
 		require.Equal(t, []string{"POST /ojs/v1/admin/reset 499", "POST /ojs/v1/admin/reset 499"}, *seen)
 	})
+}
+
+// Contract 40 §14.3: every response of every route, whatever becomes of it. Without a store most of them panic.
+func TestRequestIDOnEveryRoute(t *testing.T) {
+	t.Parallel()
+	a, seen := observedAPI()
+	e := a.echo()
+	a.routes(e)
+	routes := e.Routes()
+	require.Greater(t, len(routes), 60)
+	for _, route := range routes {
+		path := strings.NewReplacer(":id", "019c0a11-1c02-7b11-9c22-0a1b2c3d4e5f", ":name", "x").Replace(route.Path)
+		require.NotContains(t, path, ":", "a parameter that this test does not know")
+		r := httptest.NewRequest(route.Method, path, strings.NewReader("{}"))
+		r.Header.Set("X-Request-ID", "mine-1")
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		require.Equal(t, []string{"mine-1"}, w.Result().Header.Values("X-Request-Id"), path)
+		require.True(t, strings.HasPrefix((*seen)[len(*seen)-1], route.Method+" "+route.Path+" "), (*seen)[len(*seen)-1])
+
+		r.Header.Set("X-Request-ID", "not valid")
+		w = httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		require.Regexp(t, `^req_[0-9a-f]{8}-[0-9a-f]{4}-7`, w.Result().Header.Get("X-Request-Id"), path)
+	}
 }

@@ -63,7 +63,7 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 // finish says goodbye if it is the node that stops, and leaves the connection as the next request expects it.
 func (s *sse) finish(r *http.Request, err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.api.streams.ctx.Err() == nil {
-		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.Group("request", "id", s.w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr))
+		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("category", "http"), slog.Group("request", "id", s.w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr))
 	}
 	if s.undo == nil { // it was not opened
 		return

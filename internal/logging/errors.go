@@ -56,7 +56,7 @@ func Message(err error) string {
 
 var (
 	urlPassword     = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
-	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"`+"`"+`&]+)`)
+	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"` + "`" + `&]+)`)
 )
 
 // HidePasswords takes those of connection strings out of a text.

@@ -230,7 +230,7 @@ func TestLogShowsNoSecrets(t *testing.T) {
 		a.post("/ojs/v1/workers/"+end, `{"job_id":"`+id+`","worker_id":"w1",`+more+`}`, auth).is(200)
 	}
 	a.get("/ojs/v1/jobs", "Authorization: Bearer 5ecr3t").is(401)
-	a.get("/ojs/v1/jobs?access_token="+key).is(401)
+	a.get("/ojs/v1/jobs?access_token=" + key).is(401)
 	res, err := a.client.Do(must(t, a, "/ojs/v1/events/stream?access_token="+key, "X-Request-Id", "stream-1"))
 	require.NoError(t, err)
 	require.Equal(t, 200, res.StatusCode)
