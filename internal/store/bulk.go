@@ -48,8 +48,7 @@ type Tx struct {
 	store *Store
 	tx    pgx.Tx
 	after []func()
-	spans []tracing.Enqueue // of Enqueue's jobs: a transaction that is tried again has them already
-	begun bool
+	spans map[*envelope.Job]tracing.Enqueue // begun: a transaction that is tried again goes on with them
 }
 
 // InTx runs do in a transaction, again after a deadlock, and tells fetchers, timers and the relay of its changes after
@@ -96,9 +95,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 	if bad && atomic {
 		return make([]*dbsqlc.Job, len(jobs)), errs, nil
 	}
-	if !t.begun {
-		t.spans, t.begun = t.store.beginEnqueues(ctx, jobs), true
-	}
+	spans := t.beginEnqueues(ctx, jobs)
 	res, err := t.store.insert(ctx, t.tx, once, atomic)
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +113,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 		return stored, errs, nil
 	}
 	t.after = append(t.after, func() {
-		endEnqueues(t.spans, stored)
+		endEnqueues(spans, stored)
 		t.store.afterEnqueue(ctx, res)
 	})
 	if !bad && !undone {

@@ -26,6 +26,27 @@ func (s *Store) beginEnqueues(ctx context.Context, jobs []*envelope.Job) []traci
 	return spans
 }
 
+func (t *Tx) beginEnqueues(ctx context.Context, jobs []*envelope.Job) []tracing.Enqueue {
+	var spans []tracing.Enqueue
+	for i, job := range jobs {
+		span, begun := t.spans[job]
+		if !begun {
+			if span = t.store.config.Tracer.Enqueue(ctx, job); !span.Begun() {
+				continue
+			}
+			if t.spans == nil {
+				t.spans = map[*envelope.Job]tracing.Enqueue{}
+			}
+			t.spans[job] = span
+		}
+		if spans == nil {
+			spans = make([]tracing.Enqueue, len(jobs))
+		}
+		spans[i] = span
+	}
+	return spans
+}
+
 // endEnqueues ends the spans of those that were.
 func endEnqueues(spans []tracing.Enqueue, stored []*dbsqlc.Job) {
 	for i, span := range spans {
