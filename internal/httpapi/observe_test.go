@@ -11,6 +11,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // observedAPI notes what requestDone is told.
@@ -78,6 +83,27 @@ func TestObserved(t *testing.T) {
 		require.Panics(t, func() { call(a.Handler(), "POST", "/ojs/v1/admin/reset", "") })
 		require.Equal(t, []string{"POST /ojs/v1/admin/reset 499", "POST /ojs/v1/admin/reset 499"}, *seen)
 	})
+}
+
+// Contract 40 §12.1: failures of ours are ERROR, and tell no more than the client was told.
+func TestSpanOfAFailure(t *testing.T) {
+	t.Parallel()
+	exporter := tracetest.NewInMemoryExporter()
+	a := newAPI(io.Discard)
+	a.tracer = tracing.New(tracing.Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
+	h := a.Handler()
+	call(h, "POST", "/ojs/v1/admin/reset", "")
+	call(h, "POST", "/ojs/v1/jobs", `{"type":"t","args":[]}`) // panics
+	require.Len(t, exporter.GetSpans(), 2)
+	for _, s := range exporter.GetSpans() {
+		require.Equal(t, codes.Error, s.Status.Code)
+		text := fmt.Sprint(s.Attributes, s.Status)
+		require.Contains(t, text, "error.type")
+		require.Contains(t, text, "internal_error")
+		require.Contains(t, text, "error.message")
+		require.NotContains(t, text, "secret detail")
+		require.NotContains(t, text, "nil pointer")
+	}
 }
 
 // Contract 40 §14.3: every response of every route, whatever becomes of it. Without a store most of them panic.

@@ -25,7 +25,7 @@ func (a *API) endSpan(c echo.Context, span tracing.Request, end *ended) {
 	}
 	o := tracing.Outcome{
 		Name:   end.method + " " + end.route,
-		Failed: end.status >= 500, OK: end.status < 400,
+		Failed: end.status >= 500 || end.err != nil && isPanic(end.err), OK: end.status < 400,
 		Attrs: []attribute.KeyValue{
 			attribute.String("http.request.method", end.method), attribute.String("http.route", end.route),
 			attribute.Int("http.response.status_code", end.status), attribute.String("ojs.backend.type", "postgres"),
@@ -33,7 +33,7 @@ func (a *API) endSpan(c echo.Context, span tracing.Request, end *ended) {
 		},
 	}
 	if end.shown != nil {
-		o.ErrorType = end.shown.Type
+		o.ErrorType, o.ErrorMessage = end.shown.Type, end.shown.Message
 	}
 	span.End(o)
 }

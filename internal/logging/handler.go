@@ -65,7 +65,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	out.AddAttrs(slog.String("component", "server"))
-	out.AddAttrs(l.finish(ctx)...)
+	out.AddAttrs(l.finish(ctx, r.Level)...)
 	return h.next.Handle(ctx, out)
 }
 
@@ -96,6 +96,8 @@ func (l *line) add(a slog.Attr) {
 	case group && a.Key == "trace":
 		l.traced = true
 		l.top = append(l.top, a)
+	case a.Value.Kind() == slog.KindDuration: // without its unit nobody could read it
+		l.rest = append(l.rest, slog.Float64(a.Key+"_ms", float64(a.Value.Duration().Microseconds())/1000))
 	case !a.Equal(slog.Attr{}):
 		l.rest = merge(l.rest, a)
 	}
@@ -119,10 +121,13 @@ func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 }
 
 // finish gives the attributes of the line. A line that names no trace gets that of its context.
-func (l *line) finish(ctx context.Context) []slog.Attr {
+func (l *line) finish(ctx context.Context, level slog.Level) []slog.Attr {
 	attrs := make([]slog.Attr, 0, len(l.top)+3)
 	if l.category.Key == "" {
 		l.category = slog.String("category", "system")
+		if level >= slog.LevelError {
+			l.category = slog.String("category", "error")
+		}
 	}
 	attrs = append(append(attrs, l.category), l.top...)
 	if !l.traced && ctx != nil {

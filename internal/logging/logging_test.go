@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/slogtest"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -36,7 +37,11 @@ func TestLevels(t *testing.T) {
 		line := logged(t, func(l *slog.Logger) { l.Log(t.Context(), level, "hello") })
 		require.Equal(t, want, fmt.Sprint(line["severity"], " ", line["severity_number"]))
 		require.Equal(t, "hello", line["message"])
-		require.Equal(t, "system", line["category"])
+		category := "system"
+		if level >= slog.LevelError {
+			category = "error"
+		}
+		require.Equal(t, category, line["category"])
 		require.Len(t, line, 6)
 	}
 }
@@ -50,6 +55,12 @@ func TestPlaces(t *testing.T) {
 			l.With("queue", "q").WithGroup("deep").Warn("x", "n", 1, slog.Group("ojs", "job_id", "in a group"))
 		})
 		require.Equal(t, map[string]any{"queue": "q", "deep": map[string]any{"n": 1.0, "ojs": map[string]any{"job_id": "in a group"}}}, line["attributes"])
+	})
+
+	t.Run("DurationsSayTheirUnit", func(t *testing.T) {
+		t.Parallel()
+		line := logged(t, func(l *slog.Logger) { l.Info("x", "retry_in", 1500*time.Microsecond) })
+		require.Equal(t, map[string]any{"retry_in_ms": 1.5}, line["attributes"])
 	})
 
 	t.Run("KnownGroupsStay", func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 
 	"github.com/ojsd/ojsd/internal/tracing"
@@ -26,6 +27,7 @@ func (s *Server) exportTraces(ctx context.Context) error {
 	}
 	s.traces, s.config.TracerProvider = traces, traces
 	logger := s.config.Logger
+	otel.SetLogger(logr.FromSlogHandler(logger.Handler()))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		logger.Warn("telemetry was not exported", slog.String("category", "system"), slog.Any("error", err))
 	}))

@@ -44,6 +44,8 @@ type Outcome struct {
 	Failed    bool // by our fault
 	OK        bool // it did what was asked; neither: the caller's fault
 	ErrorType string
+
+	ErrorMessage string // only of a failure, as the caller was told it
 }
 
 // End ends the span.
@@ -58,7 +60,8 @@ func (r Request) End(o Outcome) {
 	}
 	switch {
 	case o.Failed:
-		r.span.SetStatus(codes.Error, o.ErrorType)
+		r.span.SetAttributes(attribute.String("error.message", o.ErrorMessage))
+		r.span.SetStatus(codes.Error, o.ErrorMessage)
 	case o.OK:
 		r.span.SetStatus(codes.Ok, "")
 	}
