@@ -103,8 +103,8 @@ WITH item AS (
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m;
 
--- name: CronGap :exec
--- Local times that a clock change left out, each told once.
+-- name: CronGap :many
+-- Local times that a clock change left out, each told once: a row per event.
 WITH item AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@scheduled_at::timestamptz[]) AS scheduled_at, unnest(@event_data::json[]) AS data
 ), run AS (
@@ -115,7 +115,8 @@ WITH item AS (
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
 SELECT 'cron.skipped', 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
-FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id;
+FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
+RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue;
 
 -- name: CronTrigger :one
 -- A run by hand leaves the schedule alone.

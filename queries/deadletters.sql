@@ -67,7 +67,7 @@ WITH picked AS MATERIALIZED (
     SELECT 'job.state_changed', @source::text, g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM gone g
 )
-SELECT g.id, g.dead_lettered_at FROM gone g ORDER BY g.dead_lettered_at, g.id;
+SELECT g.id, g.type, g.queue, g.state, g.dead_lettered_at, g.now::timestamptz AS now FROM gone g ORDER BY g.dead_lettered_at, g.id;
 
 -- name: DeadLetterStats :many
 -- Groups instead of rows. error_type as it stands in the text of the error.
@@ -99,13 +99,13 @@ WITH picked AS MATERIALIZED (
     SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, @node::integer, '{"reason":"retention"}'::json
     FROM gone g
 )
-SELECT g.id, g.finished_at FROM gone g ORDER BY g.finished_at, g.id;
+SELECT g.id, g.type, g.queue, g.state, g.finished_at, g.now::timestamptz AS now FROM gone g ORDER BY g.finished_at, g.id;
 
 -- name: JobsDoneDayList :many
 -- The days of jobs_done that are over for longer than keep, oldest first, with their size in pages.
 SELECT d.day::text AS day, d.pages::bigint AS pages FROM ojs.jobs_done_days(@keep::interval) d ORDER BY d.day;
 
--- name: JobsDonePrune :execrows
+-- name: JobsDonePrune :many
 -- The jobs of one state on some pages of one day: there is no index to find them by, and reading a range of pages needs none.
 WITH gone AS (
     DELETE FROM ojs.jobs_done d
@@ -116,4 +116,5 @@ WITH gone AS (
 )
 INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
 SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, @node::integer, '{"reason":"retention"}'::json
-FROM gone g;
+FROM gone g
+RETURNING job_id::uuid AS id, job_type::text AS type, queue::text AS queue, from_state::text AS state, time;

@@ -209,12 +209,14 @@ ORDER BY due_at
 LIMIT @max_rows;
 
 -- name: JobFail :many
--- T8, T9, T10. Go has decided the outcome from what cannot change while attempt stays the same. Locked first, so that
--- the clock is read under the lock and times never decrease along a job; rows that somebody else holds are skipped.
+-- T8, T9, T10. Go has decided the outcome from what cannot change while attempt and started_at stay the same (a job that is
+-- handed back has its attempt again when it is fetched anew). Locked first, so that the clock is read under the lock and
+-- times never decrease along a job; rows that somebody else holds are skipped.
 WITH item AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
         unnest(@attempts::integer[]) AS attempt,
+        unnest(@started_at::timestamptz[]) AS started_at,
         unnest(@due_only::boolean[]) AS due_only,
         unnest(@outcomes::text[]) AS outcome,
         unnest(@releases::boolean[]) AS release,
@@ -227,7 +229,7 @@ WITH item AS (
 ), locked AS MATERIALIZED (
     SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.dead_letter, i.delay_ms, i.error, i.event_error, i.reason, i.source
     FROM item i JOIN ojs.jobs j ON j.id = i.id
-    WHERE j.state = 'active' AND j.attempt = i.attempt
+    WHERE j.state = 'active' AND j.attempt = i.attempt AND j.started_at IS NOT DISTINCT FROM i.started_at
         AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
         AND (NOT i.due_only OR j.due_at <= clock_timestamp())
     FOR UPDATE OF j SKIP LOCKED
@@ -429,7 +431,7 @@ WITH item AS (
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.ready_seq, m.enqueued_at, m.due_at, m.cron FROM moved m;
+SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue FROM moved m;
 
 -- name: JobDelete :many
 -- Removes terminal jobs for good; the gap row takes them out of the counts.
@@ -448,7 +450,7 @@ WITH gone AS (
     SELECT 'job.state_changed', 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, @node::integer, '{"reason":"deleted"}'::json
     FROM both_gone b
 )
-SELECT b.id::uuid AS id FROM both_gone b;
+SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM both_gone b;
 
 -- name: JobHeartbeat :many
 -- Contract 10 §10: extends what is active and owned (or ownerless), by the given time or the one chosen at fetch. What is
@@ -478,7 +480,7 @@ WITH item AS (
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM beat b
 )
-SELECT id, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat;
+SELECT id, type, queue, attempt, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat;
 
 -- name: JobListHeld :many
 -- Of ids a worker reported that were not extended: which were cancelled while it held them, which are finished, and which
@@ -565,7 +567,7 @@ WITH due AS MATERIALIZED (
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.held
 )
-SELECT id, queue, state, priority, ready_seq, cron FROM moved;
+SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(dead, '')::text AS dead, held, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
 -- One snapshot over both places, so a job that is being moved is found exactly once. Without results whose time is over.

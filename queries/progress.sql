@@ -51,7 +51,9 @@ WITH item AS (
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
     FROM moved m WHERE m.tell
 )
-SELECT id, state, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now FROM moved;
+SELECT id, type, queue, state, attempt, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now,
+    tell::boolean AS tell
+FROM moved;
 
 -- name: JobCheckpoint :many
 -- A job that waits may be given a checkpoint, too; only a running one is kept alive by it. sequence < 0: the next.

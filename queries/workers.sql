@@ -135,7 +135,7 @@ WITH heard AS (
     FROM gone g WHERE NOT g.stopped
     ORDER BY g.id
 )
-SELECT g.id, g.died_at, g.seen_at, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
+SELECT g.id, g.died_at, g.seen_at, g.stopped, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
 
 -- name: WorkerBuryClaim :many
 -- The dead whose jobs are left: the one who declared them dead is gone, or could not have a job. The next try is later.
@@ -178,7 +178,7 @@ WITH gone AS (
             || ',"uptime_ms":' || (date_part('epoch', g.now - g.started_at) * 1000)::bigint || '}')::json
     FROM gone g
 )
-SELECT g.id, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
+SELECT g.id, g.now::timestamptz AS now, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
 
 -- name: WorkerDirect :many
 -- An operator's wish for one worker.

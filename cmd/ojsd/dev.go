@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ojsd/ojsd/internal/embedpg"
-	"github.com/ojsd/ojsd/internal/server"
 )
 
 // devDatabase is the database in the private Postgres.
@@ -53,8 +52,8 @@ func (c *devCmd) Run(ctx context.Context, k *kong.Context, flags *cli) (err erro
 	}
 	config := c.config(log)
 	config.DatabaseURL, config.Listen, config.Migrate = databaseURL, c.Listen, true
-	config.LogSample = flags.Log.sample()
-	return server.Run(ctx, config)
+	flags.Log.apply(&config)
+	return serve(ctx, k, config)
 }
 
 // startPostgres installs PostgreSQL only when a start finds none.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ojsd/ojsd/internal/logging"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -35,6 +36,8 @@ type cli struct {
 type logFlags struct {
 	Format        string  `env:"OJS_LOGGING_FORMAT" enum:",json,text" default:"" placeholder:"json|text" help:"Format of log lines. Default: json, for dev text."`
 	SampleSuccess float64 `env:"OJS_LOGGING_SAMPLE_SUCCESS" default:"1" placeholder:"SHARE" help:"Share of the lines about ordinary success that are written, 0 to 1; ends and failures always are."`
+	Meta          bool    `env:"OJS_LOGGING_META" help:"Show jobs' meta in their lines, without members that are named like password, token, secret or authorization."`
+	Payloads      bool    `env:"OJS_LOGGING_PAYLOADS" help:"Show args and results of jobs in their lines. For debugging only."`
 	Level         string  `env:"OJS_LOGGING_LEVEL" enum:"debug,info,warn,error" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
 }
 
@@ -44,7 +47,7 @@ func (f logFlags) logger(w io.Writer, defaultFormat string) *slog.Logger {
 	if f.Format != "" {
 		defaultFormat = f.Format
 	}
-	return server.NewLogger(w, defaultFormat, level)
+	return logging.New(w, defaultFormat, level)
 }
 
 func main() {
@@ -78,6 +81,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
+	if _, logged := errors.AsType[loggedError](err); logged {
+		return 1
+	}
 	_, _ = fmt.Fprintln(stderr, "ojsd:", err) // there is nowhere else to say it
 	if _, ok := errors.AsType[*kong.ParseError](err); ok {
 		return 2
@@ -85,10 +91,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// sample is SampleSuccess for server.Config, whose zero means the default.
-func (f logFlags) sample() float64 {
+// apply sets what a server has to know of its log. A zero LogSample would mean the default.
+func (f logFlags) apply(c *server.Config) {
+	c.LogSample, c.LogMeta, c.LogPayloads = f.SampleSuccess, f.Meta, f.Payloads
 	if f.SampleSuccess <= 0 {
-		return -1
+		c.LogSample = -1
 	}
-	return f.SampleSuccess
 }

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ojsd/ojsd/internal/logging"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -20,6 +22,22 @@ type serveCmd struct {
 func (c *serveCmd) Run(ctx context.Context, k *kong.Context, flags *cli) error {
 	config := c.config(flags.Log.logger(k.Stderr, "json"))
 	config.DatabaseURL, config.Listen, config.Migrate = c.DatabaseURL, c.Listen, c.Migrate
-	config.LogSample = flags.Log.sample()
-	return server.Run(ctx, config)
+	flags.Log.apply(&config)
+	return serve(ctx, k, config)
 }
+
+// serve runs a server and says in the log, not beside it, why it cannot.
+func serve(ctx context.Context, k *kong.Context, config server.Config) error {
+	config.Logger.LogAttrs(ctx, slog.LevelInfo, "configuration", slog.String("category", "lifecycle"), summary(k))
+	err := server.Run(ctx, config)
+	if err == nil {
+		return nil
+	}
+	config.Logger.LogAttrs(ctx, logging.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
+	return loggedError{err}
+}
+
+// loggedError has been told to the user.
+type loggedError struct{ error }
+
+func (e loggedError) Unwrap() error { return e.error }

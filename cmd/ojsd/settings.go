@@ -32,6 +32,9 @@ func (s *span) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// String is how the summary of the configuration shows it.
+func (s span) String() string { return time.Duration(s).String() }
+
 // limit is for fields of server.Config where zero stands for the default: an explicit zero is the shortest time there is.
 func (s span) limit() time.Duration {
 	if s == 0 {
@@ -77,6 +80,18 @@ type settings struct {
 	Events   eventSettings    `embed:"" prefix:"events-"`
 	Realtime realtimeSettings `embed:"" prefix:"realtime-"`
 	Webhooks webhookSettings  `embed:"" prefix:"webhooks-"`
+	Tracing  tracingSettings  `embed:"" prefix:"tracing-"`
+}
+
+// tracingSettings go with the standard OTEL_* variables, which say where traces are sent.
+type tracingSettings struct {
+	ExecuteSpans   bool `env:"OJS_TRACING_EXECUTE_SPANS" default:"true" negatable:"" help:"ojs.execute, one span per attempt, made by the server."`
+	InjectMeta     bool `env:"OJS_TRACING_INJECT_META" default:"true" negatable:"" help:"A job whose meta has no trace context gets that of its request."`
+	MaxParentDelay span `env:"OJS_TRACING_MAX_PARENT_DELAY" default:"1h" placeholder:"DURATION" help:"Wait of a job beyond which its execution begins a trace of its own, with a link; negative: always."`
+}
+
+func (s tracingSettings) config() server.Tracing {
+	return server.Tracing{NoExecuteSpans: !s.ExecuteSpans, NoInjectMeta: !s.InjectMeta, MaxParentDelay: s.MaxParentDelay.limit()}
 }
 
 type realtimeSettings struct {
@@ -131,8 +146,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 			DeadLetterMaxAge: s.DeadLetterMaxAge.limit(), DeadLetterMaxCount: s.DeadLetterMaxCount, PruneInterval: ms(s.PruneIntervalMS),
 		},
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
-		Realtime: s.Realtime.config(),
-		Webhooks: s.Webhooks.config(),
+		Realtime: s.Realtime.config(), Tracing: s.Tracing.config(), Webhooks: s.Webhooks.config(),
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,

@@ -94,7 +94,7 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 	return items, nil
 }
 
-const cronGap = `-- name: CronGap :exec
+const cronGap = `-- name: CronGap :many
 WITH item AS (
     SELECT unnest($2::uuid[]) AS id, unnest($3::timestamptz[]) AS scheduled_at, unnest($4::json[]) AS data
 ), run AS (
@@ -106,6 +106,7 @@ WITH item AS (
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
 SELECT 'cron.skipped', 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $1::integer, i.data
 FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
+RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue
 `
 
 type CronGapParams struct {
@@ -115,15 +116,36 @@ type CronGapParams struct {
 	EventData   [][]byte
 }
 
-// Local times that a clock change left out, each told once.
-func (q *Queries) CronGap(ctx context.Context, arg CronGapParams) error {
-	_, err := q.db.Exec(ctx, cronGap,
+type CronGapRow struct {
+	Name    string
+	JobType string
+	Queue   string
+}
+
+// Local times that a clock change left out, each told once: a row per event.
+func (q *Queries) CronGap(ctx context.Context, arg CronGapParams) ([]CronGapRow, error) {
+	rows, err := q.db.Query(ctx, cronGap,
 		arg.Node,
 		arg.Ids,
 		arg.ScheduledAt,
 		arg.EventData,
 	)
-	return err
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CronGapRow
+	for rows.Next() {
+		var i CronGapRow
+		if err := rows.Scan(&i.Name, &i.JobType, &i.Queue); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const cronGet = `-- name: CronGet :one

@@ -97,7 +97,7 @@ WITH picked AS MATERIALIZED (
     SELECT 'job.state_changed', $13::text, g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, $14::integer, ('{"reason":"' || $15::text || '"}')::json
     FROM gone g
 )
-SELECT g.id, g.dead_lettered_at FROM gone g ORDER BY g.dead_lettered_at, g.id
+SELECT g.id, g.type, g.queue, g.state, g.dead_lettered_at, g.now::timestamptz AS now FROM gone g ORDER BY g.dead_lettered_at, g.id
 `
 
 type DeadLetterDeleteParams struct {
@@ -120,7 +120,11 @@ type DeadLetterDeleteParams struct {
 
 type DeadLetterDeleteRow struct {
 	ID             [16]byte
+	Type           string
+	Queue          string
+	State          string
 	DeadLetteredAt pgtype.Timestamptz
+	Now            pgtype.Timestamptz
 }
 
 // The oldest dead letters behind a key, for good; the gap row takes them out of the counts. Rows that are being retried
@@ -150,7 +154,14 @@ func (q *Queries) DeadLetterDelete(ctx context.Context, arg DeadLetterDeletePara
 	var items []DeadLetterDeleteRow
 	for rows.Next() {
 		var i DeadLetterDeleteRow
-		if err := rows.Scan(&i.ID, &i.DeadLetteredAt); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.DeadLetteredAt,
+			&i.Now,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -540,7 +551,7 @@ WITH picked AS MATERIALIZED (
     SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, $5::integer, '{"reason":"retention"}'::json
     FROM gone g
 )
-SELECT g.id, g.finished_at FROM gone g ORDER BY g.finished_at, g.id
+SELECT g.id, g.type, g.queue, g.state, g.finished_at, g.now::timestamptz AS now FROM gone g ORDER BY g.finished_at, g.id
 `
 
 type JobDiscardedPruneParams struct {
@@ -553,7 +564,11 @@ type JobDiscardedPruneParams struct {
 
 type JobDiscardedPruneRow struct {
 	ID         [16]byte
+	Type       string
+	Queue      string
+	State      string
 	FinishedAt pgtype.Timestamptz
+	Now        pgtype.Timestamptz
 }
 
 // Discarded jobs that are no dead letters, oldest first, behind a key.
@@ -572,7 +587,14 @@ func (q *Queries) JobDiscardedPrune(ctx context.Context, arg JobDiscardedPrunePa
 	var items []JobDiscardedPruneRow
 	for rows.Next() {
 		var i JobDiscardedPruneRow
-		if err := rows.Scan(&i.ID, &i.FinishedAt); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.FinishedAt,
+			&i.Now,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -613,7 +635,7 @@ func (q *Queries) JobsDoneDayList(ctx context.Context, keep pgtype.Interval) ([]
 	return items, nil
 }
 
-const jobsDonePrune = `-- name: JobsDonePrune :execrows
+const jobsDonePrune = `-- name: JobsDonePrune :many
 WITH gone AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.finished_at >= $2::timestamptz AND d.finished_at < $3::timestamptz
@@ -624,6 +646,7 @@ WITH gone AS (
 INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
 SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, $1::integer, '{"reason":"retention"}'::json
 FROM gone g
+RETURNING job_id::uuid AS id, job_type::text AS type, queue::text AS queue, from_state::text AS state, time
 `
 
 type JobsDonePruneParams struct {
@@ -635,9 +658,17 @@ type JobsDonePruneParams struct {
 	State    string
 }
 
+type JobsDonePruneRow struct {
+	ID    [16]byte
+	Type  string
+	Queue string
+	State string
+	Time  pgtype.Timestamptz
+}
+
 // The jobs of one state on some pages of one day: there is no index to find them by, and reading a range of pages needs none.
-func (q *Queries) JobsDonePrune(ctx context.Context, arg JobsDonePruneParams) (int64, error) {
-	result, err := q.db.Exec(ctx, jobsDonePrune,
+func (q *Queries) JobsDonePrune(ctx context.Context, arg JobsDonePruneParams) ([]JobsDonePruneRow, error) {
+	rows, err := q.db.Query(ctx, jobsDonePrune,
 		arg.Node,
 		arg.DayStart,
 		arg.DayEnd,
@@ -646,7 +677,25 @@ func (q *Queries) JobsDonePrune(ctx context.Context, arg JobsDonePruneParams) (i
 		arg.State,
 	)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items []JobsDonePruneRow
+	for rows.Next() {
+		var i JobsDonePruneRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.Time,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -572,7 +572,7 @@ WITH gone AS (
     SELECT 'job.state_changed', 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, $3::integer, '{"reason":"deleted"}'::json
     FROM both_gone b
 )
-SELECT b.id::uuid AS id FROM both_gone b
+SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM both_gone b
 `
 
 type JobDeleteParams struct {
@@ -581,20 +581,34 @@ type JobDeleteParams struct {
 	Node   int32
 }
 
+type JobDeleteRow struct {
+	ID    [16]byte
+	Type  string
+	Queue string
+	State string
+	Now   pgtype.Timestamptz
+}
+
 // Removes terminal jobs for good; the gap row takes them out of the counts.
-func (q *Queries) JobDelete(ctx context.Context, arg JobDeleteParams) ([][16]byte, error) {
+func (q *Queries) JobDelete(ctx context.Context, arg JobDeleteParams) ([]JobDeleteRow, error) {
 	rows, err := q.db.Query(ctx, jobDelete, arg.Ids, arg.States, arg.Node)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items [][16]byte
+	var items []JobDeleteRow
 	for rows.Next() {
-		var id [16]byte
-		if err := rows.Scan(&id); err != nil {
+		var i JobDeleteRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.State,
+			&i.Now,
+		); err != nil {
 			return nil, err
 		}
-		items = append(items, id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -607,19 +621,20 @@ WITH item AS (
     SELECT unnest($1::uuid[]) AS id,
         unnest($2::text[]) AS worker_id,
         unnest($3::integer[]) AS attempt,
-        unnest($4::boolean[]) AS due_only,
-        unnest($5::text[]) AS outcome,
-        unnest($6::boolean[]) AS release,
-        unnest($7::boolean[]) AS dead_letter,
-        unnest($8::bigint[]) AS delay_ms,
-        unnest($9::text[]) AS error,
-        unnest($10::text[]) AS event_error,
-        unnest($11::text[]) AS reason,
-        unnest($12::text[]) AS source
+        unnest($4::timestamptz[]) AS started_at,
+        unnest($5::boolean[]) AS due_only,
+        unnest($6::text[]) AS outcome,
+        unnest($7::boolean[]) AS release,
+        unnest($8::boolean[]) AS dead_letter,
+        unnest($9::bigint[]) AS delay_ms,
+        unnest($10::text[]) AS error,
+        unnest($11::text[]) AS event_error,
+        unnest($12::text[]) AS reason,
+        unnest($13::text[]) AS source
 ), locked AS MATERIALIZED (
     SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.dead_letter, i.delay_ms, i.error, i.event_error, i.reason, i.source
     FROM item i JOIN ojs.jobs j ON j.id = i.id
-    WHERE j.state = 'active' AND j.attempt = i.attempt
+    WHERE j.state = 'active' AND j.attempt = i.attempt AND j.started_at IS NOT DISTINCT FROM i.started_at
         AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
         AND (NOT i.due_only OR j.due_at <= clock_timestamp())
     FOR UPDATE OF j SKIP LOCKED
@@ -644,7 +659,7 @@ WITH item AS (
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, t.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), $13::integer) END,
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), $14::integer) END,
         checkpoint = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint END,
         checkpoint_seq = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_seq END,
         checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
@@ -657,7 +672,7 @@ WITH item AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $14::integer, e.ran_ms, e.data::json
+        e.priority, e.ready_seq, $15::integer, e.ran_ms, e.data::json
     FROM (
         SELECT 1 AS step, 'job.failed' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
@@ -690,6 +705,7 @@ type JobFailParams struct {
 	Ids         [][16]byte
 	Workers     []string
 	Attempts    []int32
+	StartedAt   []pgtype.Timestamptz
 	DueOnly     []bool
 	Outcomes    []string
 	Releases    []bool
@@ -757,13 +773,15 @@ type JobFailRow struct {
 	CheckpointAt    pgtype.Timestamptz
 }
 
-// T8, T9, T10. Go has decided the outcome from what cannot change while attempt stays the same. Locked first, so that
-// the clock is read under the lock and times never decrease along a job; rows that somebody else holds are skipped.
+// T8, T9, T10. Go has decided the outcome from what cannot change while attempt and started_at stay the same (a job that is
+// handed back has its attempt again when it is fetched anew). Locked first, so that the clock is read under the lock and
+// times never decrease along a job; rows that somebody else holds are skipped.
 func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow, error) {
 	rows, err := q.db.Query(ctx, jobFail,
 		arg.Ids,
 		arg.Workers,
 		arg.Attempts,
+		arg.StartedAt,
 		arg.DueOnly,
 		arg.Outcomes,
 		arg.Releases,
@@ -1126,7 +1144,7 @@ WITH item AS (
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM beat b
 )
-SELECT id, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat
+SELECT id, type, queue, attempt, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat
 `
 
 type JobHeartbeatParams struct {
@@ -1140,6 +1158,9 @@ type JobHeartbeatParams struct {
 
 type JobHeartbeatRow struct {
 	ID       [16]byte
+	Type     string
+	Queue    string
+	Attempt  int32
 	WorkerID string
 	DueAt    pgtype.Timestamptz
 	Now      pgtype.Timestamptz
@@ -1165,6 +1186,9 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 		var i JobHeartbeatRow
 		if err := rows.Scan(
 			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.Attempt,
 			&i.WorkerID,
 			&i.DueAt,
 			&i.Now,
@@ -2061,7 +2085,7 @@ WITH due AS MATERIALIZED (
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.held
 )
-SELECT id, queue, state, priority, ready_seq, cron FROM moved
+SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(dead, '')::text AS dead, held, now::timestamptz AS now FROM moved
 `
 
 type JobPromoteDueParams struct {
@@ -2072,11 +2096,17 @@ type JobPromoteDueParams struct {
 
 type JobPromoteDueRow struct {
 	ID       [16]byte
+	Type     string
 	Queue    string
 	State    string
 	Priority int16
+	Attempt  int32
 	ReadySeq pgtype.Int8
 	Cron     pgtype.Text
+	Was      string
+	Dead     string
+	Held     pgtype.Bool
+	Now      pgtype.Timestamptz
 }
 
 // T4, T11, T13, T16 of whatever is due and not active; see SweepNextDue for after. A held job of a cron is due from time to
@@ -2093,11 +2123,17 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 		var i JobPromoteDueRow
 		if err := rows.Scan(
 			&i.ID,
+			&i.Type,
 			&i.Queue,
 			&i.State,
 			&i.Priority,
+			&i.Attempt,
 			&i.ReadySeq,
 			&i.Cron,
+			&i.Was,
+			&i.Dead,
+			&i.Held,
+			&i.Now,
 		); err != nil {
 			return nil, err
 		}
@@ -2179,7 +2215,7 @@ WITH item AS (
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.ready_seq, m.enqueued_at, m.due_at, m.cron FROM moved m
+SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue FROM moved m
 `
 
 type JobRetryParams struct {
@@ -2202,10 +2238,13 @@ type JobRetryRow struct {
 	Type       string
 	Queue      string
 	Priority   int16
+	Attempt    int32
 	ReadySeq   pgtype.Int8
 	EnqueuedAt pgtype.Timestamptz
 	DueAt      pgtype.Timestamptz
 	Cron       pgtype.Text
+	Was        string
+	OldQueue   string
 }
 
 // T14 for discarded jobs (contract 20 §8.3), T15 for those in backoff, which override nothing. extras replaces what is echoed,
@@ -2238,10 +2277,13 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 			&i.Type,
 			&i.Queue,
 			&i.Priority,
+			&i.Attempt,
 			&i.ReadySeq,
 			&i.EnqueuedAt,
 			&i.DueAt,
 			&i.Cron,
+			&i.Was,
+			&i.OldQueue,
 		); err != nil {
 			return nil, err
 		}

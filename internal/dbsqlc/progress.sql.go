@@ -180,7 +180,9 @@ WITH item AS (
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
     FROM moved m WHERE m.tell
 )
-SELECT id, state, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now FROM moved
+SELECT id, type, queue, state, attempt, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now,
+    tell::boolean AS tell
+FROM moved
 `
 
 type JobProgressParams struct {
@@ -200,7 +202,10 @@ type JobProgressParams struct {
 
 type JobProgressRow struct {
 	ID              [16]byte
+	Type            string
+	Queue           string
 	State           string
+	Attempt         int32
 	WorkerID        pgtype.Text
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
@@ -208,6 +213,7 @@ type JobProgressRow struct {
 	ProgressAt      pgtype.Timestamptz
 	DueAt           pgtype.Timestamptz
 	Now             pgtype.Timestamptz
+	Tell            bool
 }
 
 // Reports of workers about jobs they hold (contract 20 §12.2). Each also is a sign of life: it extends the reservation by
@@ -238,7 +244,10 @@ func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]Job
 		var i JobProgressRow
 		if err := rows.Scan(
 			&i.ID,
+			&i.Type,
+			&i.Queue,
 			&i.State,
+			&i.Attempt,
 			&i.WorkerID,
 			&i.Progress,
 			&i.ProgressMessage,
@@ -246,6 +255,7 @@ func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]Job
 			&i.ProgressAt,
 			&i.DueAt,
 			&i.Now,
+			&i.Tell,
 		); err != nil {
 			return nil, err
 		}

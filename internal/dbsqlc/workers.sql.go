@@ -265,7 +265,7 @@ WITH gone AS (
             || ',"uptime_ms":' || (date_part('epoch', g.now - g.started_at) * 1000)::bigint || '}')::json
     FROM gone g
 )
-SELECT g.id, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
+SELECT g.id, g.now::timestamptz AS now, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
 `
 
 type WorkerDeregisterParams struct {
@@ -278,6 +278,7 @@ type WorkerDeregisterParams struct {
 
 type WorkerDeregisterRow struct {
 	ID   string
+	Now  pgtype.Timestamptz
 	Told string
 }
 
@@ -297,7 +298,7 @@ func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterPara
 	var items []WorkerDeregisterRow
 	for rows.Next() {
 		var i WorkerDeregisterRow
-		if err := rows.Scan(&i.ID, &i.Told); err != nil {
+		if err := rows.Scan(&i.ID, &i.Now, &i.Told); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -335,7 +336,7 @@ WITH heard AS (
     FROM gone g WHERE NOT g.stopped
     ORDER BY g.id
 )
-SELECT g.id, g.died_at, g.seen_at, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
+SELECT g.id, g.died_at, g.seen_at, g.stopped, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
 `
 
 type WorkerDieParams struct {
@@ -345,10 +346,11 @@ type WorkerDieParams struct {
 }
 
 type WorkerDieRow struct {
-	ID     string
-	DiedAt pgtype.Timestamptz
-	SeenAt pgtype.Timestamptz
-	Told   string
+	ID      string
+	DiedAt  pgtype.Timestamptz
+	SeenAt  pgtype.Timestamptz
+	Stopped bool
+	Told    string
 }
 
 // Contract 20 §6.6: from now on what these workers held is not theirs. Their jobs are taken away by the caller, or by
@@ -367,6 +369,7 @@ func (q *Queries) WorkerDie(ctx context.Context, arg WorkerDieParams) ([]WorkerD
 			&i.ID,
 			&i.DiedAt,
 			&i.SeenAt,
+			&i.Stopped,
 			&i.Told,
 		); err != nil {
 			return nil, err

@@ -1,8 +1,6 @@
 package envelope
 
 import (
-	"strings"
-
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -68,47 +66,3 @@ func appendMember(dst []byte, literal, value jsontext.Value) []byte {
 	dst = append(append(dst, literal...), ':')
 	return rawjson.AppendCompact(dst, value)
 }
-
-// TraceID finds the trace id that a job with this meta carries (contract 40 §3.4). meta must be valid JSON or nil.
-func TraceID(meta []byte) string {
-	if len(meta) == 0 {
-		return ""
-	}
-	var own, parent, otel jsontext.Value
-	for literal, value := range rawjson.Members(meta) {
-		switch string(rawjson.Name(literal)) {
-		case "trace_id":
-			own = value
-		case "traceparent":
-			parent = value
-		case "ojs.otel.traceparent":
-			otel = value
-		}
-	}
-	// A text column holds it, and events repeat it: a text that does not fit there is no trace id.
-	if text, _ := rawjson.Text(own); text != "" && len(text) <= 255 && !strings.Contains(text, "\x00") {
-		return text
-	}
-	if id := traceparentID(parent); id != "" {
-		return id
-	}
-	return traceparentID(otel)
-}
-
-// traceparentID gives the trace-id field of a valid W3C traceparent, else "".
-func traceparentID(v jsontext.Value) string {
-	s, _ := rawjson.Text(v)
-	if len(s) < 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' {
-		return ""
-	}
-	version, trace, span, flags := s[:2], s[3:35], s[36:52], s[53:55]
-	if !allIn(version+trace+span+flags, isHex) || version == "ff" || len(s) > 55 && (version == "00" || s[55] != '-') {
-		return ""
-	}
-	if strings.Trim(trace, "0") == "" || strings.Trim(span, "0") == "" {
-		return ""
-	}
-	return trace
-}
-
-func isHex(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' }

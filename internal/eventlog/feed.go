@@ -108,7 +108,7 @@ func (f *Feed) run(ctx context.Context) {
 		}
 		streams, err := f.runOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			f.Logger.WarnContext(ctx, f.Name+": cannot read events; trying again", slog.String("error", err.Error()))
+			f.Logger.WarnContext(ctx, f.Name+": cannot read events; trying again", slog.Any("error", err))
 			serviceutil.CancellableSleep(ctx, feedRetry)
 			f.Wake()
 		}

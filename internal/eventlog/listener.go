@@ -140,7 +140,7 @@ func (l *Listener) run(ctx context.Context) {
 		if listened {
 			pause = minReconnect
 		}
-		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling", slog.String("error", err.Error()), slog.Duration("retry_in", pause))
+		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling", slog.Any("error", err), slog.Duration("retry_in", pause))
 		l.poll(ctx, time.Now().Add(pause))
 	}
 }

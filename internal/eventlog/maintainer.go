@@ -151,7 +151,7 @@ func (m *Maintainer) try(ctx context.Context, what string, do func(context.Conte
 	limited, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
 	if err := do(limited); err != nil && ctx.Err() == nil {
-		m.Logger.ErrorContext(ctx, m.Name+": "+what+" failed", slog.String("error", err.Error()))
+		m.Logger.ErrorContext(ctx, m.Name+": "+what+" failed", slog.Any("error", err))
 	}
 }
 

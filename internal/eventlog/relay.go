@@ -16,6 +16,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.
@@ -25,6 +26,9 @@ type RelayConfig struct {
 
 	// NoCompatMembers leaves the flat members out of notifications.
 	NoCompatMembers bool
+
+	// Tracer makes the spans of passes. nil: none.
+	Tracer *tracing.Tracer
 
 	// GapDelay is how long a missing number may hold up those behind it. 25 ms; negative: not at all.
 	GapDelay time.Duration
@@ -158,7 +162,9 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 	woken := r.woken.Load()
 	started := time.Now()
 	// Not cancelled by Stop: the work in hand is finished.
-	done, err := r.runOnce(context.WithoutCancel(ctx))
+	pass, span := r.config.Tracer.Pass(context.WithoutCancel(ctx), "ojs.events.publish")
+	done, err := r.runOnce(pass)
+	span.End(done.published, err)
 	r.status.record(done, err)
 	if err != nil {
 		r.failed(ctx, err)
@@ -208,10 +214,10 @@ func (r *Relay) failed(ctx context.Context, err error) {
 		// listeners find what they missed in the table, as after a reconnect.
 		r.mutedUntil = r.Time.Now().Add(muteTime)
 		r.Logger.ErrorContext(ctx, r.Name+": the notification queue is full; publishing without notifications",
-			slog.Duration("for", muteTime), slog.String("error", err.Error()))
+			slog.Duration("for", muteTime), slog.Any("error", err))
 		return
 	}
-	r.Logger.ErrorContext(ctx, r.Name+": pass failed", slog.String("error", err.Error()))
+	r.Logger.ErrorContext(ctx, r.Name+": pass failed", slog.Any("error", err))
 }
 
 const muteTime = 10 * time.Second

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"log/slog"
 	"net/http"
 	"strings"
 
@@ -13,12 +12,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// handleError answers any error in the shape of contract 10 §2. What is not an *ojs.Error is logged whole and shown as
-// internal_error.
-func (a *API) handleError(err error, c echo.Context) {
+// handleError answers any error in the shape of contract 10 §2. What is not an *ojs.Error is shown as internal_error; the
+// access log has it whole. It returns what it has shown, nil if an answer had begun.
+func (a *API) handleError(err error, c echo.Context) *ojs.Error {
 	if c.Response().Committed {
-		a.logger.WarnContext(c.Request().Context(), "answer was cut short", slog.String("path", c.Request().URL.Path), slog.Any("error", err))
-		return
+		return nil
 	}
 	wire := a.wireError(err, c)
 	h := c.Response().Header()
@@ -29,9 +27,6 @@ func (a *API) handleError(err error, c echo.Context) {
 			h.Set("Retry-After", "1")
 		}
 	}
-	if wire.Status >= 500 && !hungUp(err, c) {
-		a.logFailure(c, wire, err)
-	}
 	shown := shownError{Error: wire}
 	if wire.Type == string(ojs.KindBatchSize) {
 		shown.MaxBatchSize, _ = wire.Details["max_batch_size"].(int)
@@ -41,6 +36,7 @@ func (a *API) handleError(err error, c echo.Context) {
 		body = []byte(`{"error":{"code":"internal_error","type":"internal_error","message":"The error could not be shown.","retryable":true}}`)
 	}
 	_ = send(c, wire.Status, body) // the connection is gone
+	return wire
 }
 
 // shownError repeats a batch limit where bulk clients look for it (contract 10 §6.2).
@@ -76,22 +72,11 @@ func (a *API) wireError(err error, c echo.Context) *ojs.Error {
 	return ojs.ErrInternal()
 }
 
-func (a *API) logFailure(c echo.Context, wire *ojs.Error, err error) {
-	level := slog.LevelError
-	if wire.Status == http.StatusServiceUnavailable {
-		level = slog.LevelWarn // an outage of the database would flood the log
-	}
-	a.logger.LogAttrs(c.Request().Context(), level, "request failed",
-		slog.String("category", "error"),
-		slog.Group("request", "id", wire.RequestID, "method", c.Request().Method, "route", c.Path(), "status", wire.Status),
-		slog.Group("error", "type", wire.Type, "message", err.Error()))
-}
-
 // itemError is the error member of one item of a bulk answer: the same object without request_id.
 func (a *API) itemError(c echo.Context, err error) *ojs.Error {
 	wire := a.wireError(err, c)
 	if wire.Status >= 500 {
-		a.logFailure(c, wire, err)
+		a.logItem(c, wire, err)
 	}
 	return wire
 }

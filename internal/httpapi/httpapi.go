@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
@@ -48,6 +49,9 @@ type Config struct {
 	// NoCompatMembers leaves the flat members out of events (contract 40 §1.3).
 	NoCompatMembers bool
 
+	// LogSample is the share of log lines about ordinary success that are written. 1; negative: none.
+	LogSample float64
+
 	// Version of the server, shown in the manifest and by health.
 	Version string
 
@@ -77,6 +81,9 @@ type API struct {
 	logger   *slog.Logger
 	keys     []apiKey
 	started  time.Time
+
+	tracer      *tracing.Tracer
+	requestDone func(method, route string, status int, took time.Duration)
 }
 
 // Deps are the parts an API talks to.
@@ -97,6 +104,13 @@ type Deps struct {
 
 	// Reset empties everything on this node, for the test switch.
 	Reset func(ctx context.Context) error
+
+	// Tracer makes the spans of requests. nil: none.
+	Tracer *tracing.Tracer
+
+	// RequestDone is told of every request when it has ended, streams at their end: its method and the template of its
+	// route, each one of few values, and the status, 499 if nobody waited for the answer. Nil: nobody is told.
+	RequestDone func(method, route string, status int, took time.Duration)
 }
 
 // New returns the API.
@@ -104,10 +118,14 @@ func New(config Config, deps Deps) *API {
 	if config.MaxBatchBytes == 0 {
 		config.MaxBatchBytes = 33_554_432
 	}
+	if config.LogSample == 0 {
+		config.LogSample = 1
+	}
 	return &API{
 		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
 		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune, webhooks: deps.Webhooks,
 		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
+		tracer: deps.Tracer, requestDone: deps.RequestDone,
 	}
 }
 
@@ -125,8 +143,8 @@ func (a *API) Handler() http.Handler {
 func (a *API) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
-	e.HTTPErrorHandler = a.handleError
-	e.Pre(a.recovered, a.prepare)
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.handleError(err, c) } // observed leaves it no error
+	e.Pre(a.observed(e), a.prepare)
 	if len(a.config.CORSOrigins) > 0 {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  a.config.CORSOrigins,

@@ -63,7 +63,7 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 // finish says goodbye if it is the node that stops, and leaves the connection as the next request expects it.
 func (s *sse) finish(r *http.Request, err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && s.api.streams.ctx.Err() == nil {
-		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("remote", r.RemoteAddr), slog.String("path", r.URL.Path))
+		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("category", "http"), slog.Group("request", "id", s.w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr))
 	}
 	if s.undo == nil { // it was not opened
 		return
@@ -137,7 +137,7 @@ func (s *sse) keepAlive() error {
 
 // failed rests after the database could not be read: all clients coming back at once would help nobody.
 func (s *sse) failed(err error) error {
-	s.api.logger.WarnContext(s.ctx, "stream cannot read events; trying again", slog.String("error", err.Error()))
+	s.api.logger.WarnContext(s.ctx, "stream cannot read events; trying again", slog.Any("error", err))
 	pause(s.ctx, streamRetry)
 	return s.ctx.Err()
 }

@@ -159,7 +159,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 func (s *sse) overview(interval time.Duration) error {
 	data, err := s.api.stats.get(s.api.streams.ctx, s.api.store, interval) // for the others, too
 	if err != nil {
-		s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.String("error", err.Error()))
+		s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.Any("error", err))
 		return s.ctx.Err()
 	}
 	return s.send(systemFrame("metrics", nil, data))

@@ -14,10 +14,12 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// probeTimeout bounds a health check's look at the database, probeShare how long its result serves everybody.
+// probeTimeout bounds a health check's look at the database, probeShare how long its result serves everybody, countShare
+// how long the counts do.
 const (
 	probeTimeout = time.Second
 	probeShare   = time.Second
+	countShare   = 10 * time.Second
 	slowPing     = 500 * time.Millisecond
 )
 
@@ -30,6 +32,9 @@ type health struct {
 	mu     sync.Mutex
 	at     time.Time
 	latest probeResult
+
+	countedAt       time.Time
+	queues, workers map[string]int64 // never changed, only replaced
 }
 
 type probeResult struct {
@@ -53,16 +58,30 @@ func (h *health) probe(ctx context.Context) probeResult {
 	now, err := h.store.Ping(ctx)
 	h.latest = probeResult{err: err, latency: time.Since(start), now: now}
 	if err == nil {
-		if t, err := h.store.QueueTotals(ctx); err == nil {
-			h.latest.queues = map[string]int64{"total": t.Total, "active": t.Active, "paused": t.Paused}
-		}
-		if t, err := h.store.WorkerTotals(ctx); err == nil {
-			live := t.Total - t.Stale
-			h.latest.workers = map[string]int64{"total": t.Total, "active": live, "connected": live, "stale": t.Stale}
-		}
+		h.count(ctx)
+		h.latest.queues, h.latest.workers = h.queues, h.workers
 	}
 	h.at = time.Now()
 	return h.latest
+}
+
+// count keeps what it last knew while the counts cannot be read.
+func (h *health) count(ctx context.Context) {
+	if !h.countedAt.IsZero() && time.Since(h.countedAt) < countShare {
+		return
+	}
+	queues, err := h.store.QueueTotals(ctx)
+	if err != nil {
+		return
+	}
+	workers, err := h.store.WorkerTotals(ctx)
+	if err != nil {
+		return
+	}
+	live := workers.Total - workers.Stale
+	h.queues = map[string]int64{"total": queues.Total, "active": queues.Active, "paused": queues.Paused}
+	h.workers = map[string]int64{"total": workers.Total, "active": live, "connected": live, "stale": workers.Stale}
+	h.countedAt = time.Now()
 }
 
 func (a *API) getHealth(c echo.Context) error {

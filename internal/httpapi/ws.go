@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -211,5 +212,9 @@ func (s *socket) goAway() {
 func (s *socket) write(message []byte) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
-	return s.conn.Write(ctx, websocket.MessageText, message) == nil
+	err := s.conn.Write(ctx, websocket.MessageText, message)
+	if ctx.Err() != nil {
+		s.api.logger.WarnContext(ctx, "client is too slow: WebSocket closed", slog.String("category", "http"))
+	}
+	return err == nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -81,7 +82,7 @@ func (s *socket) tell(req socketRequest, err error) {
 	case errors.As(err, &wire):
 		code, text = wire.Code, wire.Message
 	default:
-		s.api.logger.WarnContext(s.ctx, "websocket request failed", "error", err.Error())
+		s.api.logger.WarnContext(s.ctx, "websocket request failed", slog.Any("error", err))
 	}
 	b := appendText(appendText([]byte(`{"type":"error"`), "code", code), "message", text)
 	if req.Channel != "" {

@@ -219,7 +219,7 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 	items, gap, err := s.wait(ctx, sub)
 	if err != nil {
 		if ctx.Err() == nil {
-			s.api.logger.WarnContext(ctx, "websocket cannot read events; trying again", slog.String("error", err.Error()))
+			s.api.logger.WarnContext(ctx, "websocket cannot read events; trying again", slog.Any("error", err))
 			pause(ctx, streamRetry)
 		}
 		return true

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/sweep"
@@ -100,8 +102,30 @@ type Config struct {
 	// LogSample is the share of log lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64
 
+	// LogMeta and LogPayloads show in the log jobs' meta, but for members that sound like secrets, and args and results.
+	LogMeta     bool
+	LogPayloads bool
+
+	// Tracing are the settings of traces.
+	Tracing Tracing
+
+	// TracerProvider makes the spans. nil: one that follows the OTEL_* variables, which without an endpoint makes none.
+	TracerProvider trace.TracerProvider
+
 	// ShutdownTimeout bounds how long requests may take to end after a stop. 30 s.
 	ShutdownTimeout time.Duration
+}
+
+// Tracing are the settings of contract 40 §12, §15. The zero value of a field means its default.
+type Tracing struct {
+	// NoExecuteSpans leaves out ojs.execute, one span per attempt.
+	NoExecuteSpans bool
+
+	// NoInjectMeta leaves the meta of jobs alone, whatever trace their request is part of.
+	NoInjectMeta bool
+
+	// MaxParentDelay is the wait of a job beyond which its execution begins a trace of its own. 1 h; negative: always.
+	MaxParentDelay time.Duration
 }
 
 // Retention are the settings of contract 20 §8.4. The zero value of a field means its default; a negative one: no limit.

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/httpapi"
@@ -40,6 +41,7 @@ type Server struct {
 	addr     net.Addr
 	services []startstop.Service
 	failed   chan error
+	traces   *sdktrace.TracerProvider // nil: none of ours
 	stopOnce sync.Once
 	stopErr  error
 }
@@ -71,10 +73,11 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{config: config, pool: pool, failed: make(chan error, 1)}
-	if err := s.build(); err != nil {
+	if err := s.exportTraces(ctx); err != nil {
 		pool.Close()
 		return nil, err
 	}
+	s.build()
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -83,7 +86,10 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 			"authentication", len(config.APIKeys) > 0, "test_reset", config.TestReset))
 	s.warnWebhooks(ctx)
 	if config.TestReset {
-		config.Logger.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs")
+		config.Logger.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs", slog.String("category", "lifecycle"))
+	}
+	if config.LogPayloads {
+		config.Logger.WarnContext(ctx, "logging.payloads is on: the log shows args and results of jobs, whatever they hold", slog.String("category", "lifecycle"))
 	}
 	return s, nil
 }
@@ -127,17 +133,18 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-func (s *Server) build() error {
+func (s *Server) build() {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
+	tracer := s.newTracer()
 	s.store = store.New(s.pool, store.Config{
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
 		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat,
 		WebhookKeys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, SecretOverlap: c.Webhooks.RotationOverlap, DisableWebhookAfter: c.Webhooks.DisableAfter,
-		Logger: c.Logger, LogSample: c.LogSample,
+		Logger: c.Logger, LogSample: c.LogSample, LogMeta: c.LogMeta, LogPayloads: c.LogPayloads, Tracer: tracer,
 	})
-	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers})
+	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers, Tracer: tracer})
 	s.sweeper = sweep.NewSweeper(archetype, s.store)
 	retention := c.Retention.pruner()
 	s.pruner = sweep.NewPruner(archetype, s.store, retention)
@@ -187,17 +194,15 @@ func (s *Server) build() error {
 		}, s.relay),
 		s.sweeper, s.pruner, sweep.NewProber(archetype, s.store), roster,
 	}
-	if err := s.buildWebhooks(archetype); err != nil {
-		return err
-	}
+	s.buildWebhooks(archetype)
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
-		Realtime: c.Realtime, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		Realtime: c.Realtime, LogSample: c.LogSample, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
 	}, httpapi.Deps{
 		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
-		Webhooks: s.httpWebhooks(),
+		Webhooks: s.httpWebhooks(), Tracer: tracer,
 	})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
@@ -206,7 +211,6 @@ func (s *Server) build() error {
 		IdleTimeout:       5 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
-	return nil
 }
 
 // components are the parts that health reports.
@@ -287,6 +291,7 @@ func (s *Server) Stop() error {
 		}
 		startstop.StopAllParallel(s.services...)
 		s.pool.Close()
+		s.flushTraces()
 		s.config.Logger.Info("server stopped", slog.String("category", "lifecycle"))
 	})
 	return s.stopErr

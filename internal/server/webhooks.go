@@ -69,6 +69,9 @@ type Webhooks struct {
 }
 
 func (w Webhooks) validate() error {
+	if _, err := readRoots(w.CAFile); err != nil {
+		return err
+	}
 	switch {
 	case w.MaxRedirects < 0 || w.MaxRedirects > 3:
 		return fmt.Errorf("webhooks max redirects must be from 0 to 3, got %d", w.MaxRedirects)
@@ -87,15 +90,12 @@ func (w Webhooks) validate() error {
 }
 
 // buildWebhooks wires the dispatcher, if there is one on this node.
-func (s *Server) buildWebhooks(archetype *baseservice.Archetype) error {
+func (s *Server) buildWebhooks(archetype *baseservice.Archetype) {
 	w := s.config.Webhooks
 	if w.Disabled {
-		return nil
+		return
 	}
-	roots, err := readRoots(w.CAFile)
-	if err != nil {
-		return err
-	}
+	roots, _ := readRoots(w.CAFile) // validate has read it
 	s.webhooks = webhook.NewDispatcher(archetype, s.store, webhook.Config{
 		Rules: w.Rules, RootCAs: roots, ProxyURL: w.ProxyURL, RetrySchedule: w.RetrySchedule, RetryJitter: w.RetryJitter,
 		SignatureList: w.SignatureList, GoneIsFailure: w.GoneIsFailure, MaxRedirects: w.MaxRedirects, Workers: w.Workers,
@@ -103,7 +103,6 @@ func (s *Server) buildWebhooks(archetype *baseservice.Archetype) error {
 	})
 	s.listener.Handle("ojs_webhooks", func(string) { s.webhooks.Wake() })
 	s.services = append(s.services, s.webhooks)
-	return nil
 }
 
 func readRoots(file string) (*x509.CertPool, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -47,6 +48,7 @@ type Tx struct {
 	store *Store
 	tx    pgx.Tx
 	after []func()
+	spans map[*envelope.Job]tracing.Enqueue // begun: a transaction that is tried again goes on with them
 }
 
 // InTx runs do in a transaction, again after a deadlock, and tells fetchers, timers and the relay of its changes after
@@ -93,6 +95,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 	if bad && atomic {
 		return make([]*dbsqlc.Job, len(jobs)), errs, nil
 	}
+	spans := t.beginEnqueues(ctx, jobs)
 	res, err := t.store.insert(ctx, t.tx, once, atomic)
 	if err != nil {
 		return nil, nil, err
@@ -109,7 +112,10 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (st
 		clear(stored)
 		return stored, errs, nil
 	}
-	t.after = append(t.after, func() { t.store.afterEnqueue(res) })
+	t.after = append(t.after, func() {
+		endEnqueues(spans, stored)
+		t.store.afterEnqueue(ctx, res)
+	})
 	if !bad && !undone {
 		errs = nil
 	}
@@ -163,6 +169,7 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 			changed[r.ID] = true
 		}
 		return changed, func() {
+			tell(ctx, s, rows, cancelChange)
 			s.announce(ctx, aftermath{crons: cronsOf(rows, cancelledCron)})
 			s.committedEvents()
 		}, err
@@ -174,9 +181,12 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 		return changed, func() { s.afterRetry(ctx, rows) }, err
 	default:
 		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.node})
-		for _, id := range gone {
-			changed[id] = true
+		for _, r := range gone {
+			changed[r.ID] = true
 		}
-		return changed, s.committedEvents, err
+		return changed, func() {
+			tell(ctx, s, gone, deleteChange)
+			s.committedEvents()
+		}, err
 	}
 }

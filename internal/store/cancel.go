@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -48,9 +47,9 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*dbsqlc.J
 	if err != nil {
 		return nil, err
 	}
+	tell(ctx, s, rows, cancelChange)
 	for i := range rows {
 		s.endings.ended(rows[i].ID)
-		s.logJob(ctx, slog.LevelInfo, "job cancelled", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
 		s.committedEvents()
@@ -103,6 +102,7 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*dbsqlc.Job, error) 
 		return nil, WireError(err)
 	}
 	if len(rows) == 1 {
+		tell(ctx, s, rows, activateChange)
 		job := (*dbsqlc.Job)(&rows[0])
 		var m aftermath
 		m.add(job.Queue, job.Priority, job.ReadySeq, job.Cron)

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -71,9 +70,9 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*dbsqlc.Job, e
 	if err != nil {
 		return nil, err
 	}
+	tell(ctx, s, rows, completeChange)
 	for i := range rows {
 		s.endings.ended(rows[i].ID)
-		s.logJob(ctx, slog.LevelInfo, "job completed", (*dbsqlc.Job)(&rows[i]))
 	}
 	if len(rows) > 0 {
 		s.committedEvents()

@@ -131,6 +131,7 @@ type cronChange struct {
 	next  time.Time // zero: nothing to wait for
 	gaps  []time.Time
 	loose []string // crons whose held jobs may go now
+	told  []Change
 }
 
 func (s *Store) changeCron(ctx context.Context, do func(c *cronChange) error) error {
@@ -149,6 +150,7 @@ func (s *Store) changeCron(ctx context.Context, do func(c *cronChange) error) er
 	if err != nil {
 		return WireError(err)
 	}
+	tell(ctx, s, c.told, sameChange)
 	if !c.next.IsZero() {
 		s.armed(max(0, c.next.Sub(c.now)))
 	}
@@ -231,7 +233,9 @@ func (c *cronChange) tellGaps(ctx context.Context, row *dbsqlc.Cron) error {
 		return nil
 	}
 	p.Node = c.store.node
-	return c.q.CronGap(ctx, p)
+	rows, err := c.q.CronGap(ctx, p)
+	c.told = append(c.told, gapChanges(rows)...)
+	return err
 }
 
 // serialize makes what a cron has already started wait for each other, because its policy has become enqueue.

@@ -468,7 +468,7 @@ func TestCronEnqueue(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		for range 3 {
-			node := &bundle{Store: store.New(b.pool, store.Config{Logger: slog.New(slog.DiscardHandler)}), pool: b.pool, t: t}
+			node := newBundle(t, b.pool, store.Config{Logger: slog.New(slog.DiscardHandler)})
 			wg.Go(func() {
 				for start := time.Now(); time.Since(start) < 20*time.Second; {
 					jobs, err := node.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 2, Wait: 100 * time.Millisecond})

@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -37,6 +38,7 @@ const (
 // FireCrons fires up to 200 crons that are due and returns how many ticks it has dealt with. Any node may call it at any
 // time: the rows of a tick are locked until its job is there and its cron advanced (contract 20 §11.7).
 func (s *Store) FireCrons(ctx context.Context) (int, error) {
+	ctx, pass := s.config.Tracer.Pass(ctx, "ojs.cron.trigger")
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	var f *firing
@@ -48,6 +50,7 @@ func (s *Store) FireCrons(ctx context.Context) (int, error) {
 		return 0, err
 	}
 	f.committed(ctx)
+	pass.End(len(f.ticks), nil)
 	return len(f.ticks), nil
 }
 
@@ -60,6 +63,7 @@ type firing struct {
 	ticks     []*tick
 	inserted  []enqueued
 	cancelled []dbsqlc.JobCancelRow
+	changes   []Change // of the crons themselves
 }
 
 // tick is one cron that is due.
@@ -71,6 +75,7 @@ type tick struct {
 	gaps      []time.Time
 	previous  [][16]byte // to cancel
 	job       *envelope.Job
+	span      tracing.Enqueue
 	reason    string    // why there is no job
 	existing  *[16]byte // the job that prevents it
 }
@@ -98,7 +103,7 @@ func (f *firing) newTick(ctx context.Context, row *dbsqlc.Cron, now time.Time) *
 	schedule, err := cron.Parse(row.Expression, row.Timezone)
 	if err != nil {
 		t.next, t.reason = now.Add(unreadableAgain), skippedFailed
-		logger.ErrorContext(ctx, "cron cannot be read", slog.String("error", err.Error()))
+		logger.ErrorContext(ctx, "cron cannot be read", slog.Any("error", err))
 		return t
 	}
 	t.scheduled = schedule.Latest(row.NextRunAt.Time, now)
@@ -110,11 +115,11 @@ func (f *firing) newTick(ctx context.Context, row *dbsqlc.Cron, now time.Time) *
 	job, wire := f.store.cronJob(row, t.scheduled)
 	if wire != nil {
 		t.reason = skippedFailed
-		logger.WarnContext(ctx, "job of cron is not valid any more", slog.String("error", wire.Error()))
+		logger.WarnContext(ctx, "job of cron is not valid any more", slog.Any("error", wire))
 		return t
 	}
 	job.Source = "cron"
-	t.job = job
+	t.job, t.span = job, f.store.config.Tracer.Enqueue(ctx, job)
 	return t
 }
 
@@ -246,10 +251,10 @@ func (f *firing) fireAll(ctx context.Context) error {
 func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	var cancelled []dbsqlc.JobCancelRow
 	var inserted []enqueued
+	var fresh map[[16]byte]bool
 	err := pgx.BeginFunc(ctx, f.tx, func(tx pgx.Tx) (err error) {
 		q := dbsqlc.New(tx)
-		fresh, err := f.log(ctx, q, ticks, "fired")
-		if err != nil {
+		if fresh, err = f.log(ctx, q, ticks, "fired"); err != nil {
 			return err
 		}
 		if cancelled, err = f.cancelPrevious(ctx, q, ticks, fresh); err != nil {
@@ -270,6 +275,7 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	})
 	if err == nil {
 		f.cancelled, f.inserted = append(f.cancelled, cancelled...), append(f.inserted, inserted...)
+		f.note(ticks, fresh)
 	}
 	return err
 }
@@ -344,8 +350,18 @@ func (f *firing) skipAll(ctx context.Context) error {
 	if skipped == nil {
 		return nil
 	}
-	_, err := f.log(ctx, f.q, skipped, "skipped")
+	fresh, err := f.log(ctx, f.q, skipped, "skipped")
+	f.note(skipped, fresh)
 	return err
+}
+
+// note remembers what to tell of the crons after the commit.
+func (f *firing) note(ticks []*tick, fresh map[[16]byte]bool) {
+	for _, t := range ticks {
+		if fresh[t.row.ID] {
+			f.changes = append(f.changes, cronChangeOf(t.row, t.reason))
+		}
+	}
 }
 
 func (f *firing) tellGaps(ctx context.Context) error {
@@ -356,28 +372,42 @@ func (f *firing) tellGaps(ctx context.Context) error {
 	if p.Ids == nil {
 		return nil
 	}
-	return f.q.CronGap(ctx, p)
+	rows, err := f.q.CronGap(ctx, p)
+	f.changes = append(f.changes, gapChanges(rows)...)
+	return err
+}
+
+// endSpans ends those of the jobs that were made.
+func (f *firing) endSpans() {
+	for _, t := range f.ticks {
+		if !t.span.Begun() {
+			continue
+		}
+		for _, e := range f.inserted {
+			if e.job != nil && e.job.ID == t.job.ID {
+				t.span.Accepted(e.job.ID, e.job.State)
+			}
+		}
+	}
 }
 
 // committed tells everybody who has to know.
 func (f *firing) committed(ctx context.Context) {
 	s := f.store
+	tell(ctx, s, f.changes, sameChange)
+	tell(ctx, s, f.cancelled, cancelChange)
 	var serial []string
 	for _, t := range f.ticks {
 		if !t.next.IsZero() {
 			s.armed(max(0, t.next.Sub(t.now)))
 		}
-		if t.reason != "" {
-			s.config.Logger.InfoContext(ctx, "cron skipped", slog.String("cron", t.row.Name), slog.String("reason", t.reason))
-		} else if t.row.OverlapPolicy == envelope.OverlapEnqueue {
+		if t.reason == "" && t.row.OverlapPolicy == envelope.OverlapEnqueue {
 			serial = append(serial, t.row.Name)
 		}
 	}
-	for i := range f.cancelled {
-		s.logJob(ctx, slog.LevelInfo, "job cancelled", (*dbsqlc.Job)(&f.cancelled[i]))
-	}
+	f.endSpans()
 	if len(f.ticks) > 0 {
-		s.afterEnqueue(f.inserted)
+		s.afterEnqueue(ctx, f.inserted)
 	}
 	s.settleCrons(ctx, append(cronsOf(f.cancelled, cancelledCron), serial...))
 	s.warnOfWaiting(ctx, serial)

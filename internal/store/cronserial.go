@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -106,18 +107,20 @@ func (s *Store) TriggerCron(ctx context.Context, name string) (*dbsqlc.Job, erro
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	var res []enqueued
+	var span tracing.Enqueue
 	err := s.inPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
-		res, err = s.trigger(bounded, tx, name)
+		res, err = s.trigger(bounded, tx, name, &span)
 		return err
 	})
 	if err != nil {
 		return nil, WireError(err)
 	}
-	s.afterEnqueue(res)
+	span.Accepted(res[0].job.ID, res[0].job.State)
+	s.afterEnqueue(ctx, res)
 	return res[0].job, nil
 }
 
-func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string) ([]enqueued, error) {
+func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *tracing.Enqueue) ([]enqueued, error) {
 	q := dbsqlc.New(tx)
 	row, err := q.CronLock(ctx, name)
 	if err != nil {
@@ -141,6 +144,7 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string) ([]enqueued
 	if _, err := q.CronTrigger(ctx, dbsqlc.CronTriggerParams{ID: row.ID, Now: now, JobID: pgtype.UUID{Bytes: job.ID, Valid: true}}); err != nil {
 		return nil, err
 	}
+	*span = s.config.Tracer.Enqueue(ctx, job)
 	serial := row.OverlapPolicy == envelope.OverlapEnqueue
 	mark := dbsqlc.CronMarkParams{Ids: [][16]byte{job.ID}, Names: []string{name}, Serial: []bool{serial}, Held: []bool{false}}
 	res, err := s.insertMarked(ctx, tx, []*envelope.Job{job}, mark)

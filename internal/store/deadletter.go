@@ -275,6 +275,9 @@ func (s *Store) deadLetterDelete(ctx context.Context, p dbsqlc.DeadLetterDeleteP
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	rows, err := s.q.DeadLetterDelete(ctx, p)
+	if err == nil {
+		tell(ctx, s, rows, deadLetterDeleteChange(p.Reason))
+	}
 	if len(rows) > 0 {
 		s.committedEvents()
 	}

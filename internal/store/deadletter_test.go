@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
@@ -178,8 +179,7 @@ func TestRetry(t *testing.T) {
 func TestErrorHistory(t *testing.T) {
 	t.Parallel()
 	for configured, kept := range map[int]int{3: 10, 12: 12, 0: 16} {
-		b := setup(t)
-		b.Store = store.New(b.pool, store.Config{MaxErrorHistory: configured})
+		b := newBundle(t, dbtest.New(t), store.Config{MaxErrorHistory: configured})
 		job := b.enqueued(with(func(j *envelope.Job) { j.MaxAttempts = 100 }))[0]
 		for range 16 {
 			require.Len(t, b.fetched(1, "q"), 1)

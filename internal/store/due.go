@@ -20,14 +20,21 @@ const dueBatch = 1000
 // PromoteDue applies up to 1 000 due transitions of jobs that are not active: scheduled and retryable ones become
 // available, expired ones are discarded. Any node may call it at any time.
 func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved int, err error) {
+	ctx, poll := s.config.Tracer.Pass(ctx, "ojs.scheduler.poll")
+	_, retries := s.config.Tracer.Pass(ctx, "ojs.retry.evaluate")
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	rows, err := s.q.JobPromoteDue(ctx, dbsqlc.JobPromoteDueParams{After: after, MaxRows: dueBatch, Node: s.node})
 	if err != nil {
 		return 0, err
 	}
+	tell(ctx, s, rows, promoteChange)
 	var m aftermath
+	retried := 0
 	for _, r := range rows {
+		if r.Was == string(ojs.StateRetryable) {
+			retried++
+		}
 		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
 		if r.State == string(ojs.StateDiscarded) {
 			s.endings.ended(r.ID)
@@ -37,12 +44,16 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
+	poll.End(len(rows)-retried, nil)
+	retries.End(retried, nil)
 	return len(rows), nil
 }
 
 // FailOverdue fails up to 1 000 active jobs whose lease or execution time is over. It looks first and changes after,
 // guarded by attempt and due_at, so a heartbeat or an ack in between wins.
 func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (found, failed int, err error) {
+	ctx, pass := s.config.Tracer.Pass(ctx, "ojs.visibility.check")
+	defer func() { pass.End(found, err) }()
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	rows, err := s.q.JobListOverdue(bounded, after, dueBatch)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -38,11 +37,16 @@ func (s *Store) Enqueue(ctx context.Context, job *envelope.Job) (*dbsqlc.Job, er
 	if job.ClientID {
 		b = s.named
 	}
+	span := s.config.Tracer.Enqueue(ctx, job)
 	res, err := b.Do(ctx, job)
 	if err != nil {
 		return nil, WireError(err)
 	}
-	return res.outcome(job)
+	stored, err := res.outcome(job)
+	if err == nil {
+		span.Accepted(stored.ID, stored.State)
+	}
+	return stored, err
 }
 
 func (e enqueued) outcome(job *envelope.Job) (*dbsqlc.Job, error) {
@@ -61,6 +65,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored [
 			b = s.named
 		}
 	}
+	spans := s.beginEnqueues(ctx, jobs)
 	res, failed := b.DoMany(ctx, jobs)
 	stored, errs = make([]*dbsqlc.Job, len(jobs)), make([]error, len(jobs))
 	bad := false
@@ -75,6 +80,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored [
 	if !bad {
 		errs = nil
 	}
+	endEnqueues(spans, stored)
 	return stored, errs
 }
 
@@ -90,6 +96,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []
 			seen[job.ID] = true
 		}
 	}
+	spans := s.beginEnqueues(ctx, jobs)
 	res, err := s.insert(ctx, s.pool, jobs, true)
 	if err != nil {
 		return nil, -1, WireError(err)
@@ -100,7 +107,8 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []
 			return nil, i, err
 		}
 	}
-	s.afterEnqueue(res)
+	endEnqueues(spans, stored)
+	s.afterEnqueue(ctx, res)
 	return stored, -1, nil
 }
 
@@ -113,7 +121,7 @@ func (s *Store) assignID(job *envelope.Job) {
 func (s *Store) flushEnqueue(ctx context.Context, jobs []*envelope.Job) ([]enqueued, error) {
 	res, err := s.insert(ctx, s.pool, jobs, false)
 	if err == nil {
-		s.afterEnqueue(res)
+		s.afterEnqueue(ctx, res)
 	}
 	return res, err
 }
@@ -247,7 +255,7 @@ func newJob(j *envelope.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
 	job := &dbsqlc.Job{
 		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
 		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		Args: j.Args, Meta: j.Meta, Extra: r.Extra,
+		TraceID: optionalText(j.TraceID), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
 	}
 	if job.Extra == nil {
 		job.Extra = j.Extra
@@ -258,7 +266,7 @@ func newJob(j *envelope.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
 	return job
 }
 
-func (s *Store) afterEnqueue(res []enqueued) {
+func (s *Store) afterEnqueue(ctx context.Context, res []enqueued) {
 	places := make([]place, 0, len(res))
 	soonest := time.Duration(-1)
 	for _, r := range res {
@@ -274,20 +282,12 @@ func (s *Store) afterEnqueue(res []enqueued) {
 			}
 		}
 	}
+	tell(ctx, s, res, insertChange)
 	s.becameAvailable(places)
-	s.logEnqueued(res)
 	if soonest >= 0 {
 		s.armed(soonest)
 	}
 	s.committedEvents()
-}
-
-func (s *Store) logEnqueued(res []enqueued) {
-	for _, r := range res {
-		if r.job != nil {
-			s.logJob(context.Background(), slog.LevelInfo, "job enqueued", r.job)
-		}
-	}
 }
 
 func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertParams {

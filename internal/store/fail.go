@@ -1,8 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
@@ -85,13 +88,9 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, err
 	if err != nil {
 		return nil, err
 	}
-	s.afterFail(ctx, rows)
 	failed := inOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *dbsqlc.Job) { return r.ID, (*dbsqlc.Job)(r) })
-	for i, job := range failed {
-		if job != nil {
-			s.logFailed(ctx, job, nacks[i])
-		}
-	}
+	s.tellFailed(ctx, failed, nacks, jobs)
+	s.afterFail(ctx, rows)
 	return failed, nil
 }
 
@@ -128,6 +127,7 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 	p.Ids = append(p.Ids, n.JobID)
 	p.Workers = append(p.Workers, n.WorkerID)
 	p.Attempts = append(p.Attempts, job.Attempt)
+	p.StartedAt = append(p.StartedAt, job.StartedAt)
 	p.DueOnly = append(p.DueOnly, n.dueOnly)
 	p.Outcomes = append(p.Outcomes, string(state))
 	p.Releases = append(p.Releases, outcome.Kind == retry.Release)
@@ -162,7 +162,7 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 			s.endings.ended(r.ID)
 		}
 		if r.DueAt.Valid {
-			s.armed(r.DueAt.Time.Sub(failedAt(r)))
+			s.armed(r.DueAt.Time.Sub(failedAt((*dbsqlc.Job)(&r)).Time))
 		}
 	}
 	s.announce(ctx, m)
@@ -171,10 +171,28 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 	}
 }
 
-// failedAt is when a job failed and did not end by it, by the database's clock.
-func failedAt(r dbsqlc.JobFailRow) time.Time {
-	if r.State == string(ojs.StateRetryable) {
-		return r.NextAttemptAt.Time.Add(-time.Duration(r.RetryDelayMs.Int64) * time.Millisecond)
+func (s *Store) tellFailed(ctx context.Context, failed []*dbsqlc.Job, nacks []nack, looked map[[16]byte]*dbsqlc.JobListForFailRow) {
+	if !s.telling() {
+		return
 	}
-	return r.EnqueuedAt.Time
+	failures := make([]failure, 0, len(failed))
+	for i, job := range failed {
+		if job != nil {
+			was := looked[job.ID]
+			failures = append(failures, failure{job, &nacks[i], was.StartedAt, cmp.Or(nacks[i].WorkerID, was.WorkerID.String)})
+		}
+	}
+	tell(ctx, s, failures, failChange)
+}
+
+// failedAt is when a job failed, by the database's clock.
+func failedAt(job *dbsqlc.Job) pgtype.Timestamptz {
+	switch ojs.JobState(job.State) {
+	case ojs.StateRetryable:
+		failed := job.NextAttemptAt.Time.Add(-time.Duration(job.RetryDelayMs.Int64) * time.Millisecond)
+		return pgtype.Timestamptz{Time: failed, Valid: true}
+	case ojs.StateDiscarded:
+		return job.FinishedAt
+	}
+	return job.EnqueuedAt
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"log/slog"
 	"net/url"
 	"strings"
 	"sync"
@@ -185,11 +184,11 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*dbsq
 	}
 	s.ready.end(probes, lastClaimed(probes, rows), len(rows) == len(owners), false)
 
+	tell(ctx, s, rows, fetchChange)
 	for slot := range rows {
 		job, owner := (*dbsqlc.Job)(&rows[slot]), owners[slot]
 		res[owner] = append(res[owner], job)
 		s.armed(job.DueAt.Time.Sub(job.StartedAt.Time))
-		s.logJob(ctx, slog.LevelDebug, "job fetched", job)
 	}
 	if len(rows) > 0 {
 		s.committedEvents()

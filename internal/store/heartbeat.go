@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -93,12 +92,12 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		if err != nil {
 			return err
 		}
+		tell(ctx, s, rows, s.beatChange(beats, at))
 		for _, r := range rows {
 			answer := &res[at[r.ID]]
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
 			answer.State = desiredState(r.State, r.Directive, "")
 			s.crew.set(r.ID, quieted(r.State) || quieted(r.Directive))
-			s.logBeat(ctx, r)
 			delete(at, r.ID)
 		}
 	}
@@ -106,18 +105,6 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		return fmt.Errorf("%d beats of new workers were not written", len(at))
 	}
 	return nil
-}
-
-func (s *Store) logBeat(ctx context.Context, r dbsqlc.WorkerBeatRow) {
-	if r.Starts {
-		s.logWorker(ctx, slog.LevelInfo, "worker started", r.ID)
-	}
-	if r.Quiets {
-		s.logWorker(ctx, slog.LevelInfo, "worker quiet", r.ID)
-	}
-	if r.Stops {
-		s.logWorker(ctx, slog.LevelInfo, "worker stopped", r.ID)
-	}
 }
 
 func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerBeatParams {
@@ -184,6 +171,7 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	if err != nil {
 		return err
 	}
+	tell(ctx, s, rows, heartbeatChange)
 	for _, r := range rows {
 		i := at[r.WorkerID]
 		res[i].Extended = append(res[i].Extended, r.ID)

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
@@ -106,8 +107,7 @@ func TestHeldJobs(t *testing.T) {
 
 	t.Run("GivesUpWithATimeout", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
-		b.Store = store.New(b.pool, store.Config{StatementTimeout: 3 * time.Second})
+		b := newBundle(t, dbtest.New(t), store.Config{StatementTimeout: 3 * time.Second})
 		b.enqueued(newJob("q"))
 		id := b.fetched(1, "q")[0].ID
 		b.hold(id)

@@ -4,58 +4,192 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/logging"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// logJob writes the line of contract 40 §13 for a change of one job: never its args, meta or result. Lines of ordinary
-// success may be thinned out; ends and failures never are.
-func (s *Store) logJob(ctx context.Context, level slog.Level, message string, job *dbsqlc.Job) {
-	if !s.config.Logger.Enabled(ctx, level) {
-		return
-	}
-	state := ojs.JobState(job.State)
-	if level < slog.LevelWarn && !state.Terminal() && s.config.LogSample < 1 && rand.Float64() >= s.config.LogSample {
-		return
-	}
-	fields := make([]any, 0, 7)
-	fields = append(fields, slog.String("job_id", ojs.FormatID(job.ID)), slog.String("job_type", job.Type), slog.String("queue", job.Queue),
-		slog.String("state", job.State), slog.Int("attempt", int(job.Attempt)))
-	if job.WorkerID.Valid {
-		fields = append(fields, slog.String("worker_id", job.WorkerID.String))
-	}
-	attrs := make([]slog.Attr, 0, 4)
-	attrs = append(attrs, slog.String("category", "worker"), slog.Group("ojs", fields...))
-	if job.TraceID.Valid {
-		attrs = append(attrs, slog.Group("trace", slog.String("trace_id", job.TraceID.String)))
-	}
-	switch state {
-	case ojs.StateCompleted:
-		attrs = append(attrs, slog.Group("attributes", slog.Int64("duration_ms", job.FinishedAt.Time.Sub(job.StartedAt.Time).Milliseconds())))
-	case ojs.StateRetryable:
-		attrs = append(attrs, slog.Group("attributes", slog.String("next_retry_at", ojs.FormatTime(job.NextAttemptAt.Time)),
-			slog.Int64("retry_delay_ms", job.RetryDelayMs.Int64)))
-	}
-	s.config.Logger.LogAttrs(ctx, level, message, attrs...)
-}
-
-// logFailed chooses the line of a failed attempt by what became of it.
-func (s *Store) logFailed(ctx context.Context, job *dbsqlc.Job, n nack) {
-	switch {
-	case job.State == string(ojs.StateDiscarded):
-		s.logJob(ctx, slog.LevelError, "job discarded", job)
-	case n.Requeue:
-		s.logJob(ctx, slog.LevelInfo, "job handed back", job)
-	case job.State == string(ojs.StateAvailable):
-		s.logJob(ctx, slog.LevelError, "job lost its worker", job)
-	case n.dueOnly:
-		s.logJob(ctx, slog.LevelError, "job timed out", job)
-	default:
-		s.logJob(ctx, slog.LevelWarn, "job failed, will retry", job)
+// logChanges writes the lines of contract 40 §13 for what has been committed. Nobody's context is theirs: a flush serves
+// many callers.
+func (s *Store) logChanges(changes []Change) {
+	ctx := context.Background()
+	for i := range changes {
+		c := &changes[i]
+		said := about(c)
+		if said.message == "" || !s.config.Logger.Enabled(ctx, said.level) || said.often && !s.sampled() {
+			continue
+		}
+		attrs := make([]slog.Attr, 0, 5)
+		attrs = append(attrs, slog.String("category", said.category), ojsAttr(c))
+		if trace, ok := traceAttr(c.Job); ok {
+			attrs = append(attrs, trace)
+		}
+		if c.Error != nil {
+			attrs = append(attrs, workerErrorAttr(c.Error))
+		}
+		if rest := s.restOf(c); len(rest) > 0 {
+			attrs = append(attrs, slog.Attr{Key: "attributes", Value: slog.GroupValue(rest...)})
+		}
+		s.config.Logger.LogAttrs(ctx, said.level, said.message, attrs...)
 	}
 }
 
-func (s *Store) logWorker(ctx context.Context, level slog.Level, message, id string) {
-	s.config.Logger.LogAttrs(ctx, level, message, slog.String("category", "worker"), slog.Group("ojs", slog.String("worker_id", id)))
+func (s *Store) sampled() bool { return s.config.LogSample >= 1 || rand.Float64() < s.config.LogSample }
+
+// saying is what to say about a change; no message: nothing.
+type saying struct {
+	level    slog.Level
+	message  string
+	category string
+	often    bool // ordinary success on the way, of which a sample is enough
+}
+
+func about(c *Change) saying {
+	switch c.Type {
+	case "job.enqueued", "job.scheduled", "job.cancelled", "job.completed":
+		return saying{slog.LevelInfo, "job " + c.Type[len("job."):], "lifecycle", !ojs.JobState(c.To).Terminal()}
+	case "job.started":
+		return saying{slog.LevelDebug, "job fetched", "lifecycle", true}
+	case "job.retrying":
+		if c.Reason != "" { // it did not fail by itself
+			return saying{slog.LevelError, "job timed out, will retry", "error", false}
+		}
+		return saying{slog.LevelWarn, "job failed, will retry", "error", false}
+	case "job.discarded":
+		return saying{slog.LevelError, "job discarded", "error", false}
+	case "job.expired":
+		return saying{slog.LevelWarn, "job expired", "error", false}
+	case "job.heartbeat", "job.progress":
+		return saying{slog.LevelDebug, "job " + c.Type[len("job."):], "lifecycle", true}
+	case stateChanged:
+		return aboutGap(c)
+	case "worker.started", "worker.quiet":
+		return saying{slog.LevelInfo, "worker " + c.Type[len("worker."):], "worker", false}
+	case "worker.heartbeat":
+		return saying{slog.LevelDebug, "worker heartbeat", "worker", true}
+	case "worker.stopped":
+		if c.Reason == envelope.WorkerDeath {
+			return saying{slog.LevelError, "worker lost", "worker", false}
+		}
+		return saying{slog.LevelInfo, "worker stopped", "worker", false}
+	case "cron.triggered", "cron.skipped":
+		return saying{slog.LevelInfo, "cron " + c.Type[len("cron."):], "lifecycle", true}
+	}
+	return saying{} // job.failed: what follows from it is told
+}
+
+// aboutGap is about what the catalogue has no event for.
+func aboutGap(c *Change) saying {
+	switch c.Reason {
+	case "":
+		return saying{slog.LevelInfo, "job pending", "lifecycle", true}
+	case "requeue":
+		return saying{slog.LevelInfo, "job handed back", "lifecycle", true}
+	case envelope.VisibilityTimeout, envelope.WorkerDeath:
+		return saying{slog.LevelError, "job lost its worker", "error", false}
+	case "retry":
+		return saying{slog.LevelDebug, "job is up for another attempt", "lifecycle", true}
+	case "moved":
+		if c.To == "" {
+			return saying{}
+		}
+		return saying{slog.LevelDebug, "job moved", "lifecycle", true}
+	}
+	return saying{slog.LevelDebug, "job removed", "lifecycle", true}
+}
+
+// ojsAttr is the group of that name.
+func ojsAttr(c *Change) slog.Attr {
+	fields := make([]slog.Attr, 0, 7)
+	if c.JobID != [16]byte{} {
+		fields = append(fields, slog.String("job_id", ojs.FormatID(c.JobID)))
+	}
+	if c.JobType != "" {
+		fields = append(fields, slog.String("job_type", c.JobType), slog.String("queue", c.Queue))
+	}
+	if c.JobID != [16]byte{} {
+		fields = append(fields, slog.Int("attempt", int(c.Attempt)))
+	}
+	if c.To != "" {
+		fields = append(fields, slog.String("state", c.To))
+	}
+	if c.WorkerID != "" {
+		fields = append(fields, slog.String("worker_id", c.WorkerID))
+	}
+	if c.Job != nil {
+		if id := envelope.CorrelationID(c.Job.Meta); id != "" {
+			fields = append(fields, slog.String("correlation_id", id))
+		}
+	}
+	return slog.Attr{Key: "ojs", Value: slog.GroupValue(fields...)}
+}
+
+// traceAttr is the trace that a job carries, and the span it was made in if that is known.
+func traceAttr(job *dbsqlc.Job) (slog.Attr, bool) {
+	if job == nil || !job.TraceID.Valid {
+		return slog.Attr{}, false
+	}
+	ids := []slog.Attr{slog.String("trace_id", job.TraceID.String)}
+	if parent := envelope.TraceContextOf(job.Meta).Traceparent; parent != "" && parent[3:35] == job.TraceID.String {
+		ids = append(ids, slog.String("span_id", parent[36:52]))
+	}
+	return slog.Attr{Key: "trace", Value: slog.GroupValue(ids...)}, true
+}
+
+// maxLoggedMessage bounds a worker's message in the log, in bytes.
+const maxLoggedMessage = 2048
+
+func workerErrorAttr(e *envelope.WorkerError) slog.Attr {
+	attrs := []slog.Attr{slog.String("type", e.Type), slog.String("message", envelope.Shorten(e.Message, maxLoggedMessage))}
+	if len(e.Backtrace) > 0 {
+		attrs = append(attrs, slog.String("backtrace", logging.Cut(strings.Join(e.Backtrace, "\n"))))
+	}
+	return slog.Attr{Key: "error", Value: slog.GroupValue(attrs...)}
+}
+
+// restOf gives what else there is to say. Args and results only if the server is set up so.
+func (s *Store) restOf(c *Change) (attrs []slog.Attr) {
+	if c.Timed {
+		name := "duration_ms"
+		if c.Type == "job.started" {
+			name = "queue_wait_ms"
+		}
+		attrs = append(attrs, slog.Int64(name, c.Milliseconds()))
+	}
+	if c.From != "" {
+		attrs = append(attrs, slog.String("previous_state", c.From))
+	}
+	if c.Reason != "" {
+		attrs = append(attrs, slog.String("reason", c.Reason))
+	}
+	if c.JobType != "" && c.JobID == [16]byte{} {
+		attrs = append(attrs, slog.String("cron", c.Subject))
+	}
+	if c.Job == nil {
+		return attrs
+	}
+	if c.Type == "job.retrying" {
+		attrs = append(attrs, slog.String("next_retry_at", ojs.FormatTime(c.Job.NextAttemptAt.Time)), slog.Int64("retry_delay_ms", c.Job.RetryDelayMs.Int64))
+	}
+	if c.Type == "job.scheduled" {
+		attrs = append(attrs, slog.String("scheduled_at", ojs.FormatTime(c.Job.ScheduledAt.Time)))
+	}
+	return append(attrs, s.contents(c)...)
+}
+
+// contents are what the settings logging.meta and logging.payloads add.
+func (s *Store) contents(c *Change) (attrs []slog.Attr) {
+	if s.config.LogMeta && c.Job.Meta != nil {
+		attrs = append(attrs, slog.Any("meta", logging.JSON(logging.WithoutSecrets(c.Job.Meta))))
+	}
+	if s.config.LogPayloads && c.Job.Args != nil {
+		attrs = append(attrs, slog.Any("args", logging.JSON(c.Job.Args)))
+	}
+	if s.config.LogPayloads && c.Type == "job.completed" && c.Job.Result != nil {
+		attrs = append(attrs, slog.Any("result", logging.JSON(c.Job.Result)))
+	}
+	return attrs
 }

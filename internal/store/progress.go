@@ -147,6 +147,7 @@ func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.
 	if err != nil {
 		return nil, err
 	}
+	tell(ctx, s, rows, progressChange)
 	for _, row := range rows {
 		s.armed(row.DueAt.Time.Sub(row.Now.Time))
 		s.seen(row.WorkerID.String)

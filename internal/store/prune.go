@@ -58,6 +58,9 @@ func (s *Store) discardedPrune(ctx context.Context, p dbsqlc.JobDiscardedPrunePa
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	rows, err := s.q.JobDiscardedPrune(ctx, p)
+	if err == nil {
+		tell(ctx, s, rows, discardedPruneChange)
+	}
 	if len(rows) > 0 {
 		s.committedEvents()
 	}
@@ -97,12 +100,13 @@ func (s *Store) DoneDays(ctx context.Context, keep time.Duration) ([]DoneDay, er
 func (s *Store) PruneDone(ctx context.Context, day DoneDay, state ojs.JobState, from, to int64) (int64, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	n, err := s.q.JobsDonePrune(ctx, dbsqlc.JobsDonePruneParams{
+	rows, err := s.q.JobsDonePrune(ctx, dbsqlc.JobsDonePruneParams{
 		DayStart: pgtype.Timestamptz{Time: day.Start, Valid: true}, DayEnd: pgtype.Timestamptz{Time: day.Start.AddDate(0, 0, 1), Valid: true},
 		FromTid: fmt.Sprintf("(%d,0)", from), ToTid: fmt.Sprintf("(%d,0)", to), State: string(state), Node: s.node,
 	})
-	if n > 0 {
+	if err == nil && len(rows) > 0 {
+		tell(ctx, s, rows, donePruneChange)
 		s.committedEvents()
 	}
-	return n, err
+	return int64(len(rows)), err
 }

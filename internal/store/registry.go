@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -43,8 +42,8 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	if len(gone) == 0 {
 		return ojs.ErrNotFound("worker", l.WorkerID)
 	}
+	tell(ctx, s, gone, deregisterChange)
 	s.crew.set(l.WorkerID, false)
-	s.logWorker(ctx, slog.LevelInfo, "worker stopped", l.WorkerID)
 	s.committedEvents()
 	return nil
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -40,7 +39,6 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *envelope.Overr
 		}
 		return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), ojs.StateDiscarded)
 	}
-	s.logJob(ctx, slog.LevelInfo, "job retried", job)
 	return job, nil
 }
 
@@ -105,6 +103,7 @@ func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRe
 
 // afterRetry tells fetchers, timers and the relay of jobs that were retried.
 func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
+	tell(ctx, s, rows, retryChange)
 	var m aftermath
 	soonest := time.Duration(-1)
 	for _, r := range rows {

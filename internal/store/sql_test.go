@@ -22,11 +22,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// quiet is setup without the log lines of thousands of jobs.
+// quiet is setup without the log lines of thousands of jobs, and for tests that take events back.
 func quiet(t *testing.T) *bundle {
 	t.Helper()
 	pool := dbtest.New(t)
-	return &bundle{store.New(pool, store.Config{Logger: slog.New(slog.DiscardHandler)}), t, pool}
+	return &bundle{Store: store.New(pool, store.Config{Logger: slog.New(slog.DiscardHandler)}), t: t, pool: pool}
 }
 
 // querier is the pool, a connection or a transaction.

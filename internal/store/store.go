@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // Config holds what the store decides by. The zero value of a field means its default.
@@ -56,6 +57,13 @@ type Config struct {
 	// LogSample is the share of lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64
 
+	// LogMeta and LogPayloads show jobs' meta, but for what sounds like a secret, and args and results in the log.
+	LogMeta     bool
+	LogPayloads bool
+
+	// Tracer makes the spans of jobs and of passes over them. nil: none.
+	Tracer *tracing.Tracer
+
 	// TestDirectives lets meta.test_directive of a job decide what its worker is told. For tests only.
 	TestDirectives bool
 
@@ -75,6 +83,10 @@ type Config struct {
 
 	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
 	NoWorkerHeartbeatEvents bool
+
+	// OnChanges gets the events of each commit of this node, in their order, on the goroutine that committed and before
+	// anybody is answered. It must not block. ctx is of whoever made the flush, which may serve many. nil: nobody.
+	OnChanges func(ctx context.Context, changes []Change)
 }
 
 func (c Config) withDefaults() Config {

@@ -18,19 +18,30 @@ import (
 // bundle is a store on a database of the test's own.
 type bundle struct {
 	*store.Store
-	t    *testing.T
-	pool *pgxpool.Pool
+	t      *testing.T
+	pool   *pgxpool.Pool
+	ledger *ledger
 }
 
+// setup makes each test also one of OnChanges: at its end, every event has been told.
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	pool := dbtest.New(t)
-	return &bundle{store.New(pool, store.Config{}), t, pool}
+	return newBundle(t, dbtest.New(t), store.Config{})
+}
+
+func newBundle(t *testing.T, pool *pgxpool.Pool, config store.Config) *bundle {
+	t.Helper()
+	l := &ledger{}
+	config.OnChanges = l.add
+	b := &bundle{store.New(pool, config), t, pool, l}
+	t.Cleanup(b.requireTold)
+	return b
 }
 
 // node is another store on the same database.
 func (b *bundle) node() *bundle {
-	return &bundle{store.New(b.pool, store.Config{}), b.t, b.pool}
+	b.t.Helper()
+	return newBundle(b.t, b.pool, store.Config{})
 }
 
 func newJob(queue string) *envelope.Job {

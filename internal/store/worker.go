@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,7 +48,9 @@ type deceased struct {
 // BuryWorkers declares the silent workers dead and gives their jobs back (contract 20 §6.6); it returns for how many
 // workers it did something. Death comes first, in one statement: from then on a worker that comes back is another one, and
 // what it held is not extended. If this node goes away in between, another one finds the rest due after 5 s.
-func (s *Store) BuryWorkers(ctx context.Context) (int, error) {
+func (s *Store) BuryWorkers(ctx context.Context) (buried int, err error) {
+	ctx, pass := s.config.Tracer.Pass(ctx, "ojs.reaper.check")
+	defer func() { pass.End(buried, err) }()
 	// A worker that only fetches may be known to this node alone.
 	if err := s.WriteSeen(ctx); err != nil {
 		return 0, err
@@ -84,10 +85,12 @@ func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
 
 func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
 	died, err := s.q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.WorkerDeadAfter.Milliseconds(), MaxRows: buryBatch, Node: s.node})
+	if err == nil {
+		tell(ctx, s, died, dieChange)
+	}
 	for _, d := range died {
 		s.crew.set(d.ID, false)
 		dead = append(dead, newDeceased(d.ID, d.DiedAt, d.SeenAt))
-		s.logWorker(ctx, slog.LevelError, "worker lost", d.ID)
 	}
 	if len(died) > 0 {
 		s.committedEvents()

@@ -178,7 +178,7 @@ func (p *Pruner) run(ctx context.Context) {
 	pruned, err := p.runOnce(limited)
 	if err != nil && ctx.Err() == nil {
 		p.stirred.Store(true) // there is more to do
-		p.Logger.ErrorContext(ctx, p.Name+": prune failed", slog.String("error", err.Error()))
+		p.Logger.ErrorContext(ctx, p.Name+": prune failed", slog.Any("error", err))
 	}
 	if pruned != (Pruned{}) {
 		p.Logger.InfoContext(ctx, p.Name+": jobs removed", slog.Int64("dead_letters", pruned.DeadLetters),

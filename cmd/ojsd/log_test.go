@@ -1,0 +1,105 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+// Contract 40 §13: FATAL cannot start, and a configuration summary without secrets.
+func TestLogOfAStart(t *testing.T) {
+	t.Parallel()
+
+	t.Run("FatalIfItCannotStart", func(t *testing.T) {
+		t.Parallel()
+		for _, args := range [][]string{
+			{"--database-url=postgres://joe:pa55word@127.0.0.1:1/none"}, {"--database-url=host=127.0.0.1 port=1 user=joe password=pa55word"},
+			{"--database-url=postgres://joe:pa55word@127.0.0.1:port/none"}, {"--database-url=" + dbtest.EmptyURL(t), "--api-key=pa55word"},
+			{"--database-url=" + dbtest.EmptyURL(t), "--events-service-name=NO"},
+		} {
+			code, _, stderr := call(t, append([]string{"serve"}, args...)...)
+			require.Equal(t, 1, code)
+			require.NotContains(t, stderr, "pa55word")
+			lines := strings.Split(strings.TrimSpace(stderr), "\n")
+			var fatal struct {
+				Severity string
+				Number   int `json:"severity_number"`
+				Error    struct{ Type, Message string }
+			}
+			require.NoError(t, json.Unmarshal([]byte(lines[len(lines)-1]), &fatal), stderr)
+			require.Equal(t, "FATAL", fatal.Severity)
+			require.Equal(t, 21, fatal.Number)
+			require.NotEmpty(t, fatal.Error.Message)
+		}
+	})
+
+	t.Run("SummaryWithoutSecrets", func(t *testing.T) {
+		t.Parallel()
+		stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t), "--api-key=pa55word", "--max-batch-size=2000",
+			"--public-url=http://joe:pa55word@example.com/x?y=pa55word", "--log-sample-success=0.5")
+		require.NotContains(t, stderr, "pa55word")
+		var first struct {
+			Message    string
+			Attributes map[string]string
+		}
+		require.NoError(t, json.Unmarshal([]byte(strings.Split(stderr, "\n")[0]), &first), stderr)
+		require.Equal(t, "configuration", first.Message)
+		for name, want := range map[string]string{
+			"api-key": "(set)", "max-batch-size": "2000", "public-url": "http://example.com/x", "log-sample-success": "0.5", "log-level": "info",
+			"tracing-max-parent-delay": "1h0m0s", "database-listen-url": "",
+		} {
+			require.Equal(t, want, first.Attributes[name], name)
+		}
+	})
+}
+
+func TestShown(t *testing.T) {
+	t.Parallel()
+	for _, row := range [][3]string{
+		{"listen", ":8080", ":8080"}, {"api-key", "[a b]", "(set)"}, {"api-key", "[]", "[]"}, {"database-url", "", ""},
+		{"database-url", "postgres://u:p@h:5432/db?password=x", "postgres://h:5432/db"}, {"database-url", "host=h password=p", "(set)"},
+		{"webhooks-encryption-key", "x", "(set)"}, {"webhooks-proxy-url", "http://u:p@h", "http://h"},
+	} {
+		require.Equal(t, row[2], shown(row[0], row[1]), row)
+	}
+}
+
+// Contract 40 §11.3, row OTLP: set the variables, and traces arrive, the last ones with the stop.
+func TestTracesAreExported(t *testing.T) { // not parallel: the environment is everybody's
+	var mu sync.Mutex
+	var got strings.Builder
+	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		got.WriteString(r.URL.Path + " " + string(body))
+	}))
+	t.Cleanup(collector.Close)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "team=mail")
+	runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t), "--events-service-name=billing")
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range []string{"/v1/traces ", "GET /readyz", "service.name", "billing", "team"} {
+		require.Contains(t, got.String(), want)
+	}
+}
+
+// An endpoint that is away holds up neither requests nor a stop.
+func TestTracesThatCannotBeExported(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://joe:pa55word@127.0.0.1:1")
+	start := time.Now()
+	stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t))
+	require.Less(t, time.Since(start), 20*time.Second)
+	require.Contains(t, stderr, "telemetry was not exported")
+	require.NotContains(t, stderr, "pa55word")
+}

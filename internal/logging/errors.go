@@ -1,0 +1,100 @@
+package logging
+
+import (
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// errorAttr is the error group of contract 40 §13 for what a caller has passed as error.
+func errorAttr(v slog.Value) slog.Attr {
+	err, ok := v.Any().(error)
+	if !ok {
+		return slog.Group("error", slog.String("type", "error"), slog.String("message", v.String()))
+	}
+	return slog.Group("error", slog.String("type", TypeOf(err)), slog.String("message", Message(err)))
+}
+
+// TypeOf names the innermost error: that is the one to look for.
+func TypeOf(err error) string {
+	for {
+		switch e := err.(type) { //nolint:errorlint // this walks the chain
+		case interface{ Unwrap() error }:
+			inner := e.Unwrap()
+			if inner == nil {
+				return fmt.Sprintf("%T", err)
+			}
+			err = inner
+		case interface{ Unwrap() []error }:
+			inner := e.Unwrap()
+			if len(inner) == 0 {
+				return fmt.Sprintf("%T", err)
+			}
+			err = inner[0]
+		default:
+			return fmt.Sprintf("%T", err)
+		}
+	}
+}
+
+// Message is the text of an error without values that Postgres quotes from rows and arguments: those are clients'. Details
+// of Postgres's errors, which quote most, are no part of their text.
+//
+// Passwords in connection strings go, too: pgx hides them as well as it can.
+func Message(err error) string {
+	text := err.Error()
+	for _, pg := range postgresErrors(err) {
+		if strings.HasPrefix(pg.Code, "22") {
+			text = strings.ReplaceAll(text, pg.Message, hideQuoted(pg.Message))
+		}
+	}
+	return HidePasswords(text)
+}
+
+var (
+	urlPassword     = regexp.MustCompile(`(://[^:@/\s]*):\S*@`)
+	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"` + "`" + `&]+)`)
+)
+
+// HidePasswords takes those of connection strings out of a text.
+func HidePasswords(text string) string {
+	return keywordPassword.ReplaceAllString(urlPassword.ReplaceAllString(text, "$1:xxxxx@"), "${1}xxxxx")
+}
+
+// postgresErrors are all of them in the tree of an error.
+func postgresErrors(err error) (list []*pgconn.PgError) {
+	switch e := err.(type) { //nolint:errorlint // this walks the tree
+	case nil:
+	case *pgconn.PgError:
+		list = append(list, e)
+	case interface{ Unwrap() error }:
+		list = postgresErrors(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			list = append(list, postgresErrors(inner)...)
+		}
+	}
+	return list
+}
+
+// hideQuoted cuts a message such as `invalid input syntax for type bigint: "…"` before the value.
+func hideQuoted(message string) string {
+	if at := strings.IndexByte(message, '"'); at >= 0 {
+		return message[:at] + "(hidden)"
+	}
+	return message
+}
+
+// maxBacktrace bounds a backtrace in the log, in bytes.
+const maxBacktrace = 4096
+
+// Cut bounds a backtrace.
+func Cut(backtrace string) string {
+	if len(backtrace) <= maxBacktrace {
+		return backtrace
+	}
+	return strings.ToValidUTF8(backtrace[:maxBacktrace], "")
+}

@@ -1,0 +1,59 @@
+// Package logging gives every log line of the server the shape of contract 40 §13, whoever writes it and in whatever
+// format. It must never show what clients send in job bodies, nor secrets; what callers hand it as an error is cleaned.
+package logging
+
+import (
+	"io"
+	"log/slog"
+)
+
+// LevelFatal is for a server that cannot start; LevelTrace is below debug.
+const (
+	LevelTrace = slog.Level(-8)
+	LevelFatal = slog.Level(12)
+)
+
+// New returns a logger that writes one object per line (format "json") or readable text with the same fields.
+func New(w io.Writer, format string, level slog.Level) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: renameFields}
+	if format == "text" {
+		return slog.New(&handler{next: slog.NewTextHandler(w, options)})
+	}
+	return slog.New(&handler{next: slog.NewJSONHandler(w, options)})
+}
+
+func renameFields(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return a
+	}
+	switch a.Key {
+	case slog.TimeKey:
+		return slog.String("timestamp", a.Value.Time().UTC().Format("2006-01-02T15:04:05.000Z"))
+	case slog.MessageKey:
+		a.Key = "message"
+	case slog.LevelKey:
+		level, _ := a.Value.Any().(slog.Level)
+		name, number := severity(level)
+		return slog.Attr{Value: slog.GroupValue( // an empty key puts the members beside the others
+			slog.String("severity", name),
+			slog.Int("severity_number", number))}
+	}
+	return a
+}
+
+// severity is the name and number of the nearest level that is not above.
+func severity(level slog.Level) (name string, number int) {
+	switch {
+	case level >= LevelFatal:
+		return "FATAL", 21
+	case level >= slog.LevelError:
+		return "ERROR", 17
+	case level >= slog.LevelWarn:
+		return "WARN", 13
+	case level >= slog.LevelInfo:
+		return "INFO", 9
+	case level >= slog.LevelDebug:
+		return "DEBUG", 5
+	}
+	return "TRACE", 1
+}

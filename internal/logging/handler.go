@@ -1,0 +1,142 @@
+package logging
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// handler puts attributes where contract 40 §13 has them: the groups it names stay at the top, an error becomes its group,
+// everything else moves into attributes. So lines of libraries, which know nothing of it, come out right, too.
+type handler struct {
+	next   slog.Handler
+	attrs  []slog.Attr // of the logger, groups applied
+	groups []string    // opened on the logger, outermost first
+}
+
+func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *h
+	with.attrs = append(slices.Clip(h.attrs), h.grouped(attrs)...)
+	return &with
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	if name == "" {
+		return h
+	}
+	with := *h
+	with.groups = append(slices.Clip(h.groups), name)
+	return &with
+}
+
+// grouped puts attributes into the groups that are open.
+func (h *handler) grouped(attrs []slog.Attr) []slog.Attr {
+	for i := len(h.groups) - 1; i >= 0; i-- {
+		attrs = []slog.Attr{{Key: h.groups[i], Value: slog.GroupValue(attrs...)}}
+	}
+	return attrs
+}
+
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	var l line
+	for _, a := range h.attrs {
+		l.add(a)
+	}
+	if len(h.groups) == 0 {
+		r.Attrs(func(a slog.Attr) bool {
+			l.add(a)
+			return true
+		})
+	} else {
+		attrs := make([]slog.Attr, 0, r.NumAttrs())
+		r.Attrs(func(a slog.Attr) bool {
+			attrs = append(attrs, a)
+			return true
+		})
+		for _, a := range h.grouped(attrs) {
+			l.add(a)
+		}
+	}
+	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	out.AddAttrs(slog.String("component", "server"))
+	out.AddAttrs(l.finish(ctx, r.Level)...)
+	return h.next.Handle(ctx, out)
+}
+
+// line is what a record says, by place.
+type line struct {
+	category slog.Attr
+	top      []slog.Attr // groups of the contract
+	rest     []slog.Attr
+	traced   bool
+}
+
+func (l *line) add(a slog.Attr) {
+	a.Value = a.Value.Resolve()
+	group := a.Value.Kind() == slog.KindGroup
+	switch {
+	case a.Key == "" && group:
+		for _, member := range a.Value.Group() {
+			l.add(member)
+		}
+	case a.Key == "category" && !group:
+		l.category = a
+	case (a.Key == "error" || a.Key == "err") && !group:
+		l.top = append(l.top, errorAttr(a.Value))
+	case a.Key == "attributes" && group:
+		l.rest = append(l.rest, a.Value.Group()...)
+	case group && (a.Key == "ojs" || a.Key == "error" || a.Key == "request"):
+		l.top = append(l.top, a)
+	case group && a.Key == "trace":
+		l.traced = true
+		l.top = append(l.top, a)
+	case a.Value.Kind() == slog.KindDuration: // without its unit nobody could read it
+		l.rest = append(l.rest, slog.Float64(a.Key+"_ms", float64(a.Value.Duration().Microseconds())/1000))
+	case !a.Equal(slog.Attr{}):
+		l.rest = merge(l.rest, a)
+	}
+}
+
+// merge adds an attribute; groups of one name, which a logger opens again for each call, become one.
+func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
+	if a.Value.Kind() == slog.KindGroup {
+		for i, other := range list {
+			if other.Key == a.Key && other.Value.Kind() == slog.KindGroup {
+				members := slices.Clone(other.Value.Group())
+				for _, member := range a.Value.Group() {
+					members = merge(members, member)
+				}
+				list[i].Value = slog.GroupValue(members...)
+				return list
+			}
+		}
+	}
+	return append(list, a)
+}
+
+// finish gives the attributes of the line. A line that names no trace gets that of its context.
+func (l *line) finish(ctx context.Context, level slog.Level) []slog.Attr {
+	attrs := make([]slog.Attr, 0, len(l.top)+3)
+	if l.category.Key == "" {
+		l.category = slog.String("category", "system")
+		if level >= slog.LevelError {
+			l.category = slog.String("category", "error")
+		}
+	}
+	attrs = append(append(attrs, l.category), l.top...)
+	if !l.traced && ctx != nil {
+		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
+			attrs = append(attrs, slog.Group("trace", slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String())))
+		}
+	}
+	if len(l.rest) > 0 {
+		attrs = append(attrs, slog.Attr{Key: "attributes", Value: slog.GroupValue(l.rest...)})
+	}
+	return attrs
+}
