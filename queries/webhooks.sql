@@ -170,7 +170,8 @@ FROM claimed ORDER BY turn, event_seq, event_sub;
 
 -- name: WebhookDeliveryNext :one
 -- When something that is not due yet will be, in ms; -1: nothing waits.
-SELECT COALESCE(GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0), -1)::bigint AS wait_ms, count(*) AS webhooks
+SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
+        ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms, count(*) AS webhooks
 FROM ojs.webhooks w LEFT JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
     WHERE d.webhook_id = w.id AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
