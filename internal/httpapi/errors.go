@@ -17,7 +17,7 @@ import (
 // internal_error.
 func (a *API) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
-		a.logger.WarnContext(c.Request().Context(), "answer was cut short", slog.String("path", c.Request().URL.Path), slog.Any("error", err))
+		a.logger.WarnContext(c.Request().Context(), "answer was cut short", slog.String("route", c.Path()), slog.Any("error", err))
 		return
 	}
 	wire := a.wireError(err, c)

@@ -76,6 +76,8 @@ type API struct {
 	logger  *slog.Logger
 	keys    []apiKey
 	started time.Time
+
+	requestDone func(method, route string, status int, took time.Duration)
 }
 
 // Deps are the parts an API talks to.
@@ -93,6 +95,10 @@ type Deps struct {
 
 	// Reset empties everything on this node, for the test switch.
 	Reset func(ctx context.Context) error
+
+	// RequestDone is told of every request when it has ended, streams at their end: its method and the template of its
+	// route, each one of few values, and the status, 499 if nobody waited for the answer. Nil: nobody is told.
+	RequestDone func(method, route string, status int, took time.Duration)
 }
 
 // New returns the API.
@@ -103,7 +109,8 @@ func New(config Config, deps Deps) *API {
 	return &API{
 		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
 		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune,
-		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
+		health:      &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
+		requestDone: deps.RequestDone,
 	}
 }
 
@@ -122,7 +129,7 @@ func (a *API) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
 	e.HTTPErrorHandler = a.handleError
-	e.Pre(a.recovered, a.prepare)
+	e.Pre(a.observed(e), a.prepare)
 	if len(a.config.CORSOrigins) > 0 {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  a.config.CORSOrigins,

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"runtime/debug"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -184,23 +183,7 @@ func (a *API) authenticate(header string) (principal string, ok bool) {
 	return principal, ok
 }
 
-// recovered turns a panic into an internal error with its stack in the log.
-func (a *API) recovered(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) (err error) {
-		defer func() {
-			p := recover()
-			if p == nil || p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
-				if p != nil {
-					panic(p)
-				}
-				return
-			}
-			a.handleError(&panicked{value: p, stack: debug.Stack()}, c)
-		}()
-		return next(c)
-	}
-}
-
+// panicked is a panic as an error.
 type panicked struct {
 	value any
 	stack []byte
