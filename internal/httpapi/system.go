@@ -150,10 +150,10 @@ func (a *API) getManifest(c echo.Context) error {
 			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
 			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": false, "realtime": true, "grpc": false,
 		},
-		"extensions": []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack"},
+		"extensions": []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack"},
 		"endpoints": map[string]string{
 			"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
-			"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws",
+			"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "metrics": "/metrics",
 		},
 		"schema_validation": false, "unique_job_strength": "none", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
