@@ -93,13 +93,15 @@ WITH moved AS (
 INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 VALUES (@seq, clock_timestamp(), @horizon::xid8, true);
 
--- name: RelayPublish :exec
+-- name: RelayPublish :one
 -- Announces and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row
 -- that became visible only after the scan is left out: its number is among those passed over, and it comes as a late one.
--- The LIMIT never cuts (a pass has at most 5 000 numbers). It tells the planner so, which otherwise makes hash tables for
+-- It returns, for metrics, how many rows of each public type it has published, and what was written from SQL, which no node
+-- has counted. The LIMIT never cuts (a pass has at most 5 000 numbers). It tells the planner so, which otherwise makes hash tables for
 -- a tenth of the log: 1.5 ms a pass instead of 0.4.
 WITH item AS MATERIALIZED (
-    SELECT e.seq, e.sub, e.type, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
+    SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
+        CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT @quiet::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
     FROM ojs.event_relay r CROSS JOIN ojs.events e
@@ -108,13 +110,13 @@ WITH item AS MATERIALIZED (
     ORDER BY e.seq, e.sub
     LIMIT 5000
 ), delta AS MATERIALIZED (
-    SELECT i.queue, i.minute, i.type, i.from_state, i.to_state, count(*) AS n, COALESCE(sum(i.duration_ms), 0) AS ms
-    FROM item i WHERE i.queue IS NOT NULL GROUP BY 1, 2, 3, 4, 5
+    SELECT i.queue, i.minute, i.type, i.internal, i.from_state, i.to_state, count(*) AS n, COALESCE(sum(i.duration_ms), 0) AS ms
+    FROM item i GROUP BY 1, 2, 3, 4, 5, 6
 ), counted AS (
     INSERT INTO ojs.queue_counts AS c (queue, state, count)
     SELECT d.queue, v.state, sum(v.n)
     FROM delta d CROSS JOIN LATERAL (VALUES (d.to_state, d.n), (d.from_state, -d.n)) v (state, n)
-    WHERE v.state IS NOT NULL GROUP BY 1, 2 HAVING sum(v.n) <> 0 ORDER BY 1, 2
+    WHERE d.queue IS NOT NULL AND v.state IS NOT NULL GROUP BY 1, 2 HAVING sum(v.n) <> 0 ORDER BY 1, 2
     ON CONFLICT (queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
 ), stats AS (
     INSERT INTO ojs.stats_minute AS s (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms)
@@ -128,13 +130,26 @@ WITH item AS MATERIALIZED (
         COALESCE(sum(d.ms) FILTER (WHERE d.type = 'job.completed'), 0),
         COALESCE(sum(d.ms) FILTER (WHERE d.type = 'job.started'), 0)
     FROM delta d
-    WHERE d.type IN ('job.enqueued', 'job.started', 'job.completed', 'job.failed', 'job.discarded', 'job.expired', 'job.cancelled')
+    WHERE d.queue IS NOT NULL AND d.type IN ('job.enqueued', 'job.started', 'job.completed', 'job.failed', 'job.discarded', 'job.expired', 'job.cancelled')
     GROUP BY 1, 2 ORDER BY 1, 2
     ON CONFLICT (queue, minute) DO UPDATE SET enqueued = s.enqueued + EXCLUDED.enqueued, started = s.started + EXCLUDED.started,
         completed = s.completed + EXCLUDED.completed, failed = s.failed + EXCLUDED.failed, discarded = s.discarded + EXCLUDED.discarded,
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms
 ), moved AS (
-    UPDATE ojs.event_relay SET watermark = @upto::bigint, moved_at = clock_timestamp()
+    UPDATE ojs.event_relay r SET watermark = @upto::bigint, moved_at = clock_timestamp(),
+        enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
+    FROM (
+        SELECT COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.enqueued'), 0) AS enqueued,
+            COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.completed'), 0) AS completed,
+            COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded
+        FROM delta d
+    ) s
+), typed AS (
+    SELECT string_agg('["' || t.type || '",' || t.n || ']', ',') AS list
+    FROM (SELECT d.type, sum(d.n) AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
+), unclaimed AS (
+    SELECT string_agg('["' || f.type || '",' || to_json(f.foreign_type)::text || ',' || to_json(f.queue)::text || ',' || f.n || ']', ',') AS list
+    FROM (SELECT i.type, i.foreign_type, i.queue, count(*) AS n FROM item i WHERE i.node IS NULL AND i.foreign_type IS NOT NULL AND i.queue IS NOT NULL GROUP BY 1, 2, 3) f
 ), announced AS (
     SELECT count(pg_notify('ojs_events', ojs.event_notice(i.full_text, i.seq, i.sub))) AS n
     FROM item i WHERE i.full_text IS NOT NULL
@@ -142,9 +157,10 @@ WITH item AS MATERIALIZED (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null') || ']', ',') AS list
     FROM (SELECT i.queue, i.priority, i.node, min(i.ready_seq) AS low FROM item i WHERE i.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
 )
-SELECT CASE WHEN NOT @quiet::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'
-    || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}') END, a.n
-FROM announced a CROSS JOIN ready r;
+SELECT (CASE WHEN NOT @quiet::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'
+    || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS told,
+    a.n AS announced, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS unclaimed
+FROM announced a CROSS JOIN ready r CROSS JOIN typed t CROSS JOIN unclaimed u;
 
 -- name: ListenProbe :exec
 -- Through the pool, to see whether the LISTEN connection really hears: a pooler may accept LISTEN and drop what follows.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/duration"
@@ -81,6 +82,7 @@ type settings struct {
 	Realtime realtimeSettings `embed:"" prefix:"realtime-"`
 	Webhooks webhookSettings  `embed:"" prefix:"webhooks-"`
 	Tracing  tracingSettings  `embed:"" prefix:"tracing-"`
+	Metrics  metricsSettings  `embed:"" prefix:"metrics-"`
 }
 
 // tracingSettings go with the standard OTEL_* variables, which say where traces are sent.
@@ -92,6 +94,20 @@ type tracingSettings struct {
 
 func (s tracingSettings) config() server.Tracing {
 	return server.Tracing{NoExecuteSpans: !s.ExecuteSpans, NoInjectMeta: !s.InjectMeta, MaxParentDelay: s.MaxParentDelay.limit()}
+}
+
+type metricsSettings struct {
+	RequireAuth    bool `env:"OJS_METRICS_REQUIRE_AUTH" help:"GET /metrics needs a key like everything else, if there are any."`
+	Compat         bool `env:"OJS_METRICS_COMPAT" default:"true" negatable:"" help:"The ojs_job_… series of the observability extension beside ojs_jobs_…."`
+	GaugeInterval  span `env:"OJS_METRICS_GAUGE_INTERVAL" default:"10s" placeholder:"DURATION" help:"How often figures of the whole deployment are read at most, when somebody asks."`
+	MaxLabelValues int  `env:"OJS_METRICS_MAX_LABEL_VALUES" default:"1000" placeholder:"N" help:"How many job types, and how many queues, have series of their own, 1 to 100000; the rest share __other__."`
+}
+
+func (s metricsSettings) config() server.Metrics {
+	return server.Metrics{
+		RequireAuth: s.RequireAuth, NoCompat: !s.Compat, GaugeInterval: time.Duration(s.GaugeInterval), MaxLabelValues: s.MaxLabelValues,
+		Protocol: metricsProtocol(os.Getenv),
+	}
 }
 
 type realtimeSettings struct {
@@ -146,7 +162,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 			DeadLetterMaxAge: s.DeadLetterMaxAge.limit(), DeadLetterMaxCount: s.DeadLetterMaxCount, PruneInterval: ms(s.PruneIntervalMS),
 		},
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
-		Realtime: s.Realtime.config(), Tracing: s.Tracing.config(), Webhooks: s.Webhooks.config(),
+		Realtime: s.Realtime.config(), Tracing: s.Tracing.config(), Webhooks: s.Webhooks.config(), Metrics: s.Metrics.config(),
 		Events: server.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,

@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // Config describes one operation. Flush is required.
@@ -37,6 +38,9 @@ type Config[Req, Res any] struct {
 	// Retry reports whether a flush that failed may simply be tried again (deadlock, serialization failure). Up to three
 	// times.
 	Retry func(err error) bool
+
+	// Flushed is told how many requests shared a flush, and what it took, retries and halves included. nil: nobody.
+	Flushed func(requests int, took time.Duration)
 }
 
 // Batcher collects the calls of one operation.
@@ -202,7 +206,7 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 			break
 		}
 
-		res, errs := b.flush(ctx, reqs)
+		res, errs := b.timed(ctx, reqs)
 		answered = answer(calls, own, res, errs)
 	}
 
@@ -216,6 +220,16 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 		}
 	}
 	b.flushing--
+}
+
+func (b *Batcher[Req, Res]) timed(ctx context.Context, reqs []Req) (res []Res, errs []error) {
+	if b.config.Flushed == nil {
+		return b.flush(ctx, reqs)
+	}
+	start := time.Now()
+	res, errs = b.flush(ctx, reqs)
+	b.config.Flushed(len(reqs), time.Since(start)) // before anybody is answered
+	return res, errs
 }
 
 // answer gives every call its results and wakes it, except own, and reports whether own was among them.

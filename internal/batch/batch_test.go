@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -44,6 +45,27 @@ func (d *double) flush(_ context.Context, reqs []int) ([]int, error) {
 func TestBatcher(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
+
+	t.Run("TellsWhatSharedAFlush", func(t *testing.T) {
+		t.Parallel()
+		d := &double{gate: make(chan struct{})}
+		flushed := make(chan int, 10)
+		b := New(Config[int, int]{Flush: d.flush, Flushed: func(requests int, took time.Duration) {
+			require.GreaterOrEqual(t, took, time.Duration(0))
+			flushed <- requests
+		}})
+		var callers sync.WaitGroup
+		callers.Go(func() { _, _ = b.Do(ctx, 1) })
+		d.gate <- struct{}{} // the first is alone; those who come while it is in flight share one
+		require.Equal(t, 1, <-flushed)
+		callers.Wait()
+		var errs []error
+		callers.Go(func() { _, errs = b.DoMany(ctx, []int{2, 3, 4}) })
+		d.gate <- struct{}{}
+		require.Equal(t, 3, <-flushed)
+		callers.Wait()
+		require.Nil(t, errs)
+	})
 
 	t.Run("AnswersEveryCallerWithItsOwnResult", func(t *testing.T) {
 		t.Parallel()

@@ -70,12 +70,15 @@ type EventGap struct {
 }
 
 type EventRelay struct {
-	OnlyRow   bool
-	Watermark int64
-	Pruned    int64
-	Service   string
-	MovedAt   pgtype.Timestamptz
-	Compat    bool
+	OnlyRow        bool
+	Watermark      int64
+	Pruned         int64
+	Service        string
+	MovedAt        pgtype.Timestamptz
+	Compat         bool
+	EnqueuedTotal  int64
+	CompletedTotal int64
+	DiscardedTotal int64
 }
 
 type IdempotencyKey struct {

@@ -66,6 +66,9 @@ type Listener struct {
 	config ListenerConfig
 	status atomic.Value // string
 
+	listened   atomic.Bool
+	reconnects atomic.Int64
+
 	mu        sync.Mutex
 	handlers  map[string][]func(payload string)
 	published []func(Published)
@@ -114,6 +117,9 @@ func (l *Listener) OnWake(f func()) { l.Handle(channelWake, func(string) { f() }
 
 // Status is ListenerOK or ListenerDegraded.
 func (l *Listener) Status() string { return l.status.Load().(string) }
+
+// Reconnects is how often the connection has been made anew.
+func (l *Listener) Reconnects() int64 { return l.reconnects.Load() }
 
 // Start connects in the background.
 func (l *Listener) Start(ctx context.Context) error {
@@ -184,6 +190,9 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	}
 	if !pooled {
 		l.status.Store(ListenerOK)
+	}
+	if l.listened.Swap(true) {
+		l.reconnects.Add(1)
 	}
 	l.TestSignals.Listening.Signal(struct{}{})
 	l.missed()

@@ -70,7 +70,8 @@ type Relay struct {
 	pool   *pgxpool.Pool
 	span   int64 // numbers a pass looks at
 
-	published func() // tells this node, nil if nobody wants to know
+	published func()       // tells this node, nil if nobody wants to know
+	counted   func(Counts) // nil if nobody counts
 
 	wake     chan struct{}
 	woken    atomic.Uint64 // calls of Wake
@@ -173,6 +174,7 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 		r.progress.reach(woken)
 	}
 	if done.published > 0 {
+		r.count(ctx, done.announced)
 		if r.published != nil {
 			r.published()
 		}

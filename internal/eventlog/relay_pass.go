@@ -47,6 +47,7 @@ type pass struct {
 	more      bool          // there is more to do at once
 	wait      time.Duration // > 0: a missing number holds up the rest, that long at most
 	gaps      bool          // numbers that were passed over are still open
+	announced announced     // set if published is
 }
 
 // caughtUp reports whether all that was visible to the pass is published.
@@ -196,7 +197,7 @@ func (r *Relay) publishLate(ctx context.Context, q *dbsqlc.Queries, found scan, 
 		return fmt.Errorf("move late rows: %w", err)
 	}
 	done.late, done.published = len(late), len(late)
-	return r.announce(ctx, q, found, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: found.lastSub, Upto: found.watermark})
+	return r.announce(ctx, q, found, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: found.lastSub, Upto: found.watermark}, done)
 }
 
 // giveWay makes room for more late rows than one number has places: a transaction of 100 000 events that others have
@@ -227,21 +228,23 @@ func (r *Relay) publishNext(ctx context.Context, q *dbsqlc.Queries, found scan, 
 	}
 	// The next statement sees more than the scan did. Up to the new watermark that can only be rows of the numbers passed
 	// over, so these are excluded by number; they come as late ones.
-	return r.announce(ctx, q, found, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: maxSub, Upto: v.upto, Passed: v.passed})
+	return r.announce(ctx, q, found, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: maxSub, Upto: v.upto, Passed: v.passed}, done)
 }
 
-func (r *Relay) announce(ctx context.Context, q *dbsqlc.Queries, found scan, params dbsqlc.RelayPublishParams) error {
+func (r *Relay) announce(ctx context.Context, q *dbsqlc.Queries, found scan, params dbsqlc.RelayPublishParams, done *pass) error {
 	params.Quiet = r.Time.Now().Before(r.mutedUntil)
 	if params.Passed == nil {
 		params.Passed = []int64{} // NULL would exclude everything
 	}
-	if err := q.RelayPublish(ctx, params); err != nil {
+	row, err := q.RelayPublish(ctx, params)
+	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
+	done.announced = announced{types: row.Types, unclaimed: row.Unclaimed}
 	if !found.webhooks {
 		return nil
 	}
-	_, err := q.WebhookDeliveryCreate(ctx, dbsqlc.WebhookDeliveryCreateParams{
+	_, err = q.WebhookDeliveryCreate(ctx, dbsqlc.WebhookDeliveryCreateParams{
 		AfterSeq: params.AfterSeq, AfterSub: params.AfterSub, Upto: params.Upto, Passed: params.Passed,
 	})
 	if err != nil {

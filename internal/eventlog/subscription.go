@@ -20,6 +20,8 @@ type Subscription struct {
 	given   Position // everything up to it has been returned
 	live    bool     // has caught up once
 	leaving bool
+	stream  *Stream // nil: not counted
+	reading bool    // from the table, which the stream has been told
 
 	ready []*Item // what Trim has left
 	gap   *Gap    // what Trim came upon
@@ -65,6 +67,7 @@ func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Sub
 func (s *Subscription) Close() {
 	if !s.leaving {
 		s.leaving = true
+		s.fromTable(false)
 		s.feed.leave()
 	}
 }
@@ -143,6 +146,7 @@ func (s *Subscription) Trim(ctx context.Context, keep int) (*Dropped, error) {
 	if d.Count == 0 {
 		return nil, nil
 	}
+	s.stream.dropped(d.Count)
 	return &d, nil
 }
 
@@ -152,13 +156,16 @@ func (s *Subscription) step(ctx context.Context, limit int) (items []*Item, gap 
 	kept, end, changed, ok := s.feed.behind(s.at)
 	if ok {
 		s.live = true
+		s.fromTable(false)
 		return s.take(kept, end, limit), nil, changed, nil
 	}
+	s.fromTable(true)
 	items, gap, more, err := s.catchUp(ctx, limit)
 	if err != nil || gap != nil || more {
 		return items, gap, nil, err
 	}
 	s.live = true
+	s.fromTable(false)
 	if _, _, _, near := s.feed.behind(s.at); near { // the feed has moved on or begun meanwhile
 		return items, nil, nil, nil
 	}

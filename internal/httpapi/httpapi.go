@@ -46,6 +46,9 @@ type Config struct {
 	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
 	TestReset bool
 
+	// MetricsAuth makes /metrics need credentials like everything else, if there are any.
+	MetricsAuth bool
+
 	// NoCompatMembers leaves the flat members out of events (contract 40 §1.3).
 	NoCompatMembers bool
 
@@ -84,6 +87,7 @@ type API struct {
 
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
+	metrics     Metrics
 }
 
 // Deps are the parts an API talks to.
@@ -111,6 +115,9 @@ type Deps struct {
 	// RequestDone is told of every request when it has ended, streams at their end: its method and the template of its
 	// route, each one of few values, and the status, 499 if nobody waited for the answer. Nil: nobody is told.
 	RequestDone func(method, route string, status int, took time.Duration)
+
+	// Metrics are shown by /metrics. Zero: there are no such routes.
+	Metrics Metrics
 }
 
 // New returns the API.
@@ -126,6 +133,7 @@ func New(config Config, deps Deps) *API {
 		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune, webhooks: deps.Webhooks,
 		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
 		tracer: deps.Tracer, requestDone: deps.RequestDone,
+		metrics: deps.Metrics,
 	}
 }
 
@@ -172,6 +180,7 @@ func (a *API) routes(e *echo.Echo) {
 	get(root, "/readyz", a.getReady)
 	get(root, "/healthz", a.getAlive)
 	get(root, "/livez", a.getAlive)
+	a.metricsRoutes(root, v1)
 
 	one := bodyLimit{a.envelopeBytes(), "envelope"}
 	many := bodyLimit{a.config.MaxBatchBytes, "batch"}

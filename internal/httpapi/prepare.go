@@ -128,7 +128,7 @@ func requestID(r *http.Request) string {
 func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
-		if public(r.URL.Path) {
+		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.MetricsAuth {
 			return next(c)
 		}
 		a.takeQueryToken(r)

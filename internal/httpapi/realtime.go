@@ -12,6 +12,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -69,6 +70,8 @@ type streams struct {
 	open    int
 	clients map[string]int
 	running sync.WaitGroup
+
+	sse, socket eventlog.Tally
 }
 
 func newStreams(config Realtime) *streams {
@@ -244,6 +247,11 @@ func (a *API) StopStreams() { a.streams.stop() }
 
 // AwaitStreams waits for them, also for WebSockets, which http.Server no longer knows of.
 func (a *API) AwaitStreams(ctx context.Context) error { return a.streams.wait(ctx) }
+
+// Tallies counts the streams by transport, for metrics.
+func (a *API) Tallies() map[string]*eventlog.Tally {
+	return map[string]*eventlog.Tally{"sse": &a.streams.sse, "websocket": &a.streams.socket}
+}
 
 // Streams is the number of open streams.
 func (a *API) Streams() int { return a.streams.count() }

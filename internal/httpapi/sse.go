@@ -28,6 +28,7 @@ type sse struct {
 	rc   *http.ResponseController
 	ctx  context.Context // ends with the client or the node
 	pace *pace
+	flow *eventlog.Stream
 
 	undo    func() bool // takes back what happens when the node stops
 	idle    *time.Timer // what Next waits for at most
@@ -42,11 +43,13 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 		return err
 	}
 	defer leave()
+	flow := a.streams.sse.Open()
+	defer flow.Close()
 	ctx, cancel := a.streams.context(r)
 	defer cancel()
 	w := c.Response().Writer
 	s := &sse{
-		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.newPace(), idle: time.NewTimer(keepAlive),
+		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.newPace(), flow: flow, idle: time.NewTimer(keepAlive),
 	}
 	err = run(s)
 	s.idle.Stop()

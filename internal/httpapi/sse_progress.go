@@ -26,6 +26,7 @@ func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 		return store.WireError(err)
 	}
 	defer sub.Close()
+	sub.CountIn(s.flow)
 	job, err := s.api.store.Progress(s.ctx, id)
 	if err != nil {
 		return err

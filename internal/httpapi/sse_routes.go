@@ -117,6 +117,7 @@ func (s *sse) follow(c echo.Context, req streamRequest, found func(*eventStream)
 		return eventError(err)
 	}
 	defer sub.Close()
+	sub.CountIn(s.flow)
 	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud}
 	if found != nil {
 		if err := found(stream); err != nil {
@@ -202,6 +203,7 @@ func (s *sse) followJob(c echo.Context, req streamRequest) error {
 		return eventError(err)
 	}
 	defer sub.Close()
+	sub.CountIn(s.flow)
 	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud, filter: &filter}
 	if !ojs.JobState(job.State).Terminal() {
 		if goOn, err := s.open(c); err != nil || !goOn {

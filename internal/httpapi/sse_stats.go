@@ -120,6 +120,7 @@ func (a *API) streamStats(c echo.Context) error {
 			return eventError(err)
 		}
 		defer sub.Close()
+		sub.CountIn(s.flow)
 		if goOn, err := s.open(c); err != nil || !goOn {
 			return err
 		}

@@ -173,6 +173,7 @@ func (a *API) getManifest(c echo.Context) error {
 		"endpoints": map[string]string{
 			"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
 			"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "webhooks": "/ojs/v1/webhooks",
+			"metrics": "/metrics",
 		},
 		"schema_validation": false, "unique_job_strength": "none", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
@@ -198,7 +199,7 @@ func (a *API) transports() []string {
 
 func (a *API) extensions() []string {
 	list := []string{
-		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojs:ext:realtime",
+		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojs:ext:realtime",
 		"urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack",
 	}
 	if !a.webhooks.Disabled {

@@ -52,8 +52,10 @@ func (a *API) serveSocket(c echo.Context) error {
 		return nil //nolint:nilerr // Accept has answered
 	}
 	conn.SetReadLimit(maxSocketMessage)
+	flow := a.streams.socket.Open()
+	defer flow.Close()
 	ctx, cancel := context.WithCancel(a.streams.ctx)
-	s := &socket{api: a, conn: conn, ctx: ctx, cancel: cancel, pace: a.streams.newPace(), subs: map[string]*socketSubscription{}}
+	s := &socket{api: a, conn: conn, ctx: ctx, cancel: cancel, pace: a.streams.newPace(), flow: flow, subs: map[string]*socketSubscription{}}
 	stop := context.AfterFunc(a.streams.ctx, func() {
 		_ = w.conn.SetDeadline(time.Now().Add(lastWrites))
 		s.goAway()
@@ -121,6 +123,7 @@ type socket struct {
 	ctx    context.Context // ends with the connection or the node
 	cancel context.CancelFunc
 	pace   *pace
+	flow   *eventlog.Stream
 	sends  sync.WaitGroup
 
 	// Only run's goroutine touches these.

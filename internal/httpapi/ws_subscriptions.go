@@ -122,6 +122,7 @@ func (s *socket) begin(sub *socketSubscription, from *eventlog.Position) (err er
 	if sub.log, err = s.api.feed.Subscribe(s.ctx, sub.selected.query(sub.query), from); err != nil {
 		return eventError(err)
 	}
+	sub.log.CountIn(s.flow)
 	s.subs[sub.id] = sub
 	s.order = append(s.order, sub.id)
 	return nil

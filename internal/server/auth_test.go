@@ -44,7 +44,7 @@ func TestAuthentication(t *testing.T) {
 	t.Run("LeavesHealthAndManifestOpen", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		for _, path := range []string{"/ojs/manifest", "/ojs/v1/health", "/health", "/healthz", "/livez", "/ready", "/readyz", "/v1/health"} {
+		for _, path := range []string{"/ojs/manifest", "/ojs/v1/health", "/health", "/healthz", "/livez", "/ready", "/readyz", "/v1/health", "/metrics"} {
 			a.get(path).is(200)
 		}
 	})

@@ -93,6 +93,9 @@ type Config struct {
 	// Events are the settings of the event log.
 	Events Events
 
+	// Metrics are the settings of metrics.
+	Metrics Metrics
+
 	// Realtime are the settings of event streams; its zero fields mean their defaults.
 	Realtime httpapi.Realtime
 
@@ -151,6 +154,25 @@ func (r Retention) pruner() sweep.PrunerConfig {
 	}.WithDefaults()
 }
 
+// Metrics are the settings of contract 40 §11.
+type Metrics struct {
+	// RequireAuth makes /metrics need a key, if there are any.
+	RequireAuth bool
+
+	// NoCompat leaves out the ojs_job_… series of the observability extension.
+	NoCompat bool
+
+	// GaugeInterval is how often figures of the whole deployment are read at most. 10 s.
+	GaugeInterval time.Duration
+
+	// MaxLabelValues is how many job types and how many queues have series of their own. 1 000.
+	MaxLabelValues int
+
+	// Protocol is how metrics are pushed over OTLP: grpc or http/protobuf; the rest is in the OTEL_ variables, which the
+	// exporter reads by itself. Empty: they are not pushed.
+	Protocol string
+}
+
 // Events are the settings of the event log (contract 40 §15).
 type Events struct {
 	// ServiceName stands in every event's source, ojs://{service}/…. "ojs".
@@ -201,6 +223,8 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.Events.RetentionPeriod, 168*time.Hour)
 	setDefault(&c.Events.MaxCount, 1_000_000)
 	setDefault(&c.Events.PruneInterval, time.Minute)
+	setDefault(&c.Metrics.GaugeInterval, 10*time.Second)
+	setDefault(&c.Metrics.MaxLabelValues, 1000)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -225,6 +249,8 @@ func (c Config) validate() (Config, error) {
 		return c, errors.New("realtime buffer size and connection limits must be at least 1")
 	case c.Realtime.StatsInterval < 0 || c.Realtime.StatsInterval > maxConfigured:
 		return c, fmt.Errorf("realtime stats interval must be between 1 ms and 36500 days, got %s", c.Realtime.StatsInterval)
+	case c.Metrics.MaxLabelValues < 1 || c.Metrics.MaxLabelValues > 100_000:
+		return c, fmt.Errorf("metrics max label values must be between 1 and 100000, got %d", c.Metrics.MaxLabelValues)
 	case c.DatabaseMaxConns < 4:
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
 	}
@@ -234,6 +260,7 @@ func (c Config) validate() (Config, error) {
 	for name, d := range map[string]time.Duration{
 		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "cron visibility timeout": c.CronVisibility, "worker dead after": c.WorkerDeadAfter, "shutdown timeout": c.ShutdownTimeout,
 		"events poll fallback": c.Events.PollFallback, "events prune interval": c.Events.PruneInterval, "prune interval": c.Retention.PruneInterval,
+		"metrics gauge interval": c.Metrics.GaugeInterval,
 	} {
 		if d <= 0 || d > maxConfigured {
 			return c, fmt.Errorf("%s must be between 1 ms and 36500 days, got %s", name, d)

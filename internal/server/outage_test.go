@@ -63,6 +63,7 @@ func TestDatabaseOutage(t *testing.T) {
 		"StreamStats":     func() reply { return a.get("/ojs/v1/admin/stats/stream") },
 		"EventHistory":    func() reply { return a.get("/ojs/v1/events/" + held + "/history") },
 		"Reset":           func() reply { return a.post("/ojs/v1/admin/reset", "") },
+		"Metrics":         func() reply { return a.get("/ojs/v1/metrics") },
 	}
 	for name, call := range calls {
 		start := time.Now()

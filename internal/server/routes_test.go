@@ -32,6 +32,7 @@ func TestRoutes(t *testing.T) {
 			{"GET", "/livez", "", 200},
 			{"GET", "/readyz", "", 200},
 			{"GET", "/ready", "", 200},
+			{"GET", "/ojs/v1/metrics", "", 200},
 			{"POST", "/ojs/v1/jobs", `{"type":"t","args":[],"queue":"` + q + `"}`, 201},
 			{"GET", "/ojs/v1/jobs", "", 200},
 			{"POST", "/ojs/v1/jobs/batch", `{"jobs":[{"type":"t","args":[]}]}`, 201},

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/httpapi"
+	"github.com/ojsd/ojsd/internal/metrics"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/sweep"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -37,6 +38,7 @@ type Server struct {
 	pruner   *sweep.Pruner
 	webhooks *webhook.Dispatcher // nil: switched off
 	api      *httpapi.API
+	metrics  *metrics.Metrics
 	http     *http.Server
 	addr     net.Addr
 	services []startstop.Service
@@ -77,7 +79,10 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		pool.Close()
 		return nil, err
 	}
-	s.build()
+	if err := s.build(); err != nil {
+		pool.Close()
+		return nil, err
+	}
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -133,16 +138,24 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-func (s *Server) build() {
+func (s *Server) build() (err error) {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
 	tracer := s.newTracer()
+	s.metrics, err = metrics.New(metrics.Config{
+		MaxLabelValues: c.Metrics.MaxLabelValues, GaugeInterval: c.Metrics.GaugeInterval, NoCompat: c.Metrics.NoCompat,
+		Service: c.Events.ServiceName, Version: c.Version, Protocol: c.Metrics.Protocol, Logger: c.Logger,
+	})
+	if err != nil {
+		return err
+	}
 	s.store = store.New(s.pool, store.Config{
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
 		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat,
 		WebhookKeys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, SecretOverlap: c.Webhooks.RotationOverlap, DisableWebhookAfter: c.Webhooks.DisableAfter,
 		Logger: c.Logger, LogSample: c.LogSample, LogMeta: c.LogMeta, LogPayloads: c.LogPayloads, Tracer: tracer,
+		OnChanges: s.metrics.Changes, OnFlush: s.metrics.Flush,
 	})
 	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers, Tracer: tracer})
 	s.sweeper = sweep.NewSweeper(archetype, s.store)
@@ -156,6 +169,7 @@ func (s *Server) build() {
 	s.listener = eventlog.NewListener(archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, PollFallback: c.Events.PollFallback})
 	reader := eventlog.NewReader(s.pool, s.relay)
 	s.feed = eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
+	s.relay.OnCounted(s.metrics.Published)
 	s.relay.OnPublished(s.feed.Wake) // sooner than the notification, and without LISTEN
 	s.listener.OnPublished(func(p eventlog.Published) {
 		s.feed.Wake()
@@ -199,11 +213,13 @@ func (s *Server) build() {
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
 		Realtime: c.Realtime, LogSample: c.LogSample, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
-		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
+		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
 	}, httpapi.Deps{
 		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
 		Webhooks: s.httpWebhooks(), Tracer: tracer,
+		RequestDone: s.metrics.Request, Metrics: httpapi.Metrics{WriteText: s.metrics.WriteText, Gauges: s.metrics.Gauges},
 	})
+	s.metrics.SetSources(metrics.Sources{Store: s.store, Pool: s.pool, Reconnects: s.listener.Reconnects, Streams: s.api.Tallies()})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -211,6 +227,7 @@ func (s *Server) build() {
 		IdleTimeout:       5 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	return nil
 }
 
 // components are the parts that health reports.
@@ -254,6 +271,9 @@ func (s *Server) start(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	s.addr = ln.Addr()
+	if err := s.metrics.Push(context.WithoutCancel(ctx)); err != nil {
+		return errors.Join(err, ln.Close())
+	}
 	go func() {
 		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 			s.failed <- fmt.Errorf("serve: %w", err)
@@ -290,9 +310,21 @@ func (s *Server) Stop() error {
 			s.config.Logger.Warn("streams did not end in time and are cut off", slog.String("category", "lifecycle"))
 		}
 		startstop.StopAllParallel(s.services...)
+		s.stopMetrics()
 		s.pool.Close()
 		s.flushTraces()
 		s.config.Logger.Info("server stopped", slog.String("category", "lifecycle"))
 	})
 	return s.stopErr
 }
+
+// stopMetrics pushes the last figures; a collector that does not answer holds up a stop for a moment only.
+func (s *Server) stopMetrics() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastPush)
+	defer cancel()
+	if err := s.metrics.Shutdown(ctx); err != nil {
+		s.config.Logger.Warn("the last metrics were not pushed", slog.String("category", "lifecycle"), slog.String("error", err.Error()))
+	}
+}
+
+const lastPush = 5 * time.Second

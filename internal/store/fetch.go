@@ -51,7 +51,7 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*db
 			clear(f.byQueues) // batchers in use stay with their callers; claims of two batchers are safe
 		}
 		b = batch.New(batch.Config[claimant, []*dbsqlc.Job]{
-			Flush: s.flushFetch, Retry: retryable, Max: maxClaim,
+			Flush: s.flushFetch, Retry: retryable, Max: maxClaim, Flushed: s.flushed("fetch"),
 			Weight: func(c claimant) int { return c.count },
 		})
 		f.byQueues[key] = b

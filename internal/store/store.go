@@ -87,6 +87,10 @@ type Config struct {
 	// OnChanges gets the events of each commit of this node, in their order, on the goroutine that committed and before
 	// anybody is answered. It must not block. ctx is of whoever made the flush, which may serve many. nil: nobody.
 	OnChanges func(ctx context.Context, changes []Change)
+
+	// OnFlush gets, for each statement that callers share, the operation, how many requests shared it and what it took.
+	// It must not block. nil: nobody.
+	OnFlush func(operation string, requests int, took time.Duration)
 }
 
 func (c Config) withDefaults() Config {
@@ -183,23 +187,24 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 	s.fetchers.byQueues = map[string]*batch.Batcher[claimant, []*dbsqlc.Job]{}
 	enqueue := batch.Config[*envelope.Job, enqueued]{
 		Flush: s.flushEnqueue, Split: splittable, Retry: retryable,
-		Key: func(j *envelope.Job) ([16]byte, bool) { return j.ID, j.ClientID },
+		Key:     func(j *envelope.Job) ([16]byte, bool) { return j.ID, j.ClientID },
+		Flushed: s.flushed("enqueue"),
 	}
 	s.enqueue, s.named = batch.New(enqueue), batch.New(enqueue)
 	s.complete = batch.New(batch.Config[Ack, *dbsqlc.Job]{
-		Flush: s.flushComplete, Split: splittable, Retry: retryable,
+		Flush: s.flushComplete, Split: splittable, Retry: retryable, Flushed: s.flushed("complete"),
 		Key: func(a Ack) ([16]byte, bool) { return a.JobID, true },
 	})
 	s.fail = batch.New(batch.Config[nack, *dbsqlc.Job]{
-		Flush: s.flushFail, Split: splittable, Retry: retryable,
+		Flush: s.flushFail, Split: splittable, Retry: retryable, Flushed: s.flushed("fail"),
 		Key: func(n nack) ([16]byte, bool) { return n.JobID, true },
 	})
 	s.cancel = batch.New(batch.Config[cancellation, *dbsqlc.Job]{
-		Flush: s.flushCancel, Split: splittable, Retry: retryable,
+		Flush: s.flushCancel, Split: splittable, Retry: retryable, Flushed: s.flushed("cancel"),
 		Key: func(c cancellation) ([16]byte, bool) { return c.id, true },
 	})
 	s.heartbeat = batch.New(batch.Config[Beat, BeatResult]{
-		Flush: s.flushHeartbeat, Split: splittable, Retry: retryable,
+		Flush: s.flushHeartbeat, Split: splittable, Retry: retryable, Flushed: s.flushed("heartbeat"),
 		Key:    func(b Beat) ([16]byte, bool) { return hashKey(b.WorkerID), true },
 		Weight: func(b Beat) int { return 1 + len(b.JobIDs) },
 	})
@@ -215,16 +220,24 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 func (s *Store) buildReports() {
 	s.endings.waiters = map[[16]byte][]*ending{}
 	s.progress = batch.New(batch.Config[Report, *dbsqlc.JobProgressRow]{
-		Flush: s.flushProgress, Split: splittable, Retry: retryable,
+		Flush: s.flushProgress, Split: splittable, Retry: retryable, Flushed: s.flushed("progress"),
 		Key:    func(r Report) ([16]byte, bool) { return r.JobID, true },
 		Weight: func(r Report) int { return reportWeight(len(r.Data) + len(r.Checkpoint)) },
 	})
 	s.checkpoint = batch.New(batch.Config[Save, *dbsqlc.JobCheckpointRow]{
-		Flush: s.flushCheckpoint, Split: splittable, Retry: retryable,
+		Flush: s.flushCheckpoint, Split: splittable, Retry: retryable, Flushed: s.flushed("checkpoint"),
 		Key:    func(save Save) ([16]byte, bool) { return save.JobID, true },
 		Weight: func(save Save) int { return reportWeight(len(save.Stored)) },
 	})
-	s.results = batch.New(batch.Config[[16]byte, *dbsqlc.JobResultListRow]{Flush: s.flushResults, Retry: retryable})
+	s.results = batch.New(batch.Config[[16]byte, *dbsqlc.JobResultListRow]{Flush: s.flushResults, Retry: retryable, Flushed: s.flushed("result")})
+}
+
+// flushed is nil if nobody wants to know.
+func (s *Store) flushed(operation string) func(requests int, took time.Duration) {
+	if s.config.OnFlush == nil {
+		return nil
+	}
+	return func(requests int, took time.Duration) { s.config.OnFlush(operation, requests, took) }
 }
 
 // OnCommit sets what is called after each commit that wrote events. It must not block.

@@ -1,0 +1,16 @@
+package main
+
+import (
+	"cmp"
+	"strings"
+)
+
+// metricsProtocol is how metrics are pushed, by the standard variables of OpenTelemetry (contract 40 §11.3); "": not at
+// all. The exporter reads the others by itself.
+func metricsProtocol(getenv func(string) string) string {
+	endpoint := cmp.Or(getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	if endpoint == "" || getenv("OTEL_METRICS_EXPORTER") == "none" || strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") {
+		return ""
+	}
+	return cmp.Or(getenv("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
+}

@@ -1,0 +1,164 @@
+package eventlog
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counted is what the relay has told of its passes so far.
+func (b *testBundle) counted(t *testing.T, done ...pass) (sum Counts) {
+	t.Helper()
+	sum.Types = map[string]int64{}
+	for _, p := range done {
+		c, err := p.announced.counts()
+		require.NoError(t, err)
+		for kind, n := range c.Types {
+			sum.Types[kind] += n
+		}
+		sum.Unclaimed = append(sum.Unclaimed, c.Unclaimed...)
+	}
+	return sum
+}
+
+func TestRelayCounts(t *testing.T) {
+	t.Parallel()
+	const insert = `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state, internal, node)
+		VALUES ($1, 'api', clock_timestamp(), gen_random_uuid(), $2, 'q', 'available', $3, $4)`
+
+	t.Run("PublicTypesAndWhatNoNodeWrote", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		for range 3 {
+			b.exec(t, insert, "job.enqueued", "a", false, 1)
+		}
+		b.exec(t, insert, "job.state_changed", "a", true, 1)
+		b.exec(t, insert, "job.enqueued", `od"d`, false, nil)
+		b.exec(t, insert, "job.enqueued", `od"d`, false, nil)
+		b.exec(t, insert, "job.cancelled", "a", false, nil)
+		b.exec(t, insert, "job.state_changed", "a", true, nil)
+		b.exec(t, `INSERT INTO ojs.events (type, source, time, subject, worker_id, node) VALUES ('worker.started', 'api', clock_timestamp(), 'w', 'w', 1)`)
+		c := b.counted(t, b.pass(t))
+		require.Equal(t, map[string]int64{"job.enqueued": 5, "job.cancelled": 1, "worker.started": 1}, c.Types)
+		require.ElementsMatch(t, []Unclaimed{{"job.enqueued", `od"d`, "q", 2}, {"job.cancelled", "a", "q", 1}, {"job.state_changed", "a", "q", 1}}, c.Unclaimed)
+		require.Empty(t, b.counted(t, b.pass(t)).Types)
+	})
+
+	t.Run("LateRowsOnce", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: -1})
+		tx := b.open(t, "late")
+		b.exec(t, insert, "job.enqueued", "a", false, 1)
+		done := []pass{b.pass(t), b.pass(t)}
+		require.NoError(t, tx.Commit(t.Context()))
+		require.Eventually(t, func() bool {
+			done = append(done, b.pass(t))
+			return b.counted(t, done...).Types["job.enqueued"] == 2
+		}, 10*time.Second, time.Millisecond)
+		b.passUntil(t, func(p pass) bool { done = append(done, p); return noGaps(p) })
+		c := b.counted(t, done...)
+		require.Equal(t, map[string]int64{"job.enqueued": 2}, c.Types)
+		require.Equal(t, []Unclaimed{{"job.enqueued", "test", "late", 1}}, c.Unclaimed)
+	})
+
+	t.Run("TotalsOfTheDeployment", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		for _, kind := range []string{"job.enqueued", "job.enqueued", "job.completed", "job.discarded", "job.expired", "job.failed"} {
+			b.exec(t, insert, kind, "a", false, 1)
+		}
+		b.publishAll(t)
+		var enqueued, completed, discarded int64
+		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT enqueued_total, completed_total, discarded_total FROM ojs.event_relay`).Scan(&enqueued, &completed, &discarded))
+		require.Equal(t, []int64{2, 1, 1}, []int64{enqueued, completed, discarded})
+	})
+
+	t.Run("ToldAfterTheCommit", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		told := make(chan Counts, 10)
+		b.relay.OnCounted(func(c Counts) { told <- c })
+		b.exec(t, insert, "job.enqueued", "a", false, nil)
+		require.NoError(t, b.relay.Start(t.Context()))
+		t.Cleanup(b.relay.Stop)
+		c := <-told
+		require.Equal(t, []string{"job.enqueued"}, keys(c.Types))
+		require.Len(t, c.Unclaimed, 1)
+	})
+}
+
+func keys(m map[string]int64) (names []string) {
+	for name := range maps.Keys(m) {
+		names = append(names, name)
+	}
+	return names
+}
+
+func TestTally(t *testing.T) {
+	t.Parallel()
+	var tally Tally
+	one, two := tally.Open(), tally.Open()
+	require.EqualValues(t, 2, tally.Connections())
+	a, b, c := &Subscription{stream: one}, &Subscription{stream: one}, &Subscription{stream: two}
+	for range 2 { // saying it twice makes no difference
+		a.fromTable(true)
+		b.fromTable(true)
+		c.fromTable(true)
+	}
+	require.EqualValues(t, 2, tally.CatchingUp(), "connections, not subscriptions")
+	a.fromTable(false)
+	require.EqualValues(t, 2, tally.CatchingUp())
+	b.fromTable(false)
+	c.fromTable(false)
+	require.Zero(t, tally.CatchingUp())
+	one.dropped(3)
+	require.EqualValues(t, 3, tally.Dropped())
+	one.Close()
+	two.Close()
+	require.Zero(t, tally.Connections())
+	(&Subscription{}).fromTable(true) // not counted
+	(*Stream)(nil).dropped(1)
+}
+
+func TestTallyOfASubscription(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	f := b.feed(t, FeedConfig{MaxEvents: 10})
+	var tally Tally
+	stream := tally.Open()
+	s := f.subscribe(t, Query{}, nil)
+	s.CountIn(stream)
+	publish := func(from, n int) { // and waits until the feed has it
+		b.publish(t, f, numbered(from, n)...)
+		head, err := b.reader.Head(t.Context())
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			_, end, _, ok := f.behind(head)
+			return ok && end == head
+		}, 10*time.Second, time.Millisecond)
+	}
+	publish(0, 5)
+	s.takeN(t, 5, 5)
+	require.Zero(t, tally.CatchingUp())
+	publish(5, 30)
+	publish(35, 20) // more than memory holds
+	s.takeN(t, 1, 1)
+	require.EqualValues(t, 1, tally.CatchingUp())
+	s.takeN(t, 49, 10)
+	s.nothing(t)
+	require.Zero(t, tally.CatchingUp())
+	publish(55, 30)
+	d, err := s.Trim(t.Context(), 4)
+	require.NoError(t, err)
+	require.Equal(t, 26, d.Count)
+	require.EqualValues(t, 26, tally.Dropped())
+	publish(85, 30)
+	publish(115, 30)
+	s.ready = nil
+	s.takeN(t, 1, 1)
+	require.EqualValues(t, 1, tally.CatchingUp())
+	s.Close()
+	require.Zero(t, tally.CatchingUp(), "a stream that ends while it reads from the table")
+}

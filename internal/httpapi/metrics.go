@@ -1,0 +1,105 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Metrics are where the routes of contract 40 §11.1 read from.
+type Metrics struct {
+	// WriteText writes all series of this node in the text format of Prometheus, or as OpenMetrics 1.0.
+	WriteText func(ctx context.Context, w io.Writer, openMetrics bool) error
+
+	// Gauges are the figures of the whole deployment.
+	Gauges func(ctx context.Context) (store.Gauges, error)
+}
+
+// Media types of /metrics. The bare one is for those who ask for exactly it and compare the whole header (EXT-OBS-003).
+const (
+	mediaOpenMetrics = "application/openmetrics-text"
+	mediaText        = "text/plain"
+
+	typeOpenMetrics = mediaOpenMetrics + "; version=1.0.0; charset=utf-8"
+	typePrometheus  = mediaText + "; version=0.0.4; charset=utf-8"
+)
+
+// metricsSummary is for the CLI: figures of the whole deployment, rates over the last 60 s.
+type metricsSummary struct {
+	UptimeSeconds int64   `json:"uptime_seconds"` // of this node
+	JobsEnqueued  int64   `json:"jobs_enqueued_total"`
+	JobsCompleted int64   `json:"jobs_completed_total"`
+	JobsFailed    int64   `json:"jobs_failed_total"`
+	JobsActive    int64   `json:"jobs_active"`
+	QueuesActive  int64   `json:"queues_active"`
+	WorkersActive int64   `json:"workers_active"`
+	AvgLatencyMS  float64 `json:"avg_latency_ms"`
+	Throughput    float64 `json:"throughput_per_second"`
+}
+
+func (a *API) metricsRoutes(root, v1 *echo.Group) {
+	if a.metrics.WriteText == nil {
+		return
+	}
+	methods := []string{http.MethodGet, http.MethodHead}
+	root.Match(methods, "/metrics", a.getMetrics)
+	v1.Match(methods, "/metrics", a.getMetricsSummary)
+}
+
+// getMetrics is GET /metrics.
+func (a *API) getMetrics(c echo.Context) error {
+	h := c.Response().Header()
+	kind := metricsType(c.Request())
+	h["Content-Type"] = []string{kind}
+	h.Add("Vary", "Accept")
+	c.Response().WriteHeader(http.StatusOK)
+	if c.Request().Method == http.MethodHead {
+		return nil
+	}
+	return a.metrics.WriteText(c.Request().Context(), c.Response(), kind == typeOpenMetrics)
+}
+
+// metricsType follows Accept, and never refuses.
+func metricsType(r *http.Request) string {
+	accept := strings.Join(r.Header["Accept"], ",")
+	switch {
+	case strings.Contains(strings.ToLower(accept), mediaOpenMetrics):
+		return typeOpenMetrics
+	case strings.EqualFold(strings.TrimSpace(accept), mediaText):
+		return mediaText
+	}
+	return typePrometheus
+}
+
+// getMetricsSummary is GET /ojs/v1/metrics.
+func (a *API) getMetricsSummary(c echo.Context) error {
+	switch format := c.QueryParam("format"); format {
+	case "prometheus":
+		return a.getMetrics(c)
+	case "", "json":
+	default:
+		return ojs.ErrInvalidRequest("format", "json or prometheus", format, "format must be json or prometheus.")
+	}
+	g, err := a.metrics.Gauges(c.Request().Context())
+	if err != nil {
+		return store.WireError(err)
+	}
+	summary := metricsSummary{
+		UptimeSeconds: int64(time.Since(a.started).Seconds()), JobsEnqueued: g.EnqueuedTotal, JobsCompleted: g.CompletedTotal,
+		JobsFailed: g.DiscardedTotal, QueuesActive: g.QueuesActive, WorkersActive: g.WorkersActive, Throughput: g.Completed / 60,
+	}
+	for _, q := range g.Queues {
+		summary.JobsActive += q.Jobs[ojs.StateActive]
+	}
+	if g.Completed > 0 {
+		summary.AvgLatencyMS = float64(g.Ran.Milliseconds()) / g.Completed
+	}
+	return sendJSON(c, http.StatusOK, summary)
+}

@@ -1,0 +1,80 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	promexport "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+)
+
+// expose makes what Prometheus reads: a registry of our own, so that nothing else in the process shows up in it.
+func (m *Metrics) expose() error {
+	registry := prometheus.NewRegistry()
+	exporter, err := promexport.New(promexport.WithRegisterer(registry), promexport.WithProducer(m),
+		promexport.WithoutUnits(), //nolint:staticcheck // the strategies that replace it add both _total and units, or neither
+		promexport.WithoutScopeInfo(), promexport.WithoutTargetInfo())
+	if err != nil {
+		return fmt.Errorf("prometheus exporter: %w", err)
+	}
+	m.readers = append(m.readers, sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter)))
+	m.gatherer = prometheus.Gatherers{registry, m.process}
+	return nil
+}
+
+// WriteText writes all series in the text format of Prometheus, or as OpenMetrics 1.0.
+func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) error {
+	families, err := m.gatherer.Gather()
+	if err != nil { // the rest is of use all the same
+		m.config.Logger.WarnContext(ctx, "some metrics cannot be shown", slog.String("error", err.Error()))
+	}
+	format := expfmt.NewFormat(expfmt.TypeTextPlain)
+	if openMetrics {
+		if format, err = expfmt.NewOpenMetricsFormat(expfmt.OpenMetricsVersion_1_0_0); err != nil {
+			return fmt.Errorf("openmetrics: %w", err)
+		}
+	}
+	if openMetrics {
+		families = slices.DeleteFunc(families, namesake(families))
+	}
+	encoder := expfmt.NewEncoder(w, format)
+	for _, f := range families {
+		if err := encoder.Encode(f); err != nil {
+			return fmt.Errorf("write %s: %w", f.GetName(), err)
+		}
+	}
+	if closer, ok := encoder.(expfmt.Closer); ok {
+		return closer.Close()
+	}
+	return nil
+}
+
+// namesake finds counters that OpenMetrics, where _total is no part of a name, could not tell from another family: the Go
+// runtime's go_memstats_alloc_bytes_total.
+func namesake(families []*dto.MetricFamily) func(f *dto.MetricFamily) bool {
+	names := make(map[string]bool, len(families))
+	for _, f := range families {
+		names[f.GetName()] = true
+	}
+	return func(f *dto.MetricFamily) bool {
+		short, counts := strings.CutSuffix(f.GetName(), "_total")
+		return counts && names[short]
+	}
+}
+
+// Shutdown pushes what has not been pushed yet, as long as ctx allows.
+func (m *Metrics) Shutdown(ctx context.Context) error {
+	var errs []error
+	for _, r := range m.readers {
+		errs = append(errs, r.Shutdown(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,118 @@
+package metrics
+
+import (
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+)
+
+// family is one metric with its series at a moment. The Prometheus name is the OpenTelemetry name with _ for . and, for a
+// counter, _total.
+type family interface {
+	// data is the metric as OpenTelemetry has it; ok is false if there is no series.
+	data(start, now time.Time) (m metricdata.Metrics, ok bool)
+}
+
+type head struct{ name, unit, help string }
+
+func (h head) metric(data metricdata.Aggregation) metricdata.Metrics {
+	return metricdata.Metrics{Name: h.name, Unit: h.unit, Description: h.help, Data: data}
+}
+
+type counterFamily struct {
+	head
+	points []metricdata.DataPoint[int64]
+}
+
+func counter(name, unit, help string) *counterFamily {
+	return &counterFamily{head: head{name, unit, help}}
+}
+
+func (f *counterFamily) add(labels attribute.Set, n int64) {
+	f.points = append(f.points, metricdata.DataPoint[int64]{Attributes: labels, Value: n})
+}
+
+func (f *counterFamily) data(start, now time.Time) (metricdata.Metrics, bool) {
+	for i := range f.points {
+		f.points[i].StartTime, f.points[i].Time = start, now
+	}
+	sum := metricdata.Sum[int64]{DataPoints: f.points, Temporality: metricdata.CumulativeTemporality, IsMonotonic: true}
+	return f.metric(sum), len(f.points) > 0
+}
+
+type gaugeFamily struct {
+	head
+	points []metricdata.DataPoint[float64]
+}
+
+func gauge(name, unit, help string) *gaugeFamily { return &gaugeFamily{head: head{name, unit, help}} }
+
+func (f *gaugeFamily) set(labels attribute.Set, value float64) {
+	f.points = append(f.points, metricdata.DataPoint[float64]{Attributes: labels, Value: value})
+}
+
+func (f *gaugeFamily) data(_, now time.Time) (metricdata.Metrics, bool) {
+	for i := range f.points {
+		f.points[i].Time = now
+	}
+	return f.metric(metricdata.Gauge[float64]{DataPoints: f.points}), len(f.points) > 0
+}
+
+// histogramFamily shows histograms of whole numbers in a unit of which scale make one.
+type histogramFamily struct {
+	head
+	bounds []int64
+	scale  float64
+	points []metricdata.HistogramDataPoint[float64]
+}
+
+func histogramOf(name, unit, help string, bounds []int64, scale float64) *histogramFamily {
+	return &histogramFamily{head: head{name, unit, help}, bounds: bounds, scale: scale}
+}
+
+// add shows a histogram that has these bounds, or finer ones, if it has counted anything.
+func (f *histogramFamily) add(labels attribute.Set, h *histogram, bounds []int64) {
+	var r reading
+	r.add(h, bounds, f.bounds)
+	f.show(labels, r)
+}
+
+// addAll shows several as one.
+func (f *histogramFamily) addAll(labels attribute.Set, hs []histogram, bounds []int64) {
+	var r reading
+	for i := range hs {
+		r.add(&hs[i], bounds, f.bounds)
+	}
+	f.show(labels, r)
+}
+
+func (f *histogramFamily) show(labels attribute.Set, r reading) {
+	if r.count == 0 {
+		return
+	}
+	f.points = append(f.points, metricdata.HistogramDataPoint[float64]{
+		Attributes: labels, Count: r.count, BucketCounts: r.buckets, Sum: float64(r.sum) / f.scale,
+	})
+}
+
+func (f *histogramFamily) data(start, now time.Time) (metricdata.Metrics, bool) {
+	bounds := make([]float64, len(f.bounds))
+	for i, b := range f.bounds {
+		bounds[i] = float64(b) / f.scale
+	}
+	for i := range f.points {
+		f.points[i].StartTime, f.points[i].Time, f.points[i].Bounds = start, now, bounds
+	}
+	h := metricdata.Histogram[float64]{DataPoints: f.points, Temporality: metricdata.CumulativeTemporality}
+	return f.metric(h), len(f.points) > 0
+}
+
+// with is a set and one more label.
+func with(labels attribute.Set, more attribute.KeyValue) attribute.Set {
+	return attribute.NewSet(append(labels.ToSlice(), more)...)
+}
+
+func label(name, value string) attribute.Set { return attribute.NewSet(attribute.String(name, value)) }
+
+var noLabels = *attribute.EmptySet()

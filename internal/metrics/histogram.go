@@ -1,0 +1,46 @@
+package metrics
+
+import "sync/atomic"
+
+// maxBuckets is what the longest list of bounds needs.
+const maxBuckets = 17
+
+// histogram counts whole numbers between bounds, which its user keeps; sums are exact, unlike those of floats.
+type histogram struct {
+	buckets [maxBuckets]atomic.Uint64
+	sum     atomic.Int64
+}
+
+// observe counts a value in the first bucket whose bound it does not exceed.
+func (h *histogram) observe(bounds []int64, value int64) {
+	i := 0
+	for i < len(bounds) && value > bounds[i] {
+		i++
+	}
+	h.buckets[i].Add(1)
+	h.sum.Add(value)
+}
+
+// reading is a histogram at a moment. The zero value is empty.
+type reading struct {
+	buckets []uint64 // one more than bounds
+	count   uint64
+	sum     int64
+}
+
+// add adds a histogram with these bounds to a reading with those of wanted, all of which must be among them.
+func (r *reading) add(h *histogram, bounds, wanted []int64) {
+	if r.buckets == nil {
+		r.buckets = make([]uint64, len(wanted)+1)
+	}
+	r.sum += h.sum.Load()
+	at := 0
+	for i := range len(bounds) + 1 {
+		n := h.buckets[i].Load()
+		for at < len(wanted) && (i == len(bounds) || bounds[i] > wanted[at]) {
+			at++
+		}
+		r.buckets[at] += n
+		r.count += n
+	}
+}

@@ -1,0 +1,176 @@
+package metrics
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/attribute"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// Config says how metrics are shown. The zero value of a field means its default.
+type Config struct {
+	// MaxLabelValues is how many job types, queues and other values that clients choose get series of their own; the rest
+	// share __other__. 1 000.
+	MaxLabelValues int
+
+	// GaugeInterval is how often figures of the whole deployment are read at most. 10 s.
+	GaugeInterval time.Duration
+
+	// NoCompat leaves out the set of the observability extension: ojs_job_… with the labels queue and type.
+	NoCompat bool
+
+	// Service and Version describe this process over OTLP, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do. "ojs", "".
+	Service, Version string
+
+	// Protocol is how metrics are pushed: grpc or http/protobuf. Where to and with what else the exporter reads from the
+	// OTEL_ variables of the process. "": they are not pushed.
+	Protocol string
+
+	// Logger is told what cannot be shown. slog.Default().
+	Logger *slog.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxLabelValues == 0 {
+		c.MaxLabelValues = 1000
+	}
+	if c.GaugeInterval == 0 {
+		c.GaugeInterval = 10 * time.Second
+	}
+	if c.Service == "" {
+		c.Service = "ojs"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Sources are where figures come from that are not counted here. Those that are nil have no series.
+type Sources struct {
+	// Store reads the figures of the whole deployment.
+	Store *store.Store
+
+	// Pool is the connection pool of this node.
+	Pool *pgxpool.Pool
+
+	// Reconnects is how often the LISTEN connection has been made anew.
+	Reconnects func() int64
+
+	// Streams are those of this node, by transport.
+	Streams map[string]*eventlog.Tally
+
+	// Webhooks counts the subscriptions, and the deliveries that are not finished.
+	Webhooks func(ctx context.Context) (subscriptions, pending int64, err error)
+}
+
+// Metrics are those of one node. Use New.
+type Metrics struct {
+	config  Config
+	sources Sources
+	start   time.Time
+
+	jobs       *vec[jobKey, jobCounters]
+	published  *vec[string, atomic.Int64]
+	requests   *vec[requestKey, histogram]
+	rpcs       *vec[rpcKey, histogram]
+	batches    *vec[string, batchCounters]
+	attempts   *vec[attemptKey, atomic.Int64]
+	deliveries *vec[deliveryKey, deliveryCounters]
+	delivered  *vec[string, histogram]
+
+	gauges gauges
+
+	process  *prometheus.Registry // Go and the process
+	gatherer prometheus.Gatherer
+	readers  []*sdkmetric.MeterProvider
+}
+
+// New returns metrics that count; SetSources completes them.
+func New(config Config) (*Metrics, error) {
+	m := &Metrics{config: config.withDefaults(), start: time.Now(), process: prometheus.NewRegistry()}
+	m.jobs = m.newJobs()
+	m.published = newVec[string, atomic.Int64](same, func(kind string) attribute.Set { return label("type", kind) })
+	m.newTraffic()
+	m.newWebhooks()
+	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.gauges.init(m.config.GaugeInterval, m.config.Logger)
+	if err := m.expose(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// SetSources must be called before anything is shown.
+func (m *Metrics) SetSources(s Sources) { m.sources = s }
+
+func same(key string) string { return key }
+
+// Produce is what the readers call (sdkmetric.Producer).
+func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) {
+	families := m.jobFamilies()
+	families = append(families, m.trafficFamilies()...)
+	families = append(families, m.webhookFamilies()...)
+	families = append(families, m.nodeFamilies()...)
+	families = append(families, m.gaugeFamilies(ctx)...)
+	now := time.Now()
+	var scope metricdata.ScopeMetrics
+	scope.Scope.Name = "github.com/ojsd/ojsd"
+	for _, f := range families {
+		if data, ok := f.data(m.start, now); ok {
+			scope.Metrics = append(scope.Metrics, data)
+		}
+	}
+	return []metricdata.ScopeMetrics{scope}, nil
+}
+
+// nodeFamilies are what this node knows without counting.
+func (m *Metrics) nodeFamilies() []family {
+	events := counter("ojs.events.published", "{event}", "Events that the relay of this node has published, by type.")
+	m.published.each(func(_ string, labels attribute.Set, n *atomic.Int64) { events.add(labels, n.Load()) })
+	families := []family{events}
+	if m.sources.Pool != nil {
+		families = append(families, poolFamilies(m.sources.Pool.Stat())...)
+	}
+	if m.sources.Reconnects != nil {
+		f := counter("ojs.listener.reconnects", "{connection}", "How often the LISTEN connection has been made anew.")
+		f.add(noLabels, m.sources.Reconnects())
+		families = append(families, f)
+	}
+	return append(families, streamFamilies(m.sources.Streams)...)
+}
+
+func poolFamilies(s *pgxpool.Stat) []family {
+	connections := gauge("ojs.db.pool_connections", "{connection}", "Connections of this node's pool.")
+	connections.set(label("state", "in_use"), float64(s.AcquiredConns()))
+	connections.set(label("state", "idle"), float64(s.IdleConns()))
+	connections.set(label("state", "connecting"), float64(s.ConstructingConns()))
+	most := gauge("ojs.db.pool_max_connections", "{connection}", "Most connections that this node's pool may have.")
+	most.set(noLabels, float64(s.MaxConns()))
+	waits := counter("ojs.db.pool_waits", "{wait}", "How often a statement had to wait for a connection of the pool.")
+	waits.add(noLabels, s.EmptyAcquireCount())
+	return []family{connections, most, waits}
+}
+
+func streamFamilies(streams map[string]*eventlog.Tally) []family {
+	open := gauge("ojs.realtime.connections", "{connection}", "Open event streams of this node.")
+	behind := gauge("ojs.realtime.catchup_connections", "{connection}", "Event streams that read from the table because they are too far behind.")
+	dropped := counter("ojs.realtime.dropped", "{event}", "Events that slow streams have lost (realtime.overflow=drop).")
+	for transport, t := range streams {
+		labels := label("transport", transport)
+		open.set(labels, float64(t.Connections()))
+		behind.set(labels, float64(t.CatchingUp()))
+		dropped.add(labels, t.Dropped())
+	}
+	return []family{open, behind, dropped}
+}

@@ -1,0 +1,86 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+)
+
+// Bounds of requests and flushes in ns, of batches in requests.
+var (
+	requestBounds = nanoseconds(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+	batchBounds   = []int64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}
+)
+
+func nanoseconds(seconds ...float64) []int64 {
+	bounds := make([]int64, len(seconds))
+	for i, s := range seconds {
+		bounds[i] = int64(s * 1e9)
+	}
+	return bounds
+}
+
+type requestKey struct {
+	method, route string
+	status        int
+}
+
+type rpcKey struct{ method, code string }
+
+// batchCounters are of the statements that callers of one operation share.
+type batchCounters struct{ size, took histogram }
+
+func (m *Metrics) newTraffic() {
+	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
+		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route), attribute.String("status", strconv.Itoa(k.status)))
+	})
+	methods := newLimiter(m.config.MaxLabelValues)
+	m.rpcs = newVec[rpcKey, histogram](func(k rpcKey) rpcKey { return rpcKey{methods.label(k.method), k.code} }, func(k rpcKey) attribute.Set {
+		return attribute.NewSet(attribute.String("method", k.method), attribute.String("code", k.code))
+	})
+	m.batches = newVec[string, batchCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
+}
+
+// Request counts an HTTP request that has ended; it is httpapi.Deps.RequestDone. Routes are templates.
+func (m *Metrics) Request(method, route string, status int, took time.Duration) {
+	m.requests.at(requestKey{method, route, status}).observe(requestBounds, took.Nanoseconds())
+}
+
+// RPC counts a gRPC call that has ended. code is the name of its status, OK or NOT_FOUND.
+func (m *Metrics) RPC(method, code string, took time.Duration) {
+	m.rpcs.at(rpcKey{method, code}).observe(requestBounds, took.Nanoseconds())
+}
+
+// Flush counts a statement that callers have shared; it is store.Config.OnFlush.
+func (m *Metrics) Flush(operation string, requests int, took time.Duration) {
+	b := m.batches.at(operation)
+	b.size.observe(batchBounds, int64(requests))
+	b.took.observe(requestBounds, took.Nanoseconds())
+}
+
+func (m *Metrics) trafficFamilies() []family {
+	requests := counter("ojs.http.requests", "{request}", "HTTP requests; 499: nobody waited for the answer.")
+	took := histogramOf("ojs.http.request_duration_seconds", "s", "How long HTTP requests took, long polls and streams until their end.", requestBounds, 1e9)
+	m.requests.each(func(_ requestKey, labels attribute.Set, h *histogram) {
+		var r reading
+		r.add(h, requestBounds, requestBounds)
+		requests.add(labels, int64(r.count))
+		took.show(labels, r)
+	})
+	rpcs := counter("ojs.grpc.requests", "{request}", "gRPC calls.")
+	rpcTook := histogramOf("ojs.grpc.request_duration_seconds", "s", "How long gRPC calls took.", requestBounds, 1e9)
+	m.rpcs.each(func(_ rpcKey, labels attribute.Set, h *histogram) {
+		var r reading
+		r.add(h, requestBounds, requestBounds)
+		rpcs.add(labels, int64(r.count))
+		rpcTook.show(labels, r)
+	})
+	size := histogramOf("ojs.batch.requests", "{request}", "How many requests shared one statement (group commit).", batchBounds, 1)
+	flushed := histogramOf("ojs.batch.duration_seconds", "s", "How long the statements took that requests share.", requestBounds, 1e9)
+	m.batches.each(func(_ string, labels attribute.Set, b *batchCounters) {
+		size.add(labels, &b.size, batchBounds)
+		flushed.add(labels, &b.took, requestBounds)
+	})
+	return []family{requests, took, rpcs, rpcTook, size, flushed}
+}

@@ -1,0 +1,185 @@
+package store_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+func (b *bundle) gauges(maxQueues int) store.Gauges {
+	b.t.Helper()
+	g, err := b.Gauges(b.t.Context(), maxQueues)
+	require.NoError(b.t, err)
+	return g
+}
+
+func TestGauges(t *testing.T) {
+	t.Parallel()
+
+	t.Run("CountWhatIsNotPublishedYet", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t) // no relay runs here
+		b.enqueued(newJob("q"), newJob("q"), newJob("other"))
+		b.fetched(1, "q")
+		g := b.gauges(10)
+		require.EqualValues(t, 1, g.Queues["q"].Jobs[ojs.StateAvailable])
+		require.EqualValues(t, 1, g.Queues["q"].Jobs[ojs.StateActive])
+		require.EqualValues(t, 1, g.Queues["other"].Jobs[ojs.StateAvailable])
+		require.EqualValues(t, 4, g.Events.Unpublished)
+		require.Positive(t, g.Events.Lag)
+	})
+
+	t.Run("CountWhatWasPassedOver", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.enqueued(newJob("q"))
+		b.exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
+		require.Zero(t, b.gauges(10).Queues["q"].Jobs[ojs.StateAvailable], "the relay has counted it, if it is right")
+		b.exec(`INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed) SELECT seq, now(), '9', true FROM ojs.events`)
+		require.EqualValues(t, 1, b.gauges(10).Queues["q"].Jobs[ojs.StateAvailable])
+	})
+
+	t.Run("KeepEmptyQueuesAndBoundTheirNumber", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.enqueued(newJob("a"), newJob("b"), newJob("c"), newJob("d"))
+		b.exec(`INSERT INTO ojs.queues (name) VALUES ('aa')`)
+		g := b.gauges(3)
+		require.Len(t, g.Queues, 4)
+		require.Zero(t, g.Queues["aa"].Jobs[ojs.StateAvailable])
+		require.EqualValues(t, 2, g.Queues[store.OtherQueues].Jobs[ojs.StateAvailable])
+	})
+
+	t.Run("BusyWorkersOfTheirQueues", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.enqueued(newJob("a"))
+		for worker, busy := range map[string]int{"w1": 2, "w2": 1, "idle": 0} {
+			_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: worker, ActiveJobs: busy, Queues: []string{"a", "a", "unknown"}})
+			require.NoError(t, err)
+		}
+		g := b.gauges(10)
+		require.EqualValues(t, 3, g.WorkersActive)
+		require.EqualValues(t, 2, g.Queues["a"].BusyWorkers)
+		require.EqualValues(t, 2, g.Queues[store.OtherQueues].BusyWorkers)
+	})
+
+	t.Run("WaitForNoLock", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.enqueued(newJob("q"))
+		tx, err := b.pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE`)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = b.TableStats(t.Context())
+		require.Error(t, err)
+		_, err = b.ReadyHeads(t.Context(), []string{"q"})
+		require.Error(t, err)
+		require.Less(t, time.Since(start), 2*time.Second)
+		b.gauges(10) // does not look at jobs
+		require.NoError(t, tx.Rollback(t.Context()))
+		tables, err := b.TableStats(t.Context())
+		require.NoError(t, err)
+		require.NotEmpty(t, tables)
+	})
+}
+
+func TestReadyHeads(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	low, high := newJob("q"), newJob("q")
+	low.Priority, high.Priority = -1, 5
+	jobs := b.enqueued(low, high, newJob("q"), newJob("q"), newJob("empty"))
+	b.fetched(1, "empty")
+	b.exec(`UPDATE ojs.jobs SET enqueued_at = enqueued_at - interval '1 hour' WHERE id = $1`, jobs[0].ID)
+	heads, err := b.ReadyHeads(t.Context(), []string{"q", "empty", "unknown"})
+	require.NoError(t, err)
+	require.Len(t, heads, 3)
+	oldest := time.Duration(0)
+	for i, h := range heads {
+		require.Equal(t, "q", h.Queue)
+		require.Equal(t, []int16{5, 0, -1}[i], h.Priority)
+		oldest = max(oldest, h.Age)
+	}
+	require.InDelta(t, time.Hour, oldest, float64(time.Minute))
+
+	require.Len(t, b.fetched(2, "q"), 2) // the first of two priorities
+	moved, err := b.ReadyHeadsFrom(t.Context(), heads)
+	require.NoError(t, err)
+	require.Len(t, moved, 2)
+	require.Equal(t, heads[1].Seq+1, moved[0].Seq)
+	require.Contains(t, b.plan(`SELECT j.ready_seq FROM ojs.jobs j WHERE j.state = 'available' AND j.queue = 'q' AND j.priority = 0 AND j.ready_seq >= 5 ORDER BY j.ready_seq LIMIT 1`), "jobs_fetch")
+}
+
+func TestDeadLetterCounts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for range 3 {
+		b.deadLetter()
+	}
+	b.deadLetter(func(j *envelope.Job) { j.Queue = "other" })
+	counts, err := b.DeadLetterCounts(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{"q": 3, "other": 1}, counts)
+	b.exec(`VACUUM ojs.jobs`)
+	tx, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off`)
+	require.NoError(t, err)
+	rows, err := tx.Query(t.Context(), `EXPLAIN SELECT j.queue, count(*) FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT NULL GROUP BY j.queue`)
+	require.NoError(t, err)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(plan, "\n"), "Index Only Scan using jobs_dead_letter_queue")
+}
+
+func TestOldestXminHolder(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{
+		"ASnapshot": `SELECT 1`,
+		"AWrite":    `INSERT INTO ojs.queues (name) VALUES ('x')`, // leaves no snapshot behind in READ COMMITTED
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			config := b.pool.Config().ConnConfig.Copy()
+			config.RuntimeParams["application_name"] = "report of the month"
+			conn, err := pgx.ConnectConfig(t.Context(), config)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = conn.Close(context.Background()) })
+			level := pgx.RepeatableRead
+			if name == "AWrite" {
+				level = pgx.ReadCommitted
+			}
+			tx, err := conn.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+			require.NoError(t, err)
+			_, err = tx.Exec(t.Context(), statement)
+			require.NoError(t, err)
+			for range 20 {
+				b.exec(`SELECT pg_current_xact_id()`)
+			}
+			h, err := b.OldestXminHolder(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, "session", h.Kind)
+			require.Equal(t, "report of the month", h.Name)
+			require.EqualValues(t, conn.PgConn().PID(), h.Pid)
+			require.Positive(t, h.Seconds)
+			require.GreaterOrEqual(t, h.Transactions, int64(20))
+			require.NoError(t, tx.Rollback(t.Context()))
+			h, err = b.OldestXminHolder(t.Context())
+			require.NoError(t, err)
+			require.True(t, h == nil || h.Name != "report of the month", "%v", h)
+		})
+	}
+}
