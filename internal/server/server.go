@@ -208,7 +208,7 @@ func (s *Server) build() (err error) {
 		}, s.relay),
 		s.sweeper, s.pruner, sweep.NewProber(archetype, s.store), roster,
 	}
-	s.buildWebhooks(archetype)
+	s.buildWebhooks(archetype, tracer)
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
@@ -219,7 +219,7 @@ func (s *Server) build() (err error) {
 		Webhooks: s.httpWebhooks(), Tracer: tracer,
 		RequestDone: s.metrics.Request, Metrics: httpapi.Metrics{WriteText: s.metrics.WriteText, Gauges: s.metrics.Gauges},
 	})
-	s.metrics.SetSources(metrics.Sources{Store: s.store, Pool: s.pool, Reconnects: s.listener.Reconnects, Streams: s.api.Tallies()})
+	s.metrics.SetSources(metrics.Sources{Store: s.store, Pool: s.pool, Reconnects: s.listener.Reconnects, Streams: s.api.Tallies(), Webhooks: s.store.WebhookBacklog})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
 		ReadHeaderTimeout: 10 * time.Second,

@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/egress"
 	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/internal/webhook"
 )
 
@@ -90,7 +91,7 @@ func (w Webhooks) validate() error {
 }
 
 // buildWebhooks wires the dispatcher, if there is one on this node.
-func (s *Server) buildWebhooks(archetype *baseservice.Archetype) {
+func (s *Server) buildWebhooks(archetype *baseservice.Archetype, tracer *tracing.Tracer) {
 	w := s.config.Webhooks
 	if w.Disabled {
 		return
@@ -99,7 +100,8 @@ func (s *Server) buildWebhooks(archetype *baseservice.Archetype) {
 	s.webhooks = webhook.NewDispatcher(archetype, s.store, webhook.Config{
 		Rules: w.Rules, RootCAs: roots, ProxyURL: w.ProxyURL, RetrySchedule: w.RetrySchedule, RetryJitter: w.RetryJitter,
 		SignatureList: w.SignatureList, GoneIsFailure: w.GoneIsFailure, MaxRedirects: w.MaxRedirects, Workers: w.Workers,
-		Retention: w.DeliveryRetention, Service: s.config.Events.ServiceName, Version: s.config.Version,
+		Retention: w.DeliveryRetention, Service: s.config.Events.ServiceName, Version: s.config.Version, Tracer: tracer,
+		Observer: webhook.Observer{Attempt: s.metrics.WebhookAttempt, Done: s.metrics.WebhookDone},
 	})
 	s.listener.Handle("ojs_webhooks", func(string) { s.webhooks.Wake() })
 	s.services = append(s.services, s.webhooks)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/egress"
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // Config holds what a dispatcher decides by. The zero value of a field means its default.
@@ -56,6 +57,9 @@ type Config struct {
 
 	// Observer is told of every attempt.
 	Observer Observer
+
+	// Tracer makes a span of every attempt. nil: none.
+	Tracer *tracing.Tracer
 }
 
 // Observer counts. Its functions must not block; nil ones are not called.

@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,9 +13,11 @@ import (
 	"github.com/riverqueue/river/rivershared/testsignal"
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 	"github.com/riverqueue/river/rivershared/util/testutil"
+	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -177,7 +180,7 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *store.Delivery) {
 	signer := signer(delivery.Secrets, delivery.ProvenSecret.Bytes, attempt)
 	res := Result{Error: "lease_lost"}
 	if delivery.Lost < maxLost {
-		res = d.sender.send(ctx, d.message(delivery, signer, attempt))
+		res = d.send(ctx, d.message(delivery, signer, attempt), delivery.TraceID.String)
 	}
 	if ctx.Err() != nil && res.Code == 0 {
 		d.giveBack(delivery)
@@ -186,6 +189,34 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *store.Delivery) {
 	o := d.config.judge(res, attempt-int(delivery.RoundStart))
 	o.ID, o.Claims, o.Secret = delivery.ID, delivery.Claims, signer.ID
 	d.record(context.WithoutCancel(ctx), delivery, o, attempt)
+}
+
+// send makes the request inside a span of the event's trace.
+func (d *Dispatcher) send(ctx context.Context, m *Message, traceID string) Result {
+	ctx, traceparent, span := d.config.Tracer.Deliver(ctx, traceID)
+	m.Traceparent = traceparent
+	res := d.sender.send(ctx, m)
+	if span.Recording() {
+		span.End(deliverySpan(m, res))
+	}
+	return res
+}
+
+func deliverySpan(m *Message, res Result) tracing.Outcome {
+	o := tracing.Outcome{Name: "ojs.webhook.deliver", ErrorType: res.Error, Attrs: []attribute.KeyValue{
+		attribute.String("ojs.event.type", m.EventType), attribute.String("ojs.event.id", m.EventID), attribute.String("ojs.webhook.delivery_id", m.ID),
+		attribute.String("ojs.webhook.subscription_id", m.Webhook), attribute.Int("ojs.webhook.attempt", m.Attempt),
+		attribute.Int("http.response.status_code", res.Code),
+	}}
+	switch {
+	case res.accepted():
+		o.OK = true
+	case res.Error == "":
+		o.Failed, o.ErrorType, o.ErrorMessage = true, strconv.Itoa(res.Code), "the endpoint answered "+strconv.Itoa(res.Code)
+	default:
+		o.Failed, o.ErrorMessage = true, res.Error
+	}
+	return o
 }
 
 func (d *Dispatcher) message(delivery *store.Delivery, signer store.Secret, attempt int) *Message {

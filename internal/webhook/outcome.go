@@ -16,7 +16,7 @@ const maxLost = 5
 func (c Config) judge(res Result, try int) (o store.DeliveryOutcome) {
 	o = store.DeliveryOutcome{Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration}
 	switch {
-	case res.Error == "" && res.Code >= 200 && res.Code <= 299:
+	case res.accepted():
 		o.Status = "delivered"
 	case res.Error == "" && res.Code == http.StatusGone && !c.GoneIsFailure:
 		o.Status, o.Gone = "dead", true

@@ -50,6 +50,9 @@ type Result struct {
 	Duration   time.Duration
 }
 
+// accepted: the endpoint has taken it.
+func (r Result) accepted() bool { return r.Error == "" && r.Code >= 200 && r.Code <= 299 }
+
 // sender makes the requests. It never follows a redirect or reaches an address that the rules do not admit.
 type sender struct {
 	config Config

@@ -47,7 +47,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *store.Webhook) (Tested, error)
 	}
 	res := d.sender.send(ctx, m)
 	status := "dead"
-	if res.Error == "" && res.Code >= 200 && res.Code <= 299 {
+	if res.accepted() {
 		status = "delivered"
 	}
 	id, _ := ojs.ParseUUIDv7(m.ID[len(store.DeliveryPrefix):])

@@ -1,0 +1,35 @@
+package tracing
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Deliver starts the span of an attempt to deliver an event, in the trace of the event. header is the traceparent for the
+// receiver: empty if nothing is recorded or traceID is none.
+func (t *Tracer) Deliver(ctx context.Context, traceID string) (_ context.Context, header string, span Request) {
+	parent, traced := eventTrace(traceID)
+	if traced {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
+	}
+	ctx, span = t.Client(ctx, "ojs.webhook.deliver")
+	if traced && span.span != nil {
+		header = traceparent(span.span.SpanContext())
+	}
+	return ctx, header, span
+}
+
+// eventTrace is a parent in the trace of an event. Events keep the trace only, not whose span they belong to.
+func eventTrace(id string) (trace.SpanContext, bool) {
+	raw, err := hex.DecodeString(id)
+	if err != nil || len(raw) != 16 {
+		return trace.SpanContext{}, false
+	}
+	config := trace.SpanContextConfig{TraceID: trace.TraceID(raw), Remote: true, TraceFlags: trace.FlagsSampled}
+	_, _ = rand.Read(config.SpanID[:]) // never fails
+	sc := trace.NewSpanContext(config)
+	return sc, sc.IsValid()
+}
