@@ -44,7 +44,8 @@ func (h *handler) grouped(attrs []slog.Attr) []slog.Attr {
 }
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	var l line
+	var top, rest [4]slog.Attr
+	l := line{top: top[:0], rest: rest[:0]}
 	for _, a := range h.attrs {
 		l.add(a)
 	}
@@ -65,7 +66,7 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	}
 	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	out.AddAttrs(slog.String("component", "server"))
-	out.AddAttrs(l.finish(ctx, r.Level)...)
+	l.finish(ctx, &out)
 	return h.next.Handle(ctx, out)
 }
 
@@ -90,7 +91,11 @@ func (l *line) add(a slog.Attr) {
 	case (a.Key == "error" || a.Key == "err") && !group:
 		l.top = append(l.top, errorAttr(a.Value))
 	case a.Key == "attributes" && group:
-		l.rest = append(l.rest, a.Value.Group()...)
+		if len(l.rest) == 0 {
+			l.rest = slices.Clip(a.Value.Group()) // the caller's: not to be written to
+		} else {
+			l.rest = append(slices.Clip(l.rest), a.Value.Group()...)
+		}
 	case group && (a.Key == "ojs" || a.Key == "error" || a.Key == "request"):
 		l.top = append(l.top, a)
 	case group && a.Key == "trace":
@@ -112,6 +117,7 @@ func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 				for _, member := range a.Value.Group() {
 					members = merge(members, member)
 				}
+				list = slices.Clone(list)
 				list[i].Value = slog.GroupValue(members...)
 				return list
 			}
@@ -120,23 +126,22 @@ func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 	return append(list, a)
 }
 
-// finish gives the attributes of the line. A line that names no trace gets that of its context.
-func (l *line) finish(ctx context.Context, level slog.Level) []slog.Attr {
-	attrs := make([]slog.Attr, 0, len(l.top)+3)
+// finish writes the line into a record. A line that names no trace gets that of its context.
+func (l *line) finish(ctx context.Context, r *slog.Record) {
 	if l.category.Key == "" {
 		l.category = slog.String("category", "system")
-		if level >= slog.LevelError {
+		if r.Level >= slog.LevelError {
 			l.category = slog.String("category", "error")
 		}
 	}
-	attrs = append(append(attrs, l.category), l.top...)
-	if !l.traced && ctx != nil {
+	r.AddAttrs(l.category)
+	r.AddAttrs(l.top...)
+	if !l.traced {
 		if sc := trace.SpanContextFromContext(ctx); sc.IsValid() {
-			attrs = append(attrs, slog.Group("trace", slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String())))
+			r.AddAttrs(slog.Group("trace", slog.String("trace_id", sc.TraceID().String()), slog.String("span_id", sc.SpanID().String())))
 		}
 	}
 	if len(l.rest) > 0 {
-		attrs = append(attrs, slog.Attr{Key: "attributes", Value: slog.GroupValue(l.rest...)})
+		r.AddAttrs(slog.Attr{Key: "attributes", Value: slog.GroupValue(l.rest...)})
 	}
-	return attrs
 }

@@ -293,6 +293,19 @@ func TestTrace(t *testing.T) {
 		}
 	})
 
+	t.Run("StreamsEndWithTheirConnection", func(t *testing.T) {
+		t.Parallel()
+		a, id := a.in(t), queue()
+		s, _, err := a.dial("/ojs/v1/ws", "X-Request-Id: "+id, "traceparent: "+parent1)
+		require.NoError(t, err)
+		require.Empty(t, a.spans("GET /ojs/v1/ws", "ojs.request.id", id))
+		require.NoError(t, s.conn.CloseNow())
+		ws := a.span("GET /ojs/v1/ws", "ojs.request.id", id)
+		require.Equal(t, "101", attr(ws, "http.response.status_code"))
+		require.Equal(t, trace1+"-"+span1, parentOf(ws))
+		require.Equal(t, codes.Ok, ws.Status.Code)
+	})
+
 	t.Run("PassesThatFoundWork", func(t *testing.T) {
 		t.Parallel()
 		a, q := a.in(t), queue()

@@ -49,8 +49,14 @@ type saying struct {
 
 func about(c *Change) saying {
 	switch c.Type {
-	case "job.enqueued", "job.scheduled", "job.cancelled", "job.completed":
-		return saying{slog.LevelInfo, "job " + c.Type[len("job."):], "lifecycle", !ojs.JobState(c.To).Terminal()}
+	case "job.enqueued":
+		return saying{slog.LevelInfo, "job enqueued", "lifecycle", true}
+	case "job.scheduled":
+		return saying{slog.LevelInfo, "job scheduled", "lifecycle", true}
+	case "job.completed":
+		return saying{slog.LevelInfo, "job completed", "lifecycle", false}
+	case "job.cancelled":
+		return saying{slog.LevelInfo, "job cancelled", "lifecycle", false}
 	case "job.started":
 		return saying{slog.LevelDebug, "job fetched", "lifecycle", true}
 	case "job.retrying":
@@ -62,12 +68,16 @@ func about(c *Change) saying {
 		return saying{slog.LevelError, "job discarded", "error", false}
 	case "job.expired":
 		return saying{slog.LevelWarn, "job expired", "error", false}
-	case "job.heartbeat", "job.progress":
-		return saying{slog.LevelDebug, "job " + c.Type[len("job."):], "lifecycle", true}
+	case "job.heartbeat":
+		return saying{slog.LevelDebug, "job heartbeat", "lifecycle", true}
+	case "job.progress":
+		return saying{slog.LevelDebug, "job progress", "lifecycle", true}
 	case stateChanged:
 		return aboutGap(c)
-	case "worker.started", "worker.quiet":
-		return saying{slog.LevelInfo, "worker " + c.Type[len("worker."):], "worker", false}
+	case "worker.started":
+		return saying{slog.LevelInfo, "worker started", "worker", false}
+	case "worker.quiet":
+		return saying{slog.LevelInfo, "worker quiet", "worker", false}
 	case "worker.heartbeat":
 		return saying{slog.LevelDebug, "worker heartbeat", "worker", true}
 	case "worker.stopped":
@@ -75,8 +85,10 @@ func about(c *Change) saying {
 			return saying{slog.LevelError, "worker lost", "worker", false}
 		}
 		return saying{slog.LevelInfo, "worker stopped", "worker", false}
-	case "cron.triggered", "cron.skipped":
-		return saying{slog.LevelInfo, "cron " + c.Type[len("cron."):], "lifecycle", true}
+	case "cron.triggered":
+		return saying{slog.LevelInfo, "cron triggered", "lifecycle", true}
+	case "cron.skipped":
+		return saying{slog.LevelInfo, "cron skipped", "lifecycle", true}
 	}
 	return saying{} // job.failed: what follows from it is told
 }
