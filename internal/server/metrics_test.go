@@ -72,7 +72,7 @@ func (s scrape) sums(name string) map[string]float64 {
 // quick makes gauges fresh at each scrape.
 func quick(c *server.Config) { c.Metrics.GaugeInterval = time.Millisecond }
 
-// The series of contract 40 §11.2 and §11.3, but for webhooks and gRPC, as they are after everything has happened once.
+// The series of contract 40 §11.2 and §11.3, but for gRPC, as they are after everything has happened once.
 var contractSeries = []struct {
 	name, kind, labels string
 	buckets            string
@@ -102,6 +102,12 @@ var contractSeries = []struct {
 	{"ojs_realtime_connections", "GAUGE", "transport", ""},
 	{"ojs_realtime_catchup_connections", "GAUGE", "transport", ""},
 	{"ojs_realtime_dropped_total", "COUNTER", "transport", ""},
+	{"ojs_webhook_delivery_count_total", "COUNTER", "event_type,status", ""},
+	{"ojs_webhook_delivery_duration_ms", "HISTOGRAM", "event_type,subscription_id", "5 10 25 50 100 250 500 1000 2500 5000 10000 30000 60000 300000"},
+	{"ojs_webhook_delivery_retry_count", "HISTOGRAM", "event_type", "0 1 2 3 4 5 6 7"},
+	{"ojs_webhook_dead_delivery_count_total", "COUNTER", "event_type,subscription_id", ""},
+	{"ojs_webhook_subscription_count", "GAUGE", "", ""},
+	{"ojs_webhook_pending", "GAUGE", "", ""},
 	{"ojs_http_requests_total", "COUNTER", "method,route,status", ""},
 	{"ojs_http_request_duration_seconds", "HISTOGRAM", "method,route,status", "0.001 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5"},
 	{"ojs_db_pool_connections", "GAUGE", "state", ""},
@@ -160,8 +166,18 @@ func (a *api) busy(q, more string) string {
 // Contract 40 §11.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
-	a := setup(t, quick)
+	e := newEndpoint(t)
+	e.on(func(w http.ResponseWriter, c call) {
+		if c.header.Get("X-OJS-Event-Type") == "job.cancelled" {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	a := setup(t, quick, e.quick)
+	a.subscribe(e, "/", `"job.cancelled","job.completed"`)
 	a.onceEach("q")
+	eventually(t, func() bool {
+		return a.deliveries("status=dead").count("deliveries") == 1 && a.deliveries("status=delivered").count("deliveries") == 1
+	})
 	a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w","active_jobs":["`+newID()+`"],"queues":["q"]}`).is(200)
 
 	t.Run("ShowEverySeries", func(t *testing.T) {
@@ -244,7 +260,7 @@ func TestMetrics(t *testing.T) {
 		require.Equal(t, 1.0, s.values("ojs_database_up")[""])
 		require.Positive(t, s.values("ojs_queue_oldest_ready_seconds")["queue=q"])
 		require.Positive(t, s.values("ojs_events_retained_seconds")[""])
-		require.Equal(t, []string{"table=event_gaps", "table=event_relay", "table=events", "table=jobs", "table=jobs_done", "table=queue_counts", "table=stats_minute", "table=workers"},
+		require.Equal(t, []string{"table=event_gaps", "table=event_relay", "table=events", "table=jobs", "table=jobs_done", "table=queue_counts", "table=stats_minute", "table=webhook_deliveries", "table=workers"},
 			slices.Sorted(maps.Keys(s.values("ojs_db_table_bytes"))))
 	})
 
