@@ -47,8 +47,7 @@ SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigi
     ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT @late_rows::integer)::bigint[] AS gone,
     EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps,
     COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = (SELECT w.watermark FROM ojs.event_relay w)
-        ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub,
-    EXISTS (SELECT FROM ojs.webhooks w WHERE w.active)::boolean AS webhooks
+        ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub
 FROM snap s CROSS JOIN ojs.event_relay r;
 
 -- name: RelayClaim :one

@@ -1,26 +1,54 @@
 -- Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
 
+-- name: WebhookCursorLock :many
+-- At most one row; none: another node is at it. Deliveries are made by a reader of the log like any other, and not by the relay:
+-- a burst of events for a hundred subscriptions must not hold up their publication.
+SELECT c.place FROM ojs.webhook_cursor c FOR UPDATE SKIP LOCKED;
+
+-- name: WebhookActiveCount :one
+SELECT count(*) FROM ojs.webhooks w WHERE w.active;
+
+-- name: WebhookAudience :many
+-- Who gets deliveries, from where on, and how far the log goes in the same snapshot: a subscription that appears later begins behind
+-- that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made.
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w WHERE w.active ORDER BY w.id FOR KEY SHARE;
+
+-- name: WebhookLockOrdered :exec
+-- Against WebhookDeliveryRecord: whoever inserts a delivery that waits for another must see that one as it is, or nobody would
+-- wake it. Locks of subscriptions are taken in the order of their ids, and before any of deliveries.
+SELECT FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject' ORDER BY w.id FOR NO KEY UPDATE;
+
 -- name: WebhookDeliveryCreate :one
--- Part of the relay's pass, like RelayPublish and with the same bounds: exactly one delivery per event and subscription
--- that wants it, with its own copy of the text. An ordered one behind one that waits for its retry waits as long, so that
--- claims do not walk what cannot be sent yet.
-WITH hook AS MATERIALIZED (
-    SELECT w.id, w.types, w.sources, w.queues, w.job_types, w.payload_format, w.ordering = 'subject' AS ordered
-    FROM ojs.webhooks w WHERE w.active
+-- Exactly one per event and subscription that wants it, with its own copy of the text. Of an ordered subscription only the first
+-- unfinished one of a subject is due; the next is woken when it ends.
+WITH page AS MATERIALIZED (
+    SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
+    WHERE p.seq >= @after_seq::bigint AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer) AND (p.seq, p.sub) <= (@upto_seq::bigint, @upto_sub::integer)
+    ORDER BY p.seq, p.sub LIMIT @max_rows::integer
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), wanted AS MATERIALIZED (
+    SELECT w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered, p.seq, p.sub, p.time, p.service, p.event,
+        COALESCE((p.event).subject, (p.event).job_id::text, '') AS subject,
+        row_number() OVER (PARTITION BY w.id, COALESCE((p.event).subject, (p.event).job_id::text, '') ORDER BY p.seq, p.sub) AS nth
+    FROM page p JOIN ojs.webhooks w ON w.id = ANY(@webhook_ids::uuid[]) AND w.active AND NOT p.internal AND (p.seq << 16 | p.sub) > w.from_place
+        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
 ), made AS (
-    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered,
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
         body, next_attempt_at, created_at)
-    SELECT ojs.new_id(t.now), h.id, e.seq, e.sub, e.time, e.type, COALESCE(e.subject, e.job_id::text, ''), e.trace_id, h.ordered,
-        ojs.webhook_body(e, r.service, h.payload_format), CASE WHEN h.ordered THEN GREATEST(t.now, (
-            SELECT CASE WHEN NOT d.leased THEN d.next_attempt_at END FROM ojs.webhook_deliveries d
-            WHERE d.webhook_id = h.id AND d.subject = COALESCE(e.subject, e.job_id::text, '') AND d.ordered AND d.completed_at IS NULL
-            ORDER BY d.event_seq DESC, d.event_sub DESC LIMIT 1)) ELSE t.now END, t.now
-    FROM (SELECT clock_timestamp() AS now) t CROSS JOIN ojs.event_relay r CROSS JOIN ojs.events e
-        JOIN hook h ON ojs.event_matches(e, r.service, false, h.types, h.sources, h.queues, h.job_types, NULL, NULL, NULL)
-    WHERE (e.seq, e.sub) > (@after_seq::bigint, @after_sub::integer) AND e.seq <= @upto::bigint AND e.seq <> ALL(@passed::bigint[])
+    SELECT ojs.new_id(t.now), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, n.subject, (n.event).trace_id, n.ordered, n.payload_format,
+        ojs.webhook_body(n.event, n.service, n.payload_format), CASE WHEN n.ordered AND (n.nth > 1 OR EXISTS (
+            SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = n.webhook_id AND d.subject = n.subject AND d.completed_at IS NULL))
+            THEN NULL ELSE t.now END, t.now
+    FROM wanted n CROSS JOIN t
+    ORDER BY n.seq, n.sub
+    ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
+), moved AS (
+    UPDATE ojs.webhook_cursor c SET place = GREATEST(c.place, @after_seq::bigint << 16 | @after_sub::integer, (SELECT max(p.seq << 16 | p.sub) FROM page p))
 )
-SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM made;
+SELECT (SELECT count(*) FROM made)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+    COALESCE(CASE WHEN (SELECT count(*) FROM made) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified;
 
 -- name: WebhookLock :exec
 -- Keeps two callers from both taking the last place. A statement of its own, so that the next one sees what the other did.
@@ -32,10 +60,10 @@ WITH room AS MATERIALIZED (
     SELECT 1 WHERE (SELECT count(*) FROM ojs.webhooks) < @max_webhooks::integer
 )
 INSERT INTO ojs.webhooks (id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight,
-    ordering, payload_format, standard_webhooks)
+    ordering, payload_format, standard_webhooks, from_place)
 SELECT @id::uuid, @url::text, @events::text[], sqlc.narg('filter')::json, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
     sqlc.narg('metadata')::json, @active::boolean, @timeout_ms::integer, @max_in_flight::integer, @ordering::text, @payload_format::text,
-    @standard_webhooks::boolean
+    @standard_webhooks::boolean, ojs.event_place()
 FROM room
 RETURNING *;
 
@@ -61,16 +89,12 @@ ORDER BY w.id DESC;
 SELECT * FROM ojs.webhooks WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
 
 -- name: WebhookUpdate :one
--- Activating forgets why it was disabled, and what was held becomes due. What was lost by its sender is due when its lease ends.
-WITH woken AS (
-    UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-    FROM ojs.webhooks h
-    WHERE h.id = @id::uuid AND NOT h.active AND @active::boolean AND d.webhook_id = h.id AND d.next_attempt_at IS NOT NULL AND NOT d.leased
-)
+-- Activating forgets why it was disabled, and begins with what is published from now on.
 UPDATE ojs.webhooks w
 SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, sources = @sources, queues = @queues, job_types = @job_types,
     metadata = sqlc.narg('metadata'), active = @active, timeout_ms = @timeout_ms, max_in_flight = @max_in_flight, ordering = @ordering,
     payload_format = @payload_format, standard_webhooks = @standard_webhooks, updated_at = clock_timestamp(),
+    from_place = CASE WHEN @reactivate::boolean THEN ojs.event_place() ELSE w.from_place END,
     disabled_reason = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_reason END,
     disabled_at = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_at END,
     failing_since = CASE WHEN @reactivate::boolean THEN NULL ELSE w.failing_since END,
@@ -78,18 +102,39 @@ SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, 
 WHERE w.id = @id::uuid
 RETURNING w.*;
 
+-- name: WebhookDeliveryRevive :execrows
+-- What was held is due. In pieces, like everything that may concern 1 000 000 deliveries.
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
+WHERE d.id IN (
+    SELECT h.id FROM ojs.webhook_deliveries h
+    WHERE h.webhook_id = @webhook_id AND h.completed_at IS NULL AND h.next_attempt_at > now() AND NOT h.leased
+    ORDER BY h.next_attempt_at LIMIT @max_rows::integer);
+
+-- name: WebhookDeliveryReorder :execrows
+-- After a change of ordering. Whoever is behind another unfinished one waits for it, or nobody does.
+UPDATE ojs.webhook_deliveries d
+SET ordered = @ordered::boolean, next_attempt_at = CASE WHEN NOT @ordered::boolean THEN COALESCE(d.next_attempt_at, clock_timestamp())
+    WHEN d.leased OR NOT EXISTS (
+        SELECT FROM ojs.webhook_deliveries p
+        WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
+    THEN d.next_attempt_at END
+WHERE d.id IN (
+    SELECT o.id FROM ojs.webhook_deliveries o
+    WHERE o.webhook_id = @webhook_id::uuid AND o.completed_at IS NULL AND o.ordered <> @ordered::boolean LIMIT @max_rows::integer);
+
 -- name: WebhookDelete :many
--- What waits is cancelled, what is on its way finds that nobody wants its result.
 WITH gone AS (
     DELETE FROM ojs.webhooks w WHERE w.id = @id RETURNING w.id
 ), secrets AS (
     DELETE FROM ojs.webhook_secrets s USING gone g WHERE s.webhook_id = g.id
-), cancelled AS (
-    UPDATE ojs.webhook_deliveries d
-    SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-    FROM gone g WHERE d.webhook_id = g.id AND d.next_attempt_at IS NOT NULL
 )
 SELECT id FROM gone;
+
+-- name: WebhookDeliveryCancel :execrows
+-- Of a subscription that is gone. What is on its way finds that nobody wants its result.
+UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
+WHERE d.completed_at IS NULL AND d.id IN (
+    SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = @webhook_id AND c.completed_at IS NULL LIMIT @max_rows::integer);
 
 -- name: WebhookSecretInsert :one
 INSERT INTO ojs.webhook_secrets (id, webhook_id, secret, key_id, hint, created_at)
@@ -111,8 +156,8 @@ WHERE webhook_id = ANY(@webhook_ids::uuid[]) AND (expires_at IS NULL OR expires_
 ORDER BY webhook_id, expires_at IS NOT NULL, id DESC;
 
 -- name: WebhookSecretListByKey :many
--- Those that are not sealed with this key.
-SELECT * FROM ojs.webhook_secrets WHERE key_id <> @key_id LIMIT 1000;
+-- Those that are valid and not sealed with this key.
+SELECT * FROM ojs.webhook_secrets WHERE key_id <> @key_id AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
 -- name: WebhookSecretReseal :exec
 -- Only if nobody has done so meanwhile.
@@ -125,47 +170,49 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 
 -- name: WebhookDeliveryLock :many
 -- The subscriptions with something due. Their locks make the count of what is running, in the next statement, one that
--- only this claim changes; in the order of their ids, like everybody's. now(), because clock_timestamp() is no index condition.
+-- only this claim changes. It waits for those who hold one, which nobody does for long: what is skipped, nobody would call for. now(), because clock_timestamp() is no index condition.
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
-    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.next_attempt_at <= now())
+    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at <= now())
 ORDER BY w.id
 FOR NO KEY UPDATE OF w;
 
 -- name: WebhookDeliveryClaim :many
--- Takes turns: the first of each subscription, then the second of each. An endpoint that has failed ten times in a row gets
--- one request at a time. A lease is the due time of who takes it over.
+-- Takes turns: whoever has the fewest running and claimed comes next, and among equals nobody always comes first. An endpoint that
+-- has failed ten times in a row gets one request at a time. A lease is the due time of who takes it over.
 WITH t AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), hook AS MATERIALIZED (
-    SELECT w.id, w.url, w.timeout_ms, w.payload_format, w.standard_webhooks, w.proven_secret,
-        CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - (
-        SELECT count(*) FROM ojs.webhook_deliveries r CROSS JOIN t WHERE r.webhook_id = w.id AND r.leased AND r.next_attempt_at > t.now)::integer AS room
-    FROM ojs.webhooks w WHERE w.id = ANY(@webhook_ids::uuid[]) AND w.active
+    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS luck,
+        CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - r.running AS room
+    FROM ojs.webhooks w CROSS JOIN LATERAL (
+        SELECT count(*)::integer AS running FROM ojs.webhook_deliveries d CROSS JOIN t WHERE d.webhook_id = w.id AND d.leased AND d.next_attempt_at > t.now
+    ) r
+    WHERE w.id = ANY(@webhook_ids::uuid[]) AND w.active
 ), due AS MATERIALIZED (
-    SELECT d.id, row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
+    SELECT d.id, h.luck, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
     FROM hook h CROSS JOIN t CROSS JOIN LATERAL (
         SELECT c.id, c.next_attempt_at, c.event_seq, c.event_sub FROM ojs.webhook_deliveries c
-        WHERE c.webhook_id = h.id AND c.next_attempt_at <= t.now AND NOT (c.ordered AND EXISTS (
+        WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= t.now AND NOT (c.ordered AND EXISTS (
             SELECT FROM ojs.webhook_deliveries p
-            WHERE p.webhook_id = c.webhook_id AND p.subject = c.subject AND p.ordered AND p.completed_at IS NULL
+            WHERE p.webhook_id = c.webhook_id AND p.subject = c.subject AND p.completed_at IS NULL
                 AND (p.event_seq, p.event_sub) < (c.event_seq, c.event_sub)))
         ORDER BY c.next_attempt_at, c.event_seq, c.event_sub
         LIMIT GREATEST(h.room, 0)
     ) d
 ), picked AS MATERIALIZED (
-    SELECT d.id, d.turn FROM due d ORDER BY d.turn LIMIT @max_rows::integer
+    SELECT d.id, d.turn FROM due d ORDER BY d.turn, d.luck LIMIT @max_rows::integer
 ), claimed AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
         next_attempt_at = t.now + (h.timeout_ms + @lease_room_ms::integer) * interval '1 millisecond'
     FROM picked k CROSS JOIN t CROSS JOIN hook h
     WHERE d.id = k.id AND h.id = d.webhook_id
-    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.claims, d.lost,
-        d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.payload_format, h.standard_webhooks, h.proven_secret
+    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
+        d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret
 )
-SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, body, claims, lost, attempt_count, round_start,
-    turn, url, timeout_ms, payload_format, standard_webhooks, proven_secret
+SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, body, format, claims, lost, attempt_count, round_start,
+    turn, url, timeout_ms, standard_webhooks, proven_secret
 FROM claimed ORDER BY turn, event_seq, event_sub;
 
 -- name: WebhookDeliveryNext :one
@@ -174,15 +221,19 @@ SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
         ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms, count(*) AS webhooks
 FROM ojs.webhooks w LEFT JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
-    WHERE d.webhook_id = w.id AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
+    WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
 ) n ON true
 WHERE w.active;
 
+-- name: WebhookLockEach :exec
+-- Before the deliveries, and in the order that everybody keeps.
+SELECT FROM ojs.webhooks w WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id FOR NO KEY UPDATE;
+
 -- name: WebhookDeliveryRecord :many
--- What became of attempts, and of their subscriptions. The result of a lost claim counts only if it is a success. Deliveries
--- that must follow one that failed wait with it.
+-- What became of attempts, and of their subscriptions, which are locked. The result of a lost claim counts only if it is a success.
+-- A delivery that is over wakes the next one of its subject. A 410 ends a subscription only if it came from the URL that it has now.
 WITH outcome AS MATERIALIZED (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@claims::integer[]) AS claims, unnest(@statuses::text[]) AS status, unnest(@gone::boolean[]) AS gone,
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@claims::integer[]) AS claims, unnest(@statuses::text[]) AS status, unnest(@gone_urls::text[]) AS gone_url,
         unnest(@codes::integer[]) AS code, unnest(@errors::text[]) AS error, unnest(@snippets::text[]) AS snippet,
         unnest(@durations_ms::bigint[]) AS duration_ms, unnest(@delays_ms::bigint[]) AS delay_ms, unnest(@secrets::uuid[]) AS secret,
         generate_subscripts(@ids::uuid[], 1) AS turn
@@ -195,26 +246,32 @@ WITH outcome AS MATERIALIZED (
         completed_at = CASE WHEN o.status <> 'failed' THEN t.now END
     FROM outcome o CROSS JOIN t
     WHERE d.id = o.id AND d.status = 'delivering' AND (d.claims = o.claims OR o.status = 'delivered')
-    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.ordered, d.status, d.attempt_count, d.next_attempt_at,
-        o.turn, o.gone, o.code, o.error, o.snippet, o.duration_ms, o.secret
+    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.status, d.attempt_count,
+        o.turn, o.gone_url, o.code, o.error, o.snippet, o.duration_ms, o.secret
 ), attempts AS (
     INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
     SELECT d.id, d.attempt_count, t.now - d.duration_ms * interval '1 millisecond', d.duration_ms, d.code, NULLIF(d.error, ''), NULLIF(d.snippet, '')
     FROM done d CROSS JOIN t
     ON CONFLICT DO NOTHING
-), held AS (
-    UPDATE ojs.webhook_deliveries s SET next_attempt_at = d.next_attempt_at
-    FROM done d
-    WHERE d.ordered AND d.status = 'failed' AND s.webhook_id = d.webhook_id AND s.subject = d.subject AND s.ordered AND s.completed_at IS NULL
-        AND (s.event_seq, s.event_sub) > (d.event_seq, d.event_sub) AND NOT s.leased AND s.next_attempt_at < d.next_attempt_at
+), freed AS (
+    UPDATE ojs.webhook_deliveries s SET next_attempt_at = t.now
+    FROM t, (
+        SELECT n.id FROM done d CROSS JOIN LATERAL (
+            SELECT c.id, c.next_attempt_at FROM ojs.webhook_deliveries c
+            WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL AND c.id <> d.id
+            ORDER BY c.event_seq, c.event_sub LIMIT 1
+        ) n
+        WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL
+    ) f
+    WHERE s.id = f.id
 ), tally AS (
     SELECT d.webhook_id, count(*) FILTER (WHERE d.status = 'delivered') AS delivered, count(*) FILTER (WHERE d.status = 'dead') AS dead,
-        count(*) FILTER (WHERE d.status <> 'delivered') AS failed, bool_or(d.gone) AS gone,
+        count(*) FILTER (WHERE d.status <> 'delivered') AS failed, array_agg(d.gone_url) AS gone_urls,
         (array_agg(d.code ORDER BY d.turn DESC))[1] AS code,
         (array_agg(d.secret ORDER BY d.turn DESC) FILTER (WHERE d.status = 'delivered'))[1] AS proven
     FROM done d GROUP BY d.webhook_id
 ), verdict AS MATERIALIZED (
-    SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN y.gone THEN 'gone'
+    SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
         WHEN @disable_after_s::double precision > 0 AND y.dead > 0 AND y.delivered = 0
             AND f.failing_since < t.now - make_interval(secs => @disable_after_s::double precision) THEN 'failing' END AS reason
     FROM tally y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN t
@@ -281,19 +338,20 @@ SELECT * FROM ojs.webhook_deliveries WHERE id = ANY(@ids::uuid[]) ORDER BY id DE
 SELECT * FROM ojs.webhook_attempts WHERE delivery_id = @delivery_id ORDER BY attempt;
 
 -- name: WebhookDeliveryRetry :many
--- By hand: due now, with the whole schedule before it. One that is on its way stays so. A delivery whose subscription is gone
--- has nowhere to go.
+-- By hand: due now, with the whole schedule before it. One that is on its way gets the schedule only. A delivery whose subscription
+-- is gone has nowhere to go.
 UPDATE ojs.webhook_deliveries d
-SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
+SET round_start = d.attempt_count, lost = 0, completed_at = NULL,
+    status = CASE WHEN d.leased THEN d.status ELSE 'pending' END, next_attempt_at = CASE WHEN d.leased THEN d.next_attempt_at ELSE clock_timestamp() END
 FROM ojs.webhooks w
-WHERE d.id = ANY(@ids::uuid[]) AND w.id = d.webhook_id AND d.status <> 'delivering' AND d.event_seq > 0
+WHERE d.id = @id AND w.id = d.webhook_id AND d.event_seq > 0
 RETURNING d.id, w.active;
 
 -- name: WebhookReplayFailed :one
--- Abandoned deliveries of a time span, at most max_rows at once, oldest first.
+-- Abandoned deliveries of a time span that were over before the replay began, at most max_rows at once, oldest first.
 WITH picked AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
-    WHERE d.webhook_id = @webhook_id::uuid AND d.status IN ('dead', 'cancelled') AND d.event_seq > 0
+    WHERE d.webhook_id = @webhook_id::uuid AND d.status IN ('dead', 'cancelled') AND d.event_seq > 0 AND d.completed_at < @began::timestamptz
         AND d.event_time >= @since::timestamptz AND (sqlc.narg('until')::timestamptz IS NULL OR d.event_time < sqlc.narg('until'))
     ORDER BY d.id LIMIT @max_rows::integer
 ), again AS (
@@ -307,7 +365,7 @@ SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('o
 -- Published events of a time span behind a position: delivered again with the id they had, or for the first time.
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, CAST(p.event AS ojs.events) AS event, p.service, p.internal FROM ojs.event_published p
-    WHERE (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer)
+    WHERE p.seq >= @after_seq::bigint AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer)
     ORDER BY p.seq, p.sub LIMIT @max_rows::integer
 ), wanted AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered
@@ -316,14 +374,14 @@ WITH page AS MATERIALIZED (
 ), again AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
-    FROM wanted n WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id AND d.status IN ('delivered', 'dead', 'cancelled')
+    FROM wanted n WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id AND d.completed_at IS NOT NULL
     RETURNING 1
 ), made AS (
-    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, body, next_attempt_at, created_at)
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format, body, next_attempt_at, created_at)
     SELECT ojs.new_id(clock_timestamp()), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, COALESCE((n.event).subject, (n.event).job_id::text, ''),
-        (n.event).trace_id, n.ordered, ojs.webhook_body(n.event, n.service, n.payload_format), clock_timestamp(), clock_timestamp()
+        (n.event).trace_id, n.ordered, n.payload_format, ojs.webhook_body(n.event, n.service, n.payload_format), clock_timestamp(), clock_timestamp()
     FROM wanted n
-    WHERE NOT EXISTS (SELECT FROM ojs.webhook_deliveries d WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id)
+    ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
 ), total AS (
     SELECT (SELECT count(*) FROM again) + (SELECT count(*) FROM made) AS n
@@ -333,6 +391,13 @@ SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page):
     COALESCE((SELECT p.sub FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::integer AS last_sub,
     COALESCE((SELECT bool_and(sqlc.narg('until')::timestamptz IS NOT NULL AND p.time >= sqlc.narg('until')) FROM page p), true)::boolean AS over,
     COALESCE(CASE WHEN (SELECT n FROM total) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified;
+
+-- name: WebhookDeliveryHold :exec
+-- After a replay: of a subject of an ordered subscription only the first unfinished one is due.
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = NULL
+WHERE d.webhook_id = @webhook_id AND d.completed_at IS NULL AND d.next_attempt_at <= clock_timestamp() AND d.ordered AND NOT d.leased AND EXISTS (
+    SELECT FROM ojs.webhook_deliveries p
+    WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub));
 
 -- name: WebhookWake :exec
 SELECT pg_notify('ojs_webhooks', '');
@@ -346,22 +411,19 @@ WITH old AS MATERIALIZED (
 )
 DELETE FROM ojs.webhook_deliveries d USING old o WHERE d.id = o.id;
 
--- name: WebhookOrphanCancel :execrows
--- The relay may have made deliveries while their subscription was deleted. Steps from subscription to subscription instead of
--- reading all that waits.
+-- name: WebhookOrphanList :many
+-- Subscriptions that are gone and have deliveries that are not over: whoever deleted them has not finished. Steps from subscription
+-- to subscription instead of reading all that waits.
 WITH RECURSIVE held AS (
-    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.next_attempt_at IS NOT NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
+    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
     UNION ALL
     SELECT n.webhook_id FROM held h CROSS JOIN LATERAL (
         SELECT d.webhook_id FROM ojs.webhook_deliveries d
-        WHERE d.next_attempt_at IS NOT NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
-), orphan AS MATERIALIZED (
-    SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
+        WHERE d.completed_at IS NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
 )
-UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-FROM orphan o WHERE d.webhook_id = o.webhook_id AND d.next_attempt_at IS NOT NULL;
+SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id);
 
 -- name: WebhookBacklog :one
 -- Subscriptions, and deliveries that wait or are on their way, counted up to max_pending.
 SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
-    SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.next_attempt_at IS NOT NULL LIMIT @max_pending::integer) p) AS pending;
+    SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL LIMIT @max_pending::integer) p) AS pending;

@@ -61,6 +61,12 @@ func (s webhookSettings) config() server.Webhooks {
 	for _, key := range s.EncryptionKey {
 		w.EncryptionKeys = append(w.EncryptionKeys, key)
 	}
+	if w.Workers == 0 {
+		w.Workers = -1 // refused: a node without is OJS_WEBHOOKS_ENABLED=false
+	}
+	if w.MaxSubscriptions == 0 {
+		w.MaxSubscriptions = -1
+	}
 	if w.DisableAfter == 0 {
 		w.DisableAfter = -1
 	}
@@ -72,7 +78,7 @@ func (s webhookSettings) config() server.Webhooks {
 	}
 	w.RetrySchedule = []time.Duration{}
 	for i, pause := range s.RetrySchedule {
-		if i > 0 || pause > 0 {
+		if i > 0 || pause != 0 {
 			w.RetrySchedule = append(w.RetrySchedule, time.Duration(pause))
 		}
 	}

@@ -660,8 +660,7 @@ SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigi
     ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT $2::integer)::bigint[] AS gone,
     EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps,
     COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = (SELECT w.watermark FROM ojs.event_relay w)
-        ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub,
-    EXISTS (SELECT FROM ojs.webhooks w WHERE w.active)::boolean AS webhooks
+        ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub
 FROM snap s CROSS JOIN ojs.event_relay r
 `
 
@@ -681,7 +680,6 @@ type RelayScanRow struct {
 	Gone      []int64
 	Gaps      bool
 	LastSub   int32
-	Webhooks  bool
 }
 
 // One snapshot for everything that is decided from it. A gap can have changed only if a transaction that ran at seen (the
@@ -701,7 +699,6 @@ func (q *Queries) RelayScan(ctx context.Context, arg RelayScanParams) (RelayScan
 		&i.Gone,
 		&i.Gaps,
 		&i.LastSub,
-		&i.Webhooks,
 	)
 	return i, err
 }

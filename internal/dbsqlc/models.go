@@ -238,6 +238,11 @@ type OjsEventShown struct {
 	Data       string
 }
 
+type OjsWebhookCursor struct {
+	OnlyRow bool
+	Place   int64
+}
+
 type Queue struct {
 	Name      string
 	Status    string
@@ -277,6 +282,7 @@ type Webhook struct {
 	JobTypes            []string
 	Metadata            []byte
 	Active              bool
+	FromPlace           int64
 	TimeoutMs           int32
 	MaxInFlight         int32
 	Ordering            string
@@ -316,6 +322,7 @@ type WebhookDelivery struct {
 	TraceID        pgtype.Text
 	Ordered        bool
 	Body           string
+	Format         string
 	Status         string
 	NextAttemptAt  pgtype.Timestamptz
 	Leased         bool

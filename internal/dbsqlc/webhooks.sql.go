@@ -11,6 +11,17 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const webhookActiveCount = `-- name: WebhookActiveCount :one
+SELECT count(*) FROM ojs.webhooks w WHERE w.active
+`
+
+func (q *Queries) WebhookActiveCount(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, webhookActiveCount)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const webhookAttemptList = `-- name: WebhookAttemptList :many
 SELECT delivery_id, attempt, started_at, duration_ms, status_code, error, snippet FROM ojs.webhook_attempts WHERE delivery_id = $1 ORDER BY attempt
 `
@@ -43,9 +54,41 @@ func (q *Queries) WebhookAttemptList(ctx context.Context, deliveryID [16]byte) (
 	return items, nil
 }
 
+const webhookAudience = `-- name: WebhookAudience :many
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w WHERE w.active ORDER BY w.id FOR KEY SHARE
+`
+
+type WebhookAudienceRow struct {
+	ID        [16]byte
+	FromPlace int64
+	Head      int64
+}
+
+// Who gets deliveries, from where on, and how far the log goes in the same snapshot: a subscription that appears later begins behind
+// that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made.
+func (q *Queries) WebhookAudience(ctx context.Context) ([]WebhookAudienceRow, error) {
+	rows, err := q.db.Query(ctx, webhookAudience)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WebhookAudienceRow
+	for rows.Next() {
+		var i WebhookAudienceRow
+		if err := rows.Scan(&i.ID, &i.FromPlace, &i.Head); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const webhookBacklog = `-- name: WebhookBacklog :one
 SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
-    SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.next_attempt_at IS NOT NULL LIMIT $1::integer) p) AS pending
+    SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL LIMIT $1::integer) p) AS pending
 `
 
 type WebhookBacklogRow struct {
@@ -61,20 +104,43 @@ func (q *Queries) WebhookBacklog(ctx context.Context, maxPending int32) (Webhook
 	return i, err
 }
 
+const webhookCursorLock = `-- name: WebhookCursorLock :many
+
+SELECT c.place FROM ojs.webhook_cursor c FOR UPDATE SKIP LOCKED
+`
+
+// Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
+// At most one row; none: another node is at it. Deliveries are made by a reader of the log like any other, and not by the relay:
+// a burst of events for a hundred subscriptions must not hold up their publication.
+func (q *Queries) WebhookCursorLock(ctx context.Context) ([]int64, error) {
+	rows, err := q.db.Query(ctx, webhookCursorLock)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int64
+	for rows.Next() {
+		var place int64
+		if err := rows.Scan(&place); err != nil {
+			return nil, err
+		}
+		items = append(items, place)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const webhookDelete = `-- name: WebhookDelete :many
 WITH gone AS (
     DELETE FROM ojs.webhooks w WHERE w.id = $1 RETURNING w.id
 ), secrets AS (
     DELETE FROM ojs.webhook_secrets s USING gone g WHERE s.webhook_id = g.id
-), cancelled AS (
-    UPDATE ojs.webhook_deliveries d
-    SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-    FROM gone g WHERE d.webhook_id = g.id AND d.next_attempt_at IS NOT NULL
 )
 SELECT id FROM gone
 `
 
-// What waits is cancelled, what is on its way finds that nobody wants its result.
 func (q *Queries) WebhookDelete(ctx context.Context, id [16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDelete, id)
 	if err != nil {
@@ -95,38 +161,55 @@ func (q *Queries) WebhookDelete(ctx context.Context, id [16]byte) ([][16]byte, e
 	return items, nil
 }
 
+const webhookDeliveryCancel = `-- name: WebhookDeliveryCancel :execrows
+UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
+WHERE d.completed_at IS NULL AND d.id IN (
+    SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = $1 AND c.completed_at IS NULL LIMIT $2::integer)
+`
+
+// Of a subscription that is gone. What is on its way finds that nobody wants its result.
+func (q *Queries) WebhookDeliveryCancel(ctx context.Context, webhookID [16]byte, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookDeliveryCancel, webhookID, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const webhookDeliveryClaim = `-- name: WebhookDeliveryClaim :many
 WITH t AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), hook AS MATERIALIZED (
-    SELECT w.id, w.url, w.timeout_ms, w.payload_format, w.standard_webhooks, w.proven_secret,
-        CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - (
-        SELECT count(*) FROM ojs.webhook_deliveries r CROSS JOIN t WHERE r.webhook_id = w.id AND r.leased AND r.next_attempt_at > t.now)::integer AS room
-    FROM ojs.webhooks w WHERE w.id = ANY($1::uuid[]) AND w.active
+    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS luck,
+        CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - r.running AS room
+    FROM ojs.webhooks w CROSS JOIN LATERAL (
+        SELECT count(*)::integer AS running FROM ojs.webhook_deliveries d CROSS JOIN t WHERE d.webhook_id = w.id AND d.leased AND d.next_attempt_at > t.now
+    ) r
+    WHERE w.id = ANY($1::uuid[]) AND w.active
 ), due AS MATERIALIZED (
-    SELECT d.id, row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
+    SELECT d.id, h.luck, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
     FROM hook h CROSS JOIN t CROSS JOIN LATERAL (
         SELECT c.id, c.next_attempt_at, c.event_seq, c.event_sub FROM ojs.webhook_deliveries c
-        WHERE c.webhook_id = h.id AND c.next_attempt_at <= t.now AND NOT (c.ordered AND EXISTS (
+        WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= t.now AND NOT (c.ordered AND EXISTS (
             SELECT FROM ojs.webhook_deliveries p
-            WHERE p.webhook_id = c.webhook_id AND p.subject = c.subject AND p.ordered AND p.completed_at IS NULL
+            WHERE p.webhook_id = c.webhook_id AND p.subject = c.subject AND p.completed_at IS NULL
                 AND (p.event_seq, p.event_sub) < (c.event_seq, c.event_sub)))
         ORDER BY c.next_attempt_at, c.event_seq, c.event_sub
         LIMIT GREATEST(h.room, 0)
     ) d
 ), picked AS MATERIALIZED (
-    SELECT d.id, d.turn FROM due d ORDER BY d.turn LIMIT $2::integer
+    SELECT d.id, d.turn FROM due d ORDER BY d.turn, d.luck LIMIT $2::integer
 ), claimed AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
         next_attempt_at = t.now + (h.timeout_ms + $3::integer) * interval '1 millisecond'
     FROM picked k CROSS JOIN t CROSS JOIN hook h
     WHERE d.id = k.id AND h.id = d.webhook_id
-    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.claims, d.lost,
-        d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.payload_format, h.standard_webhooks, h.proven_secret
+    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
+        d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret
 )
-SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, body, claims, lost, attempt_count, round_start,
-    turn, url, timeout_ms, payload_format, standard_webhooks, proven_secret
+SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, body, format, claims, lost, attempt_count, round_start,
+    turn, url, timeout_ms, standard_webhooks, proven_secret
 FROM claimed ORDER BY turn, event_seq, event_sub
 `
 
@@ -146,20 +229,20 @@ type WebhookDeliveryClaimRow struct {
 	Subject          string
 	TraceID          pgtype.Text
 	Body             string
+	Format           string
 	Claims           int32
 	Lost             int32
 	AttemptCount     int32
 	RoundStart       int32
-	Turn             int64
+	Turn             int32
 	Url              string
 	TimeoutMs        int32
-	PayloadFormat    string
 	StandardWebhooks bool
 	ProvenSecret     pgtype.UUID
 }
 
-// Takes turns: the first of each subscription, then the second of each. An endpoint that has failed ten times in a row gets
-// one request at a time. A lease is the due time of who takes it over.
+// Takes turns: whoever has the fewest running and claimed comes next, and among equals nobody always comes first. An endpoint that
+// has failed ten times in a row gets one request at a time. A lease is the due time of who takes it over.
 func (q *Queries) WebhookDeliveryClaim(ctx context.Context, arg WebhookDeliveryClaimParams) ([]WebhookDeliveryClaimRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryClaim, arg.WebhookIds, arg.MaxRows, arg.LeaseRoomMs)
 	if err != nil {
@@ -179,6 +262,7 @@ func (q *Queries) WebhookDeliveryClaim(ctx context.Context, arg WebhookDeliveryC
 			&i.Subject,
 			&i.TraceID,
 			&i.Body,
+			&i.Format,
 			&i.Claims,
 			&i.Lost,
 			&i.AttemptCount,
@@ -186,7 +270,6 @@ func (q *Queries) WebhookDeliveryClaim(ctx context.Context, arg WebhookDeliveryC
 			&i.Turn,
 			&i.Url,
 			&i.TimeoutMs,
-			&i.PayloadFormat,
 			&i.StandardWebhooks,
 			&i.ProvenSecret,
 		); err != nil {
@@ -201,52 +284,78 @@ func (q *Queries) WebhookDeliveryClaim(ctx context.Context, arg WebhookDeliveryC
 }
 
 const webhookDeliveryCreate = `-- name: WebhookDeliveryCreate :one
-
-WITH hook AS MATERIALIZED (
-    SELECT w.id, w.types, w.sources, w.queues, w.job_types, w.payload_format, w.ordering = 'subject' AS ordered
-    FROM ojs.webhooks w WHERE w.active
+WITH page AS MATERIALIZED (
+    SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
+    WHERE p.seq >= $1::bigint AND (p.seq, p.sub) > ($1::bigint, $2::integer) AND (p.seq, p.sub) <= ($3::bigint, $4::integer)
+    ORDER BY p.seq, p.sub LIMIT $5::integer
+), t AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), wanted AS MATERIALIZED (
+    SELECT w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered, p.seq, p.sub, p.time, p.service, p.event,
+        COALESCE((p.event).subject, (p.event).job_id::text, '') AS subject,
+        row_number() OVER (PARTITION BY w.id, COALESCE((p.event).subject, (p.event).job_id::text, '') ORDER BY p.seq, p.sub) AS nth
+    FROM page p JOIN ojs.webhooks w ON w.id = ANY($6::uuid[]) AND w.active AND NOT p.internal AND (p.seq << 16 | p.sub) > w.from_place
+        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
 ), made AS (
-    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered,
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
         body, next_attempt_at, created_at)
-    SELECT ojs.new_id(t.now), h.id, e.seq, e.sub, e.time, e.type, COALESCE(e.subject, e.job_id::text, ''), e.trace_id, h.ordered,
-        ojs.webhook_body(e, r.service, h.payload_format), CASE WHEN h.ordered THEN GREATEST(t.now, (
-            SELECT CASE WHEN NOT d.leased THEN d.next_attempt_at END FROM ojs.webhook_deliveries d
-            WHERE d.webhook_id = h.id AND d.subject = COALESCE(e.subject, e.job_id::text, '') AND d.ordered AND d.completed_at IS NULL
-            ORDER BY d.event_seq DESC, d.event_sub DESC LIMIT 1)) ELSE t.now END, t.now
-    FROM (SELECT clock_timestamp() AS now) t CROSS JOIN ojs.event_relay r CROSS JOIN ojs.events e
-        JOIN hook h ON ojs.event_matches(e, r.service, false, h.types, h.sources, h.queues, h.job_types, NULL, NULL, NULL)
-    WHERE (e.seq, e.sub) > ($1::bigint, $2::integer) AND e.seq <= $3::bigint AND e.seq <> ALL($4::bigint[])
+    SELECT ojs.new_id(t.now), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, n.subject, (n.event).trace_id, n.ordered, n.payload_format,
+        ojs.webhook_body(n.event, n.service, n.payload_format), CASE WHEN n.ordered AND (n.nth > 1 OR EXISTS (
+            SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = n.webhook_id AND d.subject = n.subject AND d.completed_at IS NULL))
+            THEN NULL ELSE t.now END, t.now
+    FROM wanted n CROSS JOIN t
+    ORDER BY n.seq, n.sub
+    ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
+), moved AS (
+    UPDATE ojs.webhook_cursor c SET place = GREATEST(c.place, $1::bigint << 16 | $2::integer, (SELECT max(p.seq << 16 | p.sub) FROM page p))
 )
-SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM made
+SELECT (SELECT count(*) FROM made)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+    COALESCE(CASE WHEN (SELECT count(*) FROM made) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified
 `
 
 type WebhookDeliveryCreateParams struct {
-	AfterSeq int64
-	AfterSub int32
-	Upto     int64
-	Passed   []int64
+	AfterSeq   int64
+	AfterSub   int32
+	UptoSeq    int64
+	UptoSub    int32
+	MaxRows    int32
+	WebhookIds [][16]byte
 }
 
 type WebhookDeliveryCreateRow struct {
 	Deliveries int64
+	Looked     int64
 	Notified   string
 }
 
-// Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
-// Part of the relay's pass, like RelayPublish and with the same bounds: exactly one delivery per event and subscription
-// that wants it, with its own copy of the text. An ordered one behind one that waits for its retry waits as long, so that
-// claims do not walk what cannot be sent yet.
+// Exactly one per event and subscription that wants it, with its own copy of the text. Of an ordered subscription only the first
+// unfinished one of a subject is due; the next is woken when it ends.
 func (q *Queries) WebhookDeliveryCreate(ctx context.Context, arg WebhookDeliveryCreateParams) (WebhookDeliveryCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryCreate,
 		arg.AfterSeq,
 		arg.AfterSub,
-		arg.Upto,
-		arg.Passed,
+		arg.UptoSeq,
+		arg.UptoSub,
+		arg.MaxRows,
+		arg.WebhookIds,
 	)
 	var i WebhookDeliveryCreateRow
-	err := row.Scan(&i.Deliveries, &i.Notified)
+	err := row.Scan(&i.Deliveries, &i.Looked, &i.Notified)
 	return i, err
+}
+
+const webhookDeliveryHold = `-- name: WebhookDeliveryHold :exec
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = NULL
+WHERE d.webhook_id = $1 AND d.completed_at IS NULL AND d.next_attempt_at <= clock_timestamp() AND d.ordered AND NOT d.leased AND EXISTS (
+    SELECT FROM ojs.webhook_deliveries p
+    WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
+`
+
+// After a replay: of a subject of an ordered subscription only the first unfinished one is due.
+func (q *Queries) WebhookDeliveryHold(ctx context.Context, webhookID [16]byte) error {
+	_, err := q.db.Exec(ctx, webhookDeliveryHold, webhookID)
+	return err
 }
 
 const webhookDeliveryList = `-- name: WebhookDeliveryList :many
@@ -313,7 +422,7 @@ func (q *Queries) WebhookDeliveryList(ctx context.Context, arg WebhookDeliveryLi
 }
 
 const webhookDeliveryListByID = `-- name: WebhookDeliveryListByID :many
-SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, body, status, next_attempt_at, leased, claims, lost, attempt_count, round_start, last_status_code, last_error, created_at, completed_at FROM ojs.webhook_deliveries WHERE id = ANY($1::uuid[]) ORDER BY id DESC
+SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, body, format, status, next_attempt_at, leased, claims, lost, attempt_count, round_start, last_status_code, last_error, created_at, completed_at FROM ojs.webhook_deliveries WHERE id = ANY($1::uuid[]) ORDER BY id DESC
 `
 
 func (q *Queries) WebhookDeliveryListByID(ctx context.Context, ids [][16]byte) ([]WebhookDelivery, error) {
@@ -336,6 +445,7 @@ func (q *Queries) WebhookDeliveryListByID(ctx context.Context, ids [][16]byte) (
 			&i.TraceID,
 			&i.Ordered,
 			&i.Body,
+			&i.Format,
 			&i.Status,
 			&i.NextAttemptAt,
 			&i.Leased,
@@ -361,13 +471,13 @@ func (q *Queries) WebhookDeliveryListByID(ctx context.Context, ids [][16]byte) (
 const webhookDeliveryLock = `-- name: WebhookDeliveryLock :many
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
-    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.next_attempt_at <= now())
+    SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at <= now())
 ORDER BY w.id
 FOR NO KEY UPDATE OF w
 `
 
 // The subscriptions with something due. Their locks make the count of what is running, in the next statement, one that
-// only this claim changes; in the order of their ids, like everybody's. now(), because clock_timestamp() is no index condition.
+// only this claim changes. It waits for those who hold one, which nobody does for long: what is skipped, nobody would call for. now(), because clock_timestamp() is no index condition.
 func (q *Queries) WebhookDeliveryLock(ctx context.Context) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryLock)
 	if err != nil {
@@ -449,7 +559,7 @@ SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
         ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms, count(*) AS webhooks
 FROM ojs.webhooks w LEFT JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
-    WHERE d.webhook_id = w.id AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
+    WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
 ) n ON true
 WHERE w.active
 `
@@ -498,7 +608,7 @@ func (q *Queries) WebhookDeliveryPrune(ctx context.Context, keepS int64, maxRows
 
 const webhookDeliveryRecord = `-- name: WebhookDeliveryRecord :many
 WITH outcome AS MATERIALIZED (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::integer[]) AS claims, unnest($3::text[]) AS status, unnest($4::boolean[]) AS gone,
+    SELECT unnest($1::uuid[]) AS id, unnest($2::integer[]) AS claims, unnest($3::text[]) AS status, unnest($4::text[]) AS gone_url,
         unnest($5::integer[]) AS code, unnest($6::text[]) AS error, unnest($7::text[]) AS snippet,
         unnest($8::bigint[]) AS duration_ms, unnest($9::bigint[]) AS delay_ms, unnest($10::uuid[]) AS secret,
         generate_subscripts($1::uuid[], 1) AS turn
@@ -511,26 +621,32 @@ WITH outcome AS MATERIALIZED (
         completed_at = CASE WHEN o.status <> 'failed' THEN t.now END
     FROM outcome o CROSS JOIN t
     WHERE d.id = o.id AND d.status = 'delivering' AND (d.claims = o.claims OR o.status = 'delivered')
-    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.ordered, d.status, d.attempt_count, d.next_attempt_at,
-        o.turn, o.gone, o.code, o.error, o.snippet, o.duration_ms, o.secret
+    RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.status, d.attempt_count,
+        o.turn, o.gone_url, o.code, o.error, o.snippet, o.duration_ms, o.secret
 ), attempts AS (
     INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
     SELECT d.id, d.attempt_count, t.now - d.duration_ms * interval '1 millisecond', d.duration_ms, d.code, NULLIF(d.error, ''), NULLIF(d.snippet, '')
     FROM done d CROSS JOIN t
     ON CONFLICT DO NOTHING
-), held AS (
-    UPDATE ojs.webhook_deliveries s SET next_attempt_at = d.next_attempt_at
-    FROM done d
-    WHERE d.ordered AND d.status = 'failed' AND s.webhook_id = d.webhook_id AND s.subject = d.subject AND s.ordered AND s.completed_at IS NULL
-        AND (s.event_seq, s.event_sub) > (d.event_seq, d.event_sub) AND NOT s.leased AND s.next_attempt_at < d.next_attempt_at
+), freed AS (
+    UPDATE ojs.webhook_deliveries s SET next_attempt_at = t.now
+    FROM t, (
+        SELECT n.id FROM done d CROSS JOIN LATERAL (
+            SELECT c.id, c.next_attempt_at FROM ojs.webhook_deliveries c
+            WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL AND c.id <> d.id
+            ORDER BY c.event_seq, c.event_sub LIMIT 1
+        ) n
+        WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL
+    ) f
+    WHERE s.id = f.id
 ), tally AS (
     SELECT d.webhook_id, count(*) FILTER (WHERE d.status = 'delivered') AS delivered, count(*) FILTER (WHERE d.status = 'dead') AS dead,
-        count(*) FILTER (WHERE d.status <> 'delivered') AS failed, bool_or(d.gone) AS gone,
+        count(*) FILTER (WHERE d.status <> 'delivered') AS failed, array_agg(d.gone_url) AS gone_urls,
         (array_agg(d.code ORDER BY d.turn DESC))[1] AS code,
         (array_agg(d.secret ORDER BY d.turn DESC) FILTER (WHERE d.status = 'delivered'))[1] AS proven
     FROM done d GROUP BY d.webhook_id
 ), verdict AS MATERIALIZED (
-    SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN y.gone THEN 'gone'
+    SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
         WHEN $11::double precision > 0 AND y.dead > 0 AND y.delivered = 0
             AND f.failing_since < t.now - make_interval(secs => $11::double precision) THEN 'failing' END AS reason
     FROM tally y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN t
@@ -556,7 +672,7 @@ type WebhookDeliveryRecordParams struct {
 	Ids           [][16]byte
 	Claims        []int32
 	Statuses      []string
-	Gone          []bool
+	GoneUrls      []string
 	Codes         []int32
 	Errors        []string
 	Snippets      []string
@@ -571,14 +687,14 @@ type WebhookDeliveryRecordRow struct {
 	Disabled string
 }
 
-// What became of attempts, and of their subscriptions. The result of a lost claim counts only if it is a success. Deliveries
-// that must follow one that failed wait with it.
+// What became of attempts, and of their subscriptions, which are locked. The result of a lost claim counts only if it is a success.
+// A delivery that is over wakes the next one of its subject. A 410 ends a subscription only if it came from the URL that it has now.
 func (q *Queries) WebhookDeliveryRecord(ctx context.Context, arg WebhookDeliveryRecordParams) ([]WebhookDeliveryRecordRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryRecord,
 		arg.Ids,
 		arg.Claims,
 		arg.Statuses,
-		arg.Gone,
+		arg.GoneUrls,
 		arg.Codes,
 		arg.Errors,
 		arg.Snippets,
@@ -617,11 +733,39 @@ func (q *Queries) WebhookDeliveryRelease(ctx context.Context, iD [16]byte, claim
 	return err
 }
 
+const webhookDeliveryReorder = `-- name: WebhookDeliveryReorder :execrows
+UPDATE ojs.webhook_deliveries d
+SET ordered = $1::boolean, next_attempt_at = CASE WHEN NOT $1::boolean THEN COALESCE(d.next_attempt_at, clock_timestamp())
+    WHEN d.leased OR NOT EXISTS (
+        SELECT FROM ojs.webhook_deliveries p
+        WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
+    THEN d.next_attempt_at END
+WHERE d.id IN (
+    SELECT o.id FROM ojs.webhook_deliveries o
+    WHERE o.webhook_id = $2::uuid AND o.completed_at IS NULL AND o.ordered <> $1::boolean LIMIT $3::integer)
+`
+
+type WebhookDeliveryReorderParams struct {
+	Ordered   bool
+	WebhookID [16]byte
+	MaxRows   int32
+}
+
+// After a change of ordering. Whoever is behind another unfinished one waits for it, or nobody does.
+func (q *Queries) WebhookDeliveryReorder(ctx context.Context, arg WebhookDeliveryReorderParams) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookDeliveryReorder, arg.Ordered, arg.WebhookID, arg.MaxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const webhookDeliveryRetry = `-- name: WebhookDeliveryRetry :many
 UPDATE ojs.webhook_deliveries d
-SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
+SET round_start = d.attempt_count, lost = 0, completed_at = NULL,
+    status = CASE WHEN d.leased THEN d.status ELSE 'pending' END, next_attempt_at = CASE WHEN d.leased THEN d.next_attempt_at ELSE clock_timestamp() END
 FROM ojs.webhooks w
-WHERE d.id = ANY($1::uuid[]) AND w.id = d.webhook_id AND d.status <> 'delivering' AND d.event_seq > 0
+WHERE d.id = $1 AND w.id = d.webhook_id AND d.event_seq > 0
 RETURNING d.id, w.active
 `
 
@@ -630,10 +774,10 @@ type WebhookDeliveryRetryRow struct {
 	Active bool
 }
 
-// By hand: due now, with the whole schedule before it. One that is on its way stays so. A delivery whose subscription is gone
-// has nowhere to go.
-func (q *Queries) WebhookDeliveryRetry(ctx context.Context, ids [][16]byte) ([]WebhookDeliveryRetryRow, error) {
-	rows, err := q.db.Query(ctx, webhookDeliveryRetry, ids)
+// By hand: due now, with the whole schedule before it. One that is on its way gets the schedule only. A delivery whose subscription
+// is gone has nowhere to go.
+func (q *Queries) WebhookDeliveryRetry(ctx context.Context, id [16]byte) ([]WebhookDeliveryRetryRow, error) {
+	rows, err := q.db.Query(ctx, webhookDeliveryRetry, id)
 	if err != nil {
 		return nil, err
 	}
@@ -652,8 +796,25 @@ func (q *Queries) WebhookDeliveryRetry(ctx context.Context, ids [][16]byte) ([]W
 	return items, nil
 }
 
+const webhookDeliveryRevive = `-- name: WebhookDeliveryRevive :execrows
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
+WHERE d.id IN (
+    SELECT h.id FROM ojs.webhook_deliveries h
+    WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at > now() AND NOT h.leased
+    ORDER BY h.next_attempt_at LIMIT $2::integer)
+`
+
+// What was held is due. In pieces, like everything that may concern 1 000 000 deliveries.
+func (q *Queries) WebhookDeliveryRevive(ctx context.Context, webhookID [16]byte, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookDeliveryRevive, webhookID, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const webhookGet = `-- name: WebhookGet :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1
 `
 
 func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error) {
@@ -676,6 +837,7 @@ func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error
 			&i.JobTypes,
 			&i.Metadata,
 			&i.Active,
+			&i.FromPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -704,7 +866,7 @@ func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error
 }
 
 const webhookGetForUpdate = `-- name: WebhookGetForUpdate :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
 `
 
 func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webhook, error) {
@@ -727,6 +889,7 @@ func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webho
 			&i.JobTypes,
 			&i.Metadata,
 			&i.Active,
+			&i.FromPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -759,12 +922,12 @@ WITH room AS MATERIALIZED (
     SELECT 1 WHERE (SELECT count(*) FROM ojs.webhooks) < $16::integer
 )
 INSERT INTO ojs.webhooks (id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight,
-    ordering, payload_format, standard_webhooks)
+    ordering, payload_format, standard_webhooks, from_place)
 SELECT $1::uuid, $2::text, $3::text[], $4::json, $5::text[], $6::text[], $7::text[], $8::text[],
     $9::json, $10::boolean, $11::integer, $12::integer, $13::text, $14::text,
-    $15::boolean
+    $15::boolean, ojs.event_place()
 FROM room
-RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at
+RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at
 `
 
 type WebhookInsertParams struct {
@@ -824,6 +987,7 @@ func (q *Queries) WebhookInsert(ctx context.Context, arg WebhookInsertParams) ([
 			&i.JobTypes,
 			&i.Metadata,
 			&i.Active,
+			&i.FromPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -904,7 +1068,7 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 }
 
 const webhookListByID = `-- name: WebhookListByID :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
 `
 
 func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhook, error) {
@@ -927,6 +1091,7 @@ func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhoo
 			&i.JobTypes,
 			&i.Metadata,
 			&i.Active,
+			&i.FromPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -964,34 +1129,64 @@ func (q *Queries) WebhookLock(ctx context.Context) error {
 	return err
 }
 
-const webhookOrphanCancel = `-- name: WebhookOrphanCancel :execrows
+const webhookLockEach = `-- name: WebhookLockEach :exec
+SELECT FROM ojs.webhooks w WHERE w.id = ANY($1::uuid[]) ORDER BY w.id FOR NO KEY UPDATE
+`
+
+// Before the deliveries, and in the order that everybody keeps.
+func (q *Queries) WebhookLockEach(ctx context.Context, ids [][16]byte) error {
+	_, err := q.db.Exec(ctx, webhookLockEach, ids)
+	return err
+}
+
+const webhookLockOrdered = `-- name: WebhookLockOrdered :exec
+SELECT FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject' ORDER BY w.id FOR NO KEY UPDATE
+`
+
+// Against WebhookDeliveryRecord: whoever inserts a delivery that waits for another must see that one as it is, or nobody would
+// wake it. Locks of subscriptions are taken in the order of their ids, and before any of deliveries.
+func (q *Queries) WebhookLockOrdered(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, webhookLockOrdered)
+	return err
+}
+
+const webhookOrphanList = `-- name: WebhookOrphanList :many
 WITH RECURSIVE held AS (
-    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.next_attempt_at IS NOT NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
+    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
     UNION ALL
     SELECT n.webhook_id FROM held h CROSS JOIN LATERAL (
         SELECT d.webhook_id FROM ojs.webhook_deliveries d
-        WHERE d.next_attempt_at IS NOT NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
-), orphan AS MATERIALIZED (
-    SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
+        WHERE d.completed_at IS NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
 )
-UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
-FROM orphan o WHERE d.webhook_id = o.webhook_id AND d.next_attempt_at IS NOT NULL
+SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
 `
 
-// The relay may have made deliveries while their subscription was deleted. Steps from subscription to subscription instead of
-// reading all that waits.
-func (q *Queries) WebhookOrphanCancel(ctx context.Context) (int64, error) {
-	result, err := q.db.Exec(ctx, webhookOrphanCancel)
+// Subscriptions that are gone and have deliveries that are not over: whoever deleted them has not finished. Steps from subscription
+// to subscription instead of reading all that waits.
+func (q *Queries) WebhookOrphanList(ctx context.Context) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, webhookOrphanList)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return result.RowsAffected(), nil
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var webhook_id [16]byte
+		if err := rows.Scan(&webhook_id); err != nil {
+			return nil, err
+		}
+		items = append(items, webhook_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const webhookReplayAll = `-- name: WebhookReplayAll :one
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, CAST(p.event AS ojs.events) AS event, p.service, p.internal FROM ojs.event_published p
-    WHERE (p.seq, p.sub) > ($2::bigint, $3::integer)
+    WHERE p.seq >= $2::bigint AND (p.seq, p.sub) > ($2::bigint, $3::integer)
     ORDER BY p.seq, p.sub LIMIT $4::integer
 ), wanted AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered
@@ -1000,14 +1195,14 @@ WITH page AS MATERIALIZED (
 ), again AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
-    FROM wanted n WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id AND d.status IN ('delivered', 'dead', 'cancelled')
+    FROM wanted n WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id AND d.completed_at IS NOT NULL
     RETURNING 1
 ), made AS (
-    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, body, next_attempt_at, created_at)
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format, body, next_attempt_at, created_at)
     SELECT ojs.new_id(clock_timestamp()), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, COALESCE((n.event).subject, (n.event).job_id::text, ''),
-        (n.event).trace_id, n.ordered, ojs.webhook_body(n.event, n.service, n.payload_format), clock_timestamp(), clock_timestamp()
+        (n.event).trace_id, n.ordered, n.payload_format, ojs.webhook_body(n.event, n.service, n.payload_format), clock_timestamp(), clock_timestamp()
     FROM wanted n
-    WHERE NOT EXISTS (SELECT FROM ojs.webhook_deliveries d WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id)
+    ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
 ), total AS (
     SELECT (SELECT count(*) FROM again) + (SELECT count(*) FROM made) AS n
@@ -1062,9 +1257,9 @@ func (q *Queries) WebhookReplayAll(ctx context.Context, arg WebhookReplayAllPara
 const webhookReplayFailed = `-- name: WebhookReplayFailed :one
 WITH picked AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
-    WHERE d.webhook_id = $1::uuid AND d.status IN ('dead', 'cancelled') AND d.event_seq > 0
-        AND d.event_time >= $2::timestamptz AND ($3::timestamptz IS NULL OR d.event_time < $3)
-    ORDER BY d.id LIMIT $4::integer
+    WHERE d.webhook_id = $1::uuid AND d.status IN ('dead', 'cancelled') AND d.event_seq > 0 AND d.completed_at < $2::timestamptz
+        AND d.event_time >= $3::timestamptz AND ($4::timestamptz IS NULL OR d.event_time < $4)
+    ORDER BY d.id LIMIT $5::integer
 ), again AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
@@ -1075,6 +1270,7 @@ SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('o
 
 type WebhookReplayFailedParams struct {
 	WebhookID [16]byte
+	Began     pgtype.Timestamptz
 	Since     pgtype.Timestamptz
 	Until     pgtype.Timestamptz
 	MaxRows   int32
@@ -1085,10 +1281,11 @@ type WebhookReplayFailedRow struct {
 	Notified   string
 }
 
-// Abandoned deliveries of a time span, at most max_rows at once, oldest first.
+// Abandoned deliveries of a time span that were over before the replay began, at most max_rows at once, oldest first.
 func (q *Queries) WebhookReplayFailed(ctx context.Context, arg WebhookReplayFailedParams) (WebhookReplayFailedRow, error) {
 	row := q.db.QueryRow(ctx, webhookReplayFailed,
 		arg.WebhookID,
+		arg.Began,
 		arg.Since,
 		arg.Until,
 		arg.MaxRows,
@@ -1181,10 +1378,10 @@ func (q *Queries) WebhookSecretList(ctx context.Context, webhookIds [][16]byte) 
 }
 
 const webhookSecretListByKey = `-- name: WebhookSecretListByKey :many
-SELECT id, webhook_id, secret, key_id, hint, created_at, expires_at FROM ojs.webhook_secrets WHERE key_id <> $1 LIMIT 1000
+SELECT id, webhook_id, secret, key_id, hint, created_at, expires_at FROM ojs.webhook_secrets WHERE key_id <> $1 AND (expires_at IS NULL OR expires_at > clock_timestamp())
 `
 
-// Those that are not sealed with this key.
+// Those that are valid and not sealed with this key.
 func (q *Queries) WebhookSecretListByKey(ctx context.Context, keyID string) ([]WebhookSecret, error) {
 	rows, err := q.db.Query(ctx, webhookSecretListByKey, keyID)
 	if err != nil {
@@ -1247,21 +1444,17 @@ func (q *Queries) WebhookSecretRetire(ctx context.Context, overlapS int64, webho
 }
 
 const webhookUpdate = `-- name: WebhookUpdate :one
-WITH woken AS (
-    UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-    FROM ojs.webhooks h
-    WHERE h.id = $16::uuid AND NOT h.active AND $9::boolean AND d.webhook_id = h.id AND d.next_attempt_at IS NOT NULL AND NOT d.leased
-)
 UPDATE ojs.webhooks w
 SET url = $1, events = $2, filter = $3, types = $4, sources = $5, queues = $6, job_types = $7,
     metadata = $8, active = $9, timeout_ms = $10, max_in_flight = $11, ordering = $12,
     payload_format = $13, standard_webhooks = $14, updated_at = clock_timestamp(),
+    from_place = CASE WHEN $15::boolean THEN ojs.event_place() ELSE w.from_place END,
     disabled_reason = CASE WHEN $15::boolean THEN NULL ELSE w.disabled_reason END,
     disabled_at = CASE WHEN $15::boolean THEN NULL ELSE w.disabled_at END,
     failing_since = CASE WHEN $15::boolean THEN NULL ELSE w.failing_since END,
     consecutive_failures = CASE WHEN $15::boolean THEN 0 ELSE w.consecutive_failures END
 WHERE w.id = $16::uuid
-RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at
+RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.from_place, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at
 `
 
 type WebhookUpdateParams struct {
@@ -1283,7 +1476,7 @@ type WebhookUpdateParams struct {
 	ID               [16]byte
 }
 
-// Activating forgets why it was disabled, and what was held becomes due. What was lost by its sender is due when its lease ends.
+// Activating forgets why it was disabled, and begins with what is published from now on.
 func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (Webhook, error) {
 	row := q.db.QueryRow(ctx, webhookUpdate,
 		arg.Url,
@@ -1315,6 +1508,7 @@ func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (W
 		&i.JobTypes,
 		&i.Metadata,
 		&i.Active,
+		&i.FromPlace,
 		&i.TimeoutMs,
 		&i.MaxInFlight,
 		&i.Ordering,

@@ -34,16 +34,26 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	if err != nil {
 		return nil, err
 	}
-	var dialer net.Dialer
 	var failed error
-	for _, a := range addrs {
-		conn, err := dialer.DialContext(ctx, network, net.JoinHostPort(a.String(), port))
+	for i, a := range addrs {
+		conn, err := dial(ctx, network, net.JoinHostPort(a.String(), port), len(addrs)-i)
 		if err == nil {
 			return conn, nil
 		}
 		failed = errors.Join(failed, err)
 	}
 	return nil, failed
+}
+
+// dial takes a fair share of the time that is left, so that a silent address does not use up that of the others.
+func dial(ctx context.Context, network, address string, shares int) (net.Conn, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(shares))
+		defer cancel()
+	}
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, network, address)
 }
 
 // Resolve gives the addresses of a host, all of which may be called. One that may not refuses them all: the next attempt

@@ -12,7 +12,7 @@ func TestCheckURL(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
 		"https://example.com", "https://example.com/hook?x=1", "HTTPS://EXAMPLE.com:8443/", "https://93.184.216.34/", "https://[2606:2800:220:1::1]/",
-		"https://a.b.example./", "https://xn--bcher-kva.example/", "https://1.example.com/", "https://example.com:65535/",
+		"https://a.b.example./", "https://xn--bcher-kva.example/", "https://1.example.com/", "https://bücher.example/", "https://a_b.example.com/", "https://example.com:65535/",
 	} {
 		require.NoError(t, Rules{}.CheckURL(url), url)
 	}
@@ -27,6 +27,7 @@ func TestCheckURL(t *testing.T) {
 		"https://[::1]/", "https://[::]/", "https://[::ffff:127.0.0.1]/", "https://[::ffff:7f00:1]/", "https://[64:ff9b::7f00:1]/", "https://[64:ff9b:1::1]/", "https://[fe80::1]/", "https://[fe80::1%25eth0]/",
 		"https://[fc00::1]/", "https://[fd00::1]/", "https://[ff02::1]/", "https://[2001:db8::1]/", "https://[2002:7f00:1::]/", "https://[100::1]/", "https://[5f00::1]/", "https://[fec0::1]/", "https://[2001::1]/",
 		"https://256.1.1.1/", "https://1.2.3.4.5/", "https://1.2.3.256/", "https://0x/", "https://99999999999999999999/", "https://a.08/", "https://1.2.3.09/",
+		"https://foo.ｌocal/", "https://foo.locaⓛ/", "https://①②⑦.0.0.1/", "https://１２７.0.0.1/", "https://.com/", "https://a..com/", "https://10.0.0.1../",
 	} {
 		var refused *RefusedError
 		require.ErrorAs(t, Rules{}.CheckURL(url), &refused, url)

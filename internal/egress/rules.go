@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/idna"
 )
 
 // Rules say what may be called. The zero value admits https to public addresses only.
@@ -96,11 +98,13 @@ func (r Rules) checkHost(host string) error {
 		}
 		return nil
 	}
-	name := canonical(host)
-	for _, c := range name {
-		if c <= ' ' || c == '%' || c == '\\' || c == 0x7f {
-			return refused("%q is not a host name", host)
-		}
+	// As the resolver will see it: some letters of other scripts stand for those of localhost.
+	name, err := lookup.ToASCII(canonical(host))
+	if err != nil || name == "" || strings.Contains("."+name+".", "..") {
+		return refused("%q is not a host name", host)
+	}
+	if name != canonical(host) {
+		return r.checkHost(name)
 	}
 	switch {
 	case name == "localhost", !strings.Contains(name, "."):
@@ -115,6 +119,9 @@ func (r Rules) checkHost(host string) error {
 func (r Rules) allowsHost(host string) bool {
 	return slices.ContainsFunc(r.AllowHosts, func(allowed string) bool { return canonical(allowed) == canonical(host) })
 }
+
+// lookup maps names as a client does; underscores are common inside networks that an operator allows.
+var lookup = idna.New(idna.MapForLookup(), idna.StrictDomainName(false), idna.BidiRule())
 
 func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 

@@ -34,6 +34,7 @@ const (
 	maxWebhookPatterns      = 50
 	maxWebhookMetadata      = 4096
 	maxWebhookURL           = 2048
+	maxWebhookFilter        = 16_384
 	minSecret, maxSecret    = 8, 256
 )
 
@@ -205,8 +206,8 @@ func (r *webhookReader) list(name string, v jsontext.Value) []string {
 }
 
 func (r *webhookReader) secret() {
-	v, sent := r.members["secret"]
-	if !sent {
+	v := r.members["secret"]
+	if rawjson.IsNull(v) { // like one that was not sent
 		return
 	}
 	text, ok := rawjson.Text(v)
@@ -252,11 +253,30 @@ func (r *webhookReader) filter() {
 		switch {
 		case !known:
 			r.problems.add(ojs.KindInvalidPayload, "filter."+name, "$.filter."+name, "absent: filters are queues, job_types and sources", value)
-		case !rawjson.IsNull(value):
-			*into = r.list("filter."+name, value)
+		case rawjson.IsNull(value): // of equal names the last counts
+			*into = nil
+		default:
+			*into = nonEmpty(r.list("filter."+name, value))
 		}
 	}
-	w.Filter = rawjson.Compact(v)
+	if w.Filter = rawjson.Compact(v); len(w.Filter) > maxWebhookFilter {
+		r.limit("filter", "at most 16384 bytes long")
+	}
+}
+
+// nonEmpty drops empty items, as every filter of events does (contract 40 §5.2).
+func nonEmpty(values []string) []string {
+	return slices.DeleteFunc(values, func(v string) bool { return v == "" })
+}
+
+// FilterOf reads a stored filter.
+func FilterOf(filter []byte) (w Webhook) {
+	if filter == nil {
+		return w
+	}
+	r := webhookReader{members: map[string]jsontext.Value{"filter": filter}, w: &w}
+	r.filter() // it was checked when it was stored
+	return w
 }
 
 func (r *webhookReader) metadata() {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/store"
 )
 
 // TestProperty drives many writers, two relays and three kinds of readers and checks the promises of the log: every
@@ -64,8 +65,8 @@ func (w *world) run(t *testing.T) {
 	_, err := w.pool.Exec(t.Context(), `
 		CREATE TABLE subject (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), queue text, state text, n integer NOT NULL DEFAULT 0);
 		INSERT INTO subject (queue) SELECT 'q' || i % 4 FROM generate_series(1, $1) i;
-		INSERT INTO ojs.webhooks (id, url, events, types, sources, queues, job_types, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks)
-		VALUES (gen_random_uuid(), 'https://example.com', '{*}', '{%}', '{}', '{}', '{}', true, 1000, 1, 'none', 'ojs', false)`, pgx.QueryExecModeSimpleProtocol, subjects)
+		INSERT INTO ojs.webhooks (id, url, events, types, sources, queues, job_types, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, from_place)
+		VALUES (gen_random_uuid(), 'https://example.com', '{*}', '{%}', '{}', '{}', '{}', true, 1000, 1, 'none', 'ojs', false, 0)`, pgx.QueryExecModeSimpleProtocol, subjects)
 	require.NoError(t, err)
 	rows, err := w.pool.Query(t.Context(), "SELECT id FROM subject")
 	require.NoError(t, err)
@@ -82,6 +83,7 @@ func (w *world) run(t *testing.T) {
 	}
 
 	reading, stopReading := context.WithCancel(t.Context())
+	w.deliver(t, reading, url)
 	readers := []*trace{w.poll(t, reading), w.listen(t, reading), w.pollSQL(t, reading)}
 	writing, stopWriting := context.WithTimeout(t.Context(), time.Duration(env("OJSD_PROPERTY_SECONDS", 4))*time.Second)
 	defer stopWriting()
@@ -104,6 +106,11 @@ func (w *world) run(t *testing.T) {
 		var gaps int
 		require.NoError(t, w.pool.QueryRow(t.Context(), "SELECT count(*) FROM ojs.event_gaps").Scan(&gaps))
 		return gaps == 0
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		var made int64
+		require.NoError(t, w.pool.QueryRow(t.Context(), "SELECT count(*) FROM ojs.webhook_deliveries").Scan(&made))
+		return made >= w.committed.Load()
 	}, 20*time.Second, 10*time.Millisecond)
 	stopReading()
 	w.wg.Wait()
@@ -168,7 +175,22 @@ func (w *world) change(t *testing.T, tx pgx.Tx, rng *rand.Rand, n int) (events i
 	return events
 }
 
-// delivered reads what the relays made for a subscription: exactly one delivery per event.
+// deliver has two nodes make the deliveries of a subscription.
+func (w *world) deliver(t *testing.T, ctx context.Context, url string) {
+	for range 2 {
+		s := store.New(connect(t, url, 1), store.Config{})
+		w.wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := s.MakeDeliveries(t.Context()); err != nil && !w.shoot {
+					t.Error(err)
+				}
+				serviceutil.CancellableSleep(ctx, time.Duration(rand.IntN(5000))*time.Microsecond)
+			}
+		})
+	}
+}
+
+// delivered reads what they made: exactly one delivery per event.
 func (w *world) delivered(t *testing.T) *trace {
 	tr := &trace{name: "webhook"}
 	rows, err := w.pool.Query(t.Context(), "SELECT body FROM ojs.webhook_deliveries ORDER BY event_seq, event_sub")
@@ -202,7 +224,7 @@ func (w *world) shootRelays(t *testing.T, ctx context.Context) {
 		serviceutil.CancellableSleep(ctx, time.Duration(rand.IntN(200))*time.Millisecond)
 		_, err := w.pool.Exec(t.Context(), `
 			SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-			WHERE datname = current_database() AND pid <> pg_backend_pid() AND (query LIKE '-- name: Relay%' OR query LIKE '-- name: WebhookDeliveryCreate%') AND state <> 'idle'`)
+			WHERE datname = current_database() AND pid <> pg_backend_pid() AND (query LIKE '-- name: Relay%' OR query LIKE '-- name: Webhook%') AND state <> 'idle'`)
 		assertNoError(t, err)
 	}
 }

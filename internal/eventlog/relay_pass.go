@@ -33,7 +33,6 @@ type scan struct {
 	gone      []int64 // passed numbers that belong to nothing
 	gaps      bool    // there are numbers that were passed over and are still open
 	lastSub   int32   // the last place taken at the watermark
-	webhooks  bool    // there are active subscriptions
 }
 
 // pass is what one run of the relay found and did.
@@ -117,7 +116,7 @@ func (r *Relay) scan(ctx context.Context, q *dbsqlc.Queries) (scan, error) {
 	row, err := q.RelayScan(ctx, dbsqlc.RelayScanParams{Span: r.span, LateRows: maxNumbers, Seen: r.seen})
 	return scan{
 		snapshot: row.Snapshot, xmin: row.Xmin, watermark: row.Watermark, limit: row.Watermark + r.span,
-		numbers: row.Numbers, head: row.Head, late: row.Late, gone: row.Gone, gaps: row.Gaps, lastSub: row.LastSub, webhooks: row.Webhooks,
+		numbers: row.Numbers, head: row.Head, late: row.Late, gone: row.Gone, gaps: row.Gaps, lastSub: row.LastSub,
 	}, err
 }
 
@@ -197,7 +196,7 @@ func (r *Relay) publishLate(ctx context.Context, q *dbsqlc.Queries, found scan, 
 		return fmt.Errorf("move late rows: %w", err)
 	}
 	done.late, done.published = len(late), len(late)
-	return r.announce(ctx, q, found, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: found.lastSub, Upto: found.watermark}, done)
+	return r.announce(ctx, q, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: found.lastSub, Upto: found.watermark}, done)
 }
 
 // giveWay makes room for more late rows than one number has places: a transaction of 100 000 events that others have
@@ -228,10 +227,10 @@ func (r *Relay) publishNext(ctx context.Context, q *dbsqlc.Queries, found scan, 
 	}
 	// The next statement sees more than the scan did. Up to the new watermark that can only be rows of the numbers passed
 	// over, so these are excluded by number; they come as late ones.
-	return r.announce(ctx, q, found, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: maxSub, Upto: v.upto, Passed: v.passed}, done)
+	return r.announce(ctx, q, dbsqlc.RelayPublishParams{AfterSeq: found.watermark, AfterSub: maxSub, Upto: v.upto, Passed: v.passed}, done)
 }
 
-func (r *Relay) announce(ctx context.Context, q *dbsqlc.Queries, found scan, params dbsqlc.RelayPublishParams, done *pass) error {
+func (r *Relay) announce(ctx context.Context, q *dbsqlc.Queries, params dbsqlc.RelayPublishParams, done *pass) error {
 	params.Quiet = r.Time.Now().Before(r.mutedUntil)
 	if params.Passed == nil {
 		params.Passed = []int64{} // NULL would exclude everything
@@ -241,14 +240,5 @@ func (r *Relay) announce(ctx context.Context, q *dbsqlc.Queries, found scan, par
 		return fmt.Errorf("publish: %w", err)
 	}
 	done.announced = announced{types: row.Types, unclaimed: row.Unclaimed}
-	if !found.webhooks {
-		return nil
-	}
-	_, err = q.WebhookDeliveryCreate(ctx, dbsqlc.WebhookDeliveryCreateParams{
-		AfterSeq: params.AfterSeq, AfterSub: params.AfterSub, Upto: params.Upto, Passed: params.Passed,
-	})
-	if err != nil {
-		return fmt.Errorf("create webhook deliveries: %w", err)
-	}
 	return nil
 }

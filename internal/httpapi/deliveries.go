@@ -37,17 +37,19 @@ func (a *API) listDeliveries(c echo.Context) error {
 		}
 		l.Webhook = &id
 	}
+	l.Limit++ // one more tells whether there are more
 	rows, total, err := a.store.Deliveries(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
+	more := len(rows) > p.limit
+	rows = rows[:min(len(rows), p.limit)]
 	shown := make([]map[string]any, len(rows))
 	next := ""
 	for i := range rows {
 		shown[i] = showDelivery(&rows[i])
 		next = store.DeliveryPrefix + ojs.FormatID(rows[i].ID)
 	}
-	more := len(rows) == p.limit && (l.Before != nil || int64(p.offset+len(rows)) < total)
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"deliveries": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
 	})
@@ -78,7 +80,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (store.DeliveryList, error) 
 		if err != nil {
 			return l, ojs.ErrInvalidRequest("event_id", "an event id", text, "event_id must be an event id, such as evt_….")
 		}
-		l.Seq, l.Sub = position.Seq, position.Sub
+		l.Event = &store.EventPlace{Seq: position.Seq, Sub: position.Sub}
 	}
 	for name, t := range map[string]*time.Time{"since": &l.Since, "until": &l.Until} {
 		if text := c.QueryParam(name); text != "" {

@@ -191,17 +191,19 @@ func (a *API) listWebhooks(c echo.Context) error {
 	if l.URL = c.QueryParam("url"); !plain(l.URL) {
 		return ojs.ErrInvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
 	}
+	l.Limit++ // one more tells whether there are more
 	list, total, err := a.store.Webhooks(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
+	more := len(list) > p.limit
+	list = list[:min(len(list), p.limit)]
 	shown := make([]map[string]any, len(list))
 	next := ""
 	for i := range list {
 		shown[i] = showWebhook(&list[i])
 		next = store.WebhookPrefix + ojs.FormatID(list[i].ID)
 	}
-	more := len(list) == p.limit && (l.Before != nil || int64(p.offset+len(list)) < total)
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"subscriptions": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
 	})
@@ -294,10 +296,11 @@ func (a *API) dropPreviousSecret(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.store.DropPreviousSecret(c.Request().Context(), id); err != nil {
+	w, err := a.store.DropPreviousSecret(c.Request().Context(), id)
+	if err != nil {
 		return err
 	}
-	return c.NoContent(http.StatusNoContent)
+	return sendJSON(c, http.StatusOK, twice(showWebhook(w)))
 }
 
 func (a *API) testWebhook(c echo.Context, body []byte) error {

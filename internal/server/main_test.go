@@ -32,6 +32,8 @@ type api struct {
 	server *server.Server
 	client *http.Client
 	url    string
+
+	database string // its URL
 }
 
 // setup starts a node on a database of the test's own and stops it at its end.
@@ -51,7 +53,7 @@ func setup(t testing.TB, change ...func(*server.Config)) *api {
 		transport.CloseIdleConnections()
 		require.NoError(t, s.Stop())
 	})
-	return &api{t, s, &http.Client{Transport: transport}, "http://" + s.Addr()}
+	return &api{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), config.DatabaseURL}
 }
 
 // in is the same node for a subtest.

@@ -37,6 +37,7 @@ type Server struct {
 	sweeper  *sweep.Sweeper
 	pruner   *sweep.Pruner
 	webhooks *webhook.Dispatcher // nil: switched off
+	maker    *webhook.Maker      // with webhooks
 	api      *httpapi.API
 	metrics  *metrics.Metrics
 	http     *http.Server
@@ -170,16 +171,18 @@ func (s *Server) build() (err error) {
 	reader := eventlog.NewReader(s.pool, s.relay)
 	s.feed = eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
 	s.relay.OnCounted(s.metrics.Published)
-	s.relay.OnPublished(s.feed.Wake) // sooner than the notification, and without LISTEN
+	s.relay.OnPublished(func() { // sooner than the notification, and without LISTEN
+		s.feed.Wake()
+		if s.maker != nil {
+			s.maker.Published()
+		}
+	})
 	s.listener.OnPublished(func(p eventlog.Published) {
 		s.feed.Wake()
 		s.sweeper.Stir()
 		s.store.Published()
 		s.pruner.Stir()
 		if p.All {
-			if s.webhooks != nil {
-				s.webhooks.Wake()
-			}
 			s.store.AnnounceAll()
 		}
 		for _, r := range p.Ready {

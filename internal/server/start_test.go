@@ -2,12 +2,16 @@ package server_test
 
 import (
 	"context"
+	"math"
+	"net/netip"
+	"net/url"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/egress"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -54,6 +58,16 @@ func TestStart(t *testing.T) {
 			{server.Config{DatabaseMaxConns: 3}, "database max conns"},
 			{server.Config{DefaultVisibility: -1}, "default visibility timeout"},
 			{server.Config{Events: server.Events{ServiceName: "A B"}}, "service name"},
+			{server.Config{Webhooks: server.Webhooks{RetryJitter: math.NaN()}}, "retry jitter"},
+			{server.Config{Webhooks: server.Webhooks{RetrySchedule: []time.Duration{-time.Second}}}, "retry schedule"},
+			{server.Config{Webhooks: server.Webhooks{Workers: -1}}, "workers"},
+			{server.Config{Webhooks: server.Webhooks{MaxRedirects: 4}}, "max redirects"},
+			{server.Config{Webhooks: server.Webhooks{ProxyURL: &url.URL{Scheme: "localhost", Opaque: "3128"}}}, "proxy url"},
+			{server.Config{Webhooks: server.Webhooks{EncryptionKeys: [][]byte{[]byte("short")}}}, "encryption key"},
+			{server.Config{Webhooks: server.Webhooks{CAFile: "testdata/receiver.js"}}, "ca file"},
+			{server.Config{Webhooks: server.Webhooks{Rules: egress.Rules{AllowedPorts: []int{70000}}}}, "allowed ports"},
+			{server.Config{Webhooks: server.Webhooks{Rules: egress.Rules{AllowHosts: []string{"https://foo/"}}}}, "allow hosts"},
+			{server.Config{Webhooks: server.Webhooks{Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("::ffff:127.0.0.0/104")}}}}, "allow networks"},
 		} {
 			c.config.DatabaseURL = "postgres://127.0.0.1:1/x"
 			_, err := server.Start(t.Context(), c.config)

@@ -78,7 +78,7 @@ func TestWebhookSubscriptions(t *testing.T) {
 		for field, bodies := range map[string][]string{
 			"url":    {`{}`, `{"url":1}`, `{"url":null}`, `{"url":["https://example.com"]}`, `{"url":"https://example.com/\u0000"}`},
 			"events": {`{"url":"https://example.com"}`, `{"events":"job.*"}`, `{"events":[1]}`, `{"events":["JOB.*"]}`, `{"events":["job:completed"]}`, `{"events":["*.failed"]}`, `{"events":[""]}`, `{"events":["job.failed","job.failed"]}`, `{"events":{}}`, `{"events":["a\u0000"]}`},
-			"secret": {`{"url":"https://example.com","events":["*"]}`, `{"secret":1}`, `{"secret":null}`},
+			"secret": {`{"url":"https://example.com","events":["*"]}`, `{"secret":1}`},
 			"active": {`{"active":"yes"}`, `{"active":null}`}, "metadata": {`{"metadata":[]}`, `{"metadata":"x"}`},
 			"timeout_ms": {`{"timeout_ms":"1s"}`, `{"timeout_ms":1000.5}`}, "max_in_flight": {`{"max_in_flight":true}`}, "ordering": {`{"ordering":1}`},
 			"payload_format": {`{"payload_format":{}}`}, "standard_webhooks": {`{"standard_webhooks":0}`},

@@ -317,11 +317,15 @@ func TestWebhookRotation(t *testing.T) {
 	})
 	a := setup(t, e.quick)
 	sub := a.subscribe(e, "/rotate", `"job.enqueued"`)
+	made := 0
 	deliver := func(attempts string) {
 		t.Helper()
 		a.push(`"type":"t","args":[]`)
-		a.get("/ojs/v1/events").is(200)
-		eventually(t, func() bool { return a.deliveries("subscription_id="+sub).at("deliveries.0.status") == "delivered" })
+		made++
+		eventually(t, func() bool {
+			log := a.deliveries("subscription_id=" + sub)
+			return log.count("deliveries") == made && log.at("deliveries.0.status") == "delivered"
+		})
 		require.Equal(t, attempts, a.deliveries("subscription_id="+sub).at("deliveries.0.attempt_count"))
 	}
 	deliver("1")
@@ -346,7 +350,7 @@ func TestWebhookRotation(t *testing.T) {
 	deliver("2") // the first attempt learns that the receiver has changed
 	deliver("1")
 
-	a.del("/ojs/v1/webhooks/" + sub + "/secrets/previous").is(http.StatusNoContent)
+	require.Equal(t, 1, a.del("/ojs/v1/webhooks/"+sub+"/secrets/previous").is(200).count("subscription.secrets"))
 	require.Equal(t, 1, a.get("/ojs/v1/webhooks/"+sub).is(200).count("secrets"))
 	deliver("1")
 	last := e.received("/rotate")
@@ -568,6 +572,16 @@ func TestWebhookReplay(t *testing.T) {
 		ids[c.header.Get("X-OJS-Delivery-ID")]++
 	}
 	require.Len(t, ids, len(first), "the same delivery ids")
+	var paged []string
+	for page, cursor := 0, ""; page < 3; page++ {
+		log := a.deliveries("limit=2&subscription_id=" + sub + "&cursor=" + cursor)
+		require.Equal(t, "5", log.at("pagination.total"))
+		require.Equal(t, fmt.Sprint(page < 2), log.at("pagination.has_more"))
+		paged, cursor = append(paged, log.list("deliveries", "id")...), log.at("pagination.next_cursor")
+	}
+	require.Equal(t, a.deliveries("subscription_id="+sub).list("deliveries", "id"), paged)
+	require.Equal(t, 1, a.deliveries("event_id="+(reply{t: t, body: first[0].body}).at("id")).count("deliveries"))
+	require.Equal(t, 0, a.deliveries("event_id=evt_019c0a11-2f40-7000-8000-000000000000").count("deliveries"))
 	a.post("/ojs/v1/webhooks/"+sub+"/replay", `{}`).invalid("since")
 	a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"1h","only":"some"}`).invalid("only")
 	require.Equal(t, "0", a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"2020-01-01T00:00:00Z","until":"2020-01-02T00:00:00Z","only":"all"}`).is(202).at("enqueued"))
@@ -627,4 +641,208 @@ func TestWebhookMetrics(t *testing.T) {
 	} {
 		require.Contains(t, text, line+"\n")
 	}
+}
+
+// A burst of events for many subscriptions does not hold up their publication.
+func TestWebhookBurst(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	a := setup(t, e.quick, func(c *server.Config) { c.Webhooks.Workers = 1 })
+	const hooks, jobs = 40, 1000
+	for range hooks {
+		a.subscribe(e, "/burst", `"*"`)
+	}
+	stream := a.open("/ojs/v1/events/stream?types=job.enqueued")
+	batch := `{"jobs":[` + strings.TrimSuffix(strings.Repeat(`{"type":"t","args":[]},`, jobs), ",") + `]}`
+	a.post("/ojs/v1/jobs/batch", batch).is(http.StatusCreated)
+	start := time.Now()
+	for range jobs {
+		stream.next()
+	}
+	require.Less(t, time.Since(start), 5*time.Second, "deliveries are made behind the log, not in front of it")
+	var made int
+	conn, err := pgx.Connect(t.Context(), a.database)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	for begin := time.Now(); made < hooks*jobs; time.Sleep(50 * time.Millisecond) {
+		require.Less(t, time.Since(begin), time.Minute)
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM ojs.webhook_deliveries`).Scan(&made))
+	}
+	require.Equal(t, hooks*jobs, made)
+}
+
+// What a PATCH does not name stays as it is, patterns with special characters included.
+func TestWebhookPatchKeepsTheFilter(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	a := setup(t, e.quick)
+	q := "q-" + newID()
+	sub := a.subscribe(e, "/filtered", `"job.enqueued"`, `"filter":{"sources":["ojs://ojs/api*"],"queues":["`+q+`",""],"job_types":[""]}`)
+	for n := range 4 {
+		a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		e.await(t, "/filtered", n+1)
+		a.patch("/ojs/v1/webhooks/"+sub, fmt.Sprintf(`{"metadata":{"n":%d}}`, n)).is(200)
+		a.put("/ojs/v1/webhooks/"+sub, `{"active":false}`).is(200)
+		require.Equal(t, `{"sources":["ojs://ojs/api*"],"queues":["`+q+`",""],"job_types":[""]}`, a.put("/ojs/v1/webhooks/"+sub, `{"active":true}`).is(200).at("filter"))
+	}
+}
+
+// Whatever ends the head of a subject lets the next one go at once.
+func TestWebhookOrderingAfterRetryByHand(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	e.on(func(w http.ResponseWriter, _ call) {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	a := setup(t, e.quick)
+	sub := a.subscribe(e, "/head", `"job.*"`, `"ordering":"subject"`)
+	q := queue()
+	id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	d := a.awaitStatus(sub, "failed")
+	a.fetch(q)
+	a.ack(id).is(200)
+	eventually(t, func() bool { return a.deliveries("status=pending").count("deliveries") == 2 })
+	e.status(200)
+	a.post("/ojs/v1/webhooks/deliveries/"+d.at("id")+"/retry", "").is(http.StatusAccepted)
+	calls := e.await(t, "/head", 4)
+	require.Equal(t, []string{"job.enqueued", "job.started", "job.completed"},
+		[]string{calls[1].header.Get("X-OJS-Event-Type"), calls[2].header.Get("X-OJS-Event-Type"), calls[3].header.Get("X-OJS-Event-Type")})
+}
+
+// A change of ordering holds for what waits already.
+func TestWebhookOrderingChanges(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	e.status(http.StatusInternalServerError)
+	a := setup(t, e.quick, func(c *server.Config) { c.Webhooks.RetrySchedule = []time.Duration{time.Hour} })
+	sub := a.subscribe(e, "/changes", `"job.*"`)
+	q := queue()
+	id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	a.awaitStatus(sub, "failed")
+	a.patch("/ojs/v1/webhooks/"+sub, `{"ordering":"subject"}`).is(200)
+	a.fetch(q)
+	eventually(t, func() bool { return a.deliveries("").count("deliveries") == 2 })
+	a.push(`"type":"other","args":[]`)
+	e.await(t, "/changes", 2) // a later event of another subject has been sent, job.started has not
+	require.Len(t, e.received("/changes"), 2)
+	require.Equal(t, "pending", a.deliveries("event_type=job.started").at("deliveries.0.status"))
+	a.patch("/ojs/v1/webhooks/"+sub, `{"ordering":"none"}`).is(200)
+	e.await(t, "/changes", 3)
+	require.NotEmpty(t, id)
+}
+
+// A pending delivery keeps the form it was made in; a 410 of a former URL says nothing about the present one.
+func TestWebhookChangedUnderWay(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	asked, go410 := make(chan struct{}), make(chan struct{})
+	e.on(func(w http.ResponseWriter, c call) {
+		switch {
+		case c.path == "/old" && c.header.Get("X-OJS-Attempt") == "1":
+			close(asked)
+			<-go410
+			w.WriteHeader(http.StatusGone)
+		case c.path == "/form" && c.header.Get("X-OJS-Attempt") == "1":
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+	})
+	a := setup(t, e.quick, func(c *server.Config) { c.Webhooks.RetrySchedule = []time.Duration{time.Second} })
+	old := a.subscribe(e, "/old", `"job.enqueued"`)
+	form := a.subscribe(e, "/form", `"job.enqueued"`)
+	a.push(`"type":"t","args":[]`)
+	<-asked
+	a.patch("/ojs/v1/webhooks/"+old, `{"url":"`+e.URL+`/new"}`).is(200)
+	close(go410)
+	a.awaitStatus(old, "dead")
+	require.Equal(t, "true", a.get("/ojs/v1/webhooks/"+old).is(200).at("active"))
+
+	a.awaitStatus(form, "failed")
+	a.patch("/ojs/v1/webhooks/"+form, `{"payload_format":"cloudevents"}`).is(200)
+	calls := e.await(t, "/form", 2)
+	require.Equal(t, "application/json", calls[1].header.Get("Content-Type"))
+	require.Equal(t, calls[0].body, calls[1].body)
+}
+
+// Deleting while deliveries run is no deadlock and no error.
+func TestWebhookDeleteUnderLoad(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	a := setup(t, e.quick)
+	stop := make(chan struct{})
+	var pushing sync.WaitGroup
+	for range 2 {
+		pushing.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					a.push(`"type":"t","args":[]`)
+				}
+			}
+		})
+	}
+	for range 15 {
+		subs := make([]string, 4)
+		for i := range subs {
+			subs[i] = a.subscribe(e, "/deleted", `"*"`)
+		}
+		time.Sleep(20 * time.Millisecond) // some deliveries
+		var deleting sync.WaitGroup
+		for _, sub := range subs {
+			deleting.Go(func() {
+				if r := a.del("/ojs/v1/webhooks/" + sub); r.status != http.StatusNoContent {
+					t.Errorf("%d %s", r.status, r.body)
+				}
+			})
+		}
+		deleting.Wait()
+	}
+	close(stop)
+	pushing.Wait()
+	eventually(t, func() bool {
+		n := 0
+		for _, status := range []string{"pending", "delivering", "failed"} {
+			n += a.deliveries("status=" + status).count("deliveries")
+		}
+		return n == 0
+	})
+}
+
+// A node without the key leaves sealed subscriptions to others and goes on with the rest.
+func TestWebhookSealedElsewhere(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	url := dbtest.URL(t)
+	plain := setup(t, e.quick, func(c *server.Config) { c.DatabaseURL = url })
+	first := plain.subscribe(e, "/sealed-later", `"job.enqueued"`)
+	sealing := setup(t, e.quick, func(c *server.Config) {
+		c.DatabaseURL, c.Webhooks.EncryptionKeys = url, [][]byte{[]byte(strings.Repeat("k", 32))}
+	})
+	require.NoError(t, sealing.server.Stop())
+	plain.subscribe(e, "/plain", `"job.enqueued"`)
+	plain.push(`"type":"t","args":[]`)
+	e.await(t, "/plain", 1)
+	require.Empty(t, e.received("/sealed-later"))
+	plain.post("/ojs/v1/webhooks/"+first+"/test", "").fails(503, "backend_error", "backend_unavailable")
+}
+
+// Two replays at a time make each delivery once.
+func TestWebhookReplayTwice(t *testing.T) {
+	t.Parallel()
+	e := newEndpoint(t)
+	e.status(http.StatusInternalServerError)
+	a := setup(t, e.quick)
+	for range 50 {
+		a.push(`"type":"t","args":[]`)
+	}
+	a.get("/ojs/v1/events").is(200)
+	sub := a.subscribe(e, "/x", `"job.enqueued"`)
+	var replaying sync.WaitGroup
+	for range 4 {
+		replaying.Go(func() { a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"1h","only":"all"}`).is(202) })
+	}
+	replaying.Wait()
+	require.Equal(t, "50", a.deliveries("subscription_id="+sub).at("pagination.total"))
 }

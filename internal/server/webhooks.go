@@ -5,14 +5,17 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/riverqueue/river/rivershared/baseservice"
 
 	"github.com/ojsd/ojsd/internal/egress"
+	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/tracing"
@@ -78,8 +81,16 @@ func (w Webhooks) validate() error {
 		return fmt.Errorf("webhooks max redirects must be from 0 to 3, got %d", w.MaxRedirects)
 	case w.Workers < 0 || w.MaxSubscriptions < 0:
 		return errors.New("webhooks workers and max subscriptions must be at least 1")
-	case w.RetryJitter > 10:
-		return fmt.Errorf("webhooks retry jitter must be at most 10, got %g", w.RetryJitter)
+	case !(w.RetryJitter <= 10): // nor NaN
+		return fmt.Errorf("webhooks retry jitter must be from 0 to 10, got %g", w.RetryJitter)
+	case w.ProxyURL != nil && (w.ProxyURL.Host == "" || !slices.Contains([]string{"http", "https", "socks5"}, w.ProxyURL.Scheme)):
+		return fmt.Errorf("webhooks proxy url %q must be like http://host:3128; schemes are http, https and socks5", w.ProxyURL.Redacted())
+	case slices.ContainsFunc(w.Rules.AllowedPorts, func(port int) bool { return port < 1 || port > 65535 }):
+		return errors.New("webhooks allowed ports must be from 1 to 65535")
+	case slices.ContainsFunc(w.Rules.AllowHosts, func(host string) bool { return host == "" || strings.ContainsAny(host, "/ @") }):
+		return errors.New("webhooks allow hosts must be names or addresses such as hooks.internal, without scheme or port")
+	case slices.ContainsFunc(w.Rules.AllowNetworks, func(p netip.Prefix) bool { return p.Addr().Is4In6() }):
+		return errors.New("webhooks allow networks must be written as IPv4, such as 127.0.0.0/8, not mapped into IPv6")
 	case w.RotationOverlap < 0 || w.RotationOverlap > maxConfigured:
 		return fmt.Errorf("webhooks rotation overlap must be at most 36500 days, got %s", w.RotationOverlap)
 	case slices.ContainsFunc(w.EncryptionKeys, func(key []byte) bool { return len(key) != 32 }):
@@ -103,8 +114,21 @@ func (s *Server) buildWebhooks(archetype *baseservice.Archetype, tracer *tracing
 		Retention: w.DeliveryRetention, Service: s.config.Events.ServiceName, Version: s.config.Version, Tracer: tracer,
 		Observer: webhook.Observer{Attempt: s.metrics.WebhookAttempt, Done: s.metrics.WebhookDone},
 	})
-	s.listener.Handle("ojs_webhooks", func(string) { s.webhooks.Wake() })
-	s.services = append(s.services, s.webhooks)
+	s.maker = webhook.NewMaker(archetype, s.store)
+	s.listener.Handle("ojs_webhooks", func(payload string) {
+		s.webhooks.Wake()
+		if payload != "made" { // a subscription has changed, or something may have been missed
+			s.maker.Wake()
+		}
+	})
+	s.listener.OnPublished(func(p eventlog.Published) {
+		s.maker.Published()
+		if p.All { // perhaps for want of LISTEN
+			s.webhooks.Wake()
+			s.maker.Wake()
+		}
+	})
+	s.services = append(s.services, s.webhooks, s.maker)
 }
 
 func readRoots(file string) (*x509.CertPool, error) {

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,6 +34,7 @@ type Delivery struct {
 // Claimed is what a claim found.
 type Claimed struct {
 	Deliveries []Delivery
+	Sealed     [][16]byte    // subscriptions whose secrets this node cannot open
 	Webhooks   int64         // active subscriptions
 	Next       time.Duration // until something that is not due yet is; negative: nothing waits
 }
@@ -39,14 +42,8 @@ type Claimed struct {
 // ClaimDeliveries leases at most want due deliveries to this node (contract 40 §9.6). They must be sent only after this has
 // returned: then the claim is committed.
 func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		q := dbsqlc.New(tx)
-		if err := q.WebhookDeliveryPlan(ctx); err != nil {
-			return err
-		}
-		if c.Deliveries, err = s.claimDeliveries(ctx, q, want); err != nil {
+	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
+		if c.Deliveries, c.Sealed, err = s.claimDeliveries(ctx, q, want); err != nil {
 			return err
 		}
 		next, err := q.WebhookDeliveryNext(ctx)
@@ -56,58 +53,69 @@ func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err e
 	return c, err
 }
 
-func (s *Store) claimDeliveries(ctx context.Context, q *dbsqlc.Queries, want int) ([]Delivery, error) {
-	webhooks, err := q.WebhookDeliveryLock(ctx)
-	if err != nil || len(webhooks) == 0 {
-		return nil, err
+// claimDeliveries leaves out the subscriptions whose secrets this node cannot open; another one may.
+func (s *Store) claimDeliveries(ctx context.Context, q *dbsqlc.Queries, want int) (list []Delivery, sealed [][16]byte, err error) {
+	locked, err := q.WebhookDeliveryLock(ctx)
+	if err != nil || len(locked) == 0 {
+		return nil, nil, err
 	}
+	secrets, sealed, err := s.secretsOf(ctx, q, locked)
+	if err != nil {
+		return nil, nil, err
+	}
+	ours := slices.DeleteFunc(locked, func(id [16]byte) bool { return slices.Contains(sealed, id) })
 	rows, err := q.WebhookDeliveryClaim(ctx, dbsqlc.WebhookDeliveryClaimParams{
-		WebhookIds: webhooks, MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
+		WebhookIds: notNilIDs(ours), MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
 	})
-	if err != nil {
-		return nil, err
+	for _, row := range rows {
+		list = append(list, Delivery{row, secrets[row.WebhookID]})
 	}
-	secrets, err := s.secretsOf(ctx, q, webhooks)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]Delivery, len(rows))
-	for i, row := range rows {
-		list[i] = Delivery{row, secrets[row.WebhookID]}
-	}
-	return list, nil
+	return list, sealed, err
 }
 
-func (s *Store) secretsOf(ctx context.Context, q *dbsqlc.Queries, webhooks [][16]byte) (map[[16]byte][]Secret, error) {
+func notNilIDs(ids [][16]byte) [][16]byte {
+	if ids == nil {
+		return [][16]byte{}
+	}
+	return ids
+}
+
+// secretsOf opens the valid secrets, newest first. sealed are the subscriptions with one that cannot be opened here.
+func (s *Store) secretsOf(ctx context.Context, q *dbsqlc.Queries, webhooks [][16]byte) (secrets map[[16]byte][]Secret, sealed [][16]byte, err error) {
 	rows, err := q.WebhookSecretList(ctx, webhooks)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	secrets := make(map[[16]byte][]Secret, len(webhooks))
+	secrets = make(map[[16]byte][]Secret, len(webhooks))
 	for _, row := range rows {
 		value, err := s.vault.open(row.Secret, row.KeyID)
 		if err != nil {
-			return nil, err
+			sealed = append(sealed, row.WebhookID)
+			continue
 		}
 		secrets[row.WebhookID] = append(secrets[row.WebhookID], Secret{row.ID, value})
 	}
-	return secrets, nil
+	return secrets, sealed, nil
 }
 
 // SecretsOf gives the valid secrets of one subscription.
 func (s *Store) SecretsOf(ctx context.Context, webhook [16]byte) ([]Secret, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	secrets, err := s.secretsOf(ctx, s.q, [][16]byte{webhook})
+	secrets, sealed, err := s.secretsOf(ctx, s.q, [][16]byte{webhook})
+	if err == nil && len(sealed) > 0 {
+		err = errors.Join(ojs.NewError(ojs.KindUnavailable, "The secret of this webhook is sealed with a key that this node does not have; ask another node, or the operator.", nil), errUnknownKey)
+	}
 	return secrets[webhook], WireError(err)
 }
 
 // DeliveryOutcome is what became of one attempt.
 type DeliveryOutcome struct {
 	ID       [16]byte
+	Webhook  [16]byte
 	Claims   int32  // of the claim that it was made with
 	Status   string // delivered, failed or dead
-	Gone     bool   // the endpoint asks not to be called again
+	GoneURL  string // that has asked not to be called again; "": it has not
 	Code     int    // HTTP status, 0: no response
 	Error    string // a word; "": none
 	Snippet  string // of the response
@@ -130,16 +138,26 @@ func (s *Store) RecordDelivery(ctx context.Context, o DeliveryOutcome) (Recorded
 func (s *Store) flushDeliveries(ctx context.Context, outcomes []DeliveryOutcome) ([]Recorded, error) {
 	p := dbsqlc.WebhookDeliveryRecordParams{DisableAfterS: s.config.DisableWebhookAfter.Seconds()}
 	at := make(map[[16]byte]int, len(outcomes))
+	var webhooks [][16]byte
 	for i, o := range outcomes {
 		at[o.ID] = i
 		p.Ids, p.Claims, p.Statuses = append(p.Ids, o.ID), append(p.Claims, o.Claims), append(p.Statuses, o.Status)
-		p.Gone, p.Codes, p.Errors = append(p.Gone, o.Gone), append(p.Codes, int32(o.Code)), append(p.Errors, o.Error)
+		p.GoneUrls, p.Codes, p.Errors = append(p.GoneUrls, o.GoneURL), append(p.Codes, int32(o.Code)), append(p.Errors, o.Error)
+		webhooks = append(webhooks, o.Webhook)
 		p.Snippets, p.Secrets = append(p.Snippets, o.Snippet), append(p.Secrets, o.Secret)
 		p.DurationsMs, p.DelaysMs = append(p.DurationsMs, o.Duration.Milliseconds()), append(p.DelaysMs, o.Delay.Milliseconds())
 	}
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.q.WebhookDeliveryRecord(ctx, p)
+	var rows []dbsqlc.WebhookDeliveryRecordRow
+	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) (err error) {
+		q := dbsqlc.New(tx)
+		if err := q.WebhookLockEach(ctx, webhooks); err != nil {
+			return err
+		}
+		rows, err = q.WebhookDeliveryRecord(ctx, p)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -182,10 +200,15 @@ func (s *Store) LogTest(ctx context.Context, t TestDelivery) error {
 type DeliveryList struct {
 	Webhook, Before *[16]byte
 	Status, Type    string
-	Seq             int64 // of the event; 0: any
-	Sub             int32
+	Event           *EventPlace // nil: any
 	Since, Until    time.Time
 	Offset, Limit   int
+}
+
+// EventPlace is where an event is in the log.
+type EventPlace struct {
+	Seq int64
+	Sub int32
 }
 
 // maxDeliveryTotal bounds what a list counts.
@@ -197,7 +220,6 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) ([]dbsqlc.Webhoo
 	defer cancel()
 	p := dbsqlc.WebhookDeliveryListParams{
 		Status: optionalText(l.Status), EventType: optionalText(l.Type), Since: timestamp(l.Since), Until: timestamp(l.Until),
-		EventSeq: pgtype.Int8{Int64: l.Seq, Valid: l.Seq > 0}, EventSub: pgtype.Int4{Int32: l.Sub, Valid: l.Seq > 0},
 		Before: lastID, MaxTotal: max(maxDeliveryTotal, int32(l.Offset+l.Limit)), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit),
 	}
 	if l.Webhook != nil {
@@ -205,6 +227,9 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) ([]dbsqlc.Webhoo
 	}
 	if l.Before != nil {
 		p.Before = *l.Before
+	}
+	if l.Event != nil {
+		p.EventSeq, p.EventSub = pgtype.Int8{Int64: l.Event.Seq, Valid: true}, pgtype.Int4{Int32: l.Event.Sub, Valid: true}
 	}
 	found, err := s.q.WebhookDeliveryList(ctx, p)
 	if err != nil {
@@ -216,8 +241,16 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) ([]dbsqlc.Webhoo
 			ids = append(ids, row.ID)
 		}
 	}
+	total := found[0].Total
+	if l.Before != nil { // what is before the cursor counts, too
+		p.Before, p.SkipRows, p.MaxRows = lastID, 0, 0
+		if found, err = s.q.WebhookDeliveryList(ctx, p); err != nil {
+			return nil, 0, WireError(err)
+		}
+		total = found[0].Total
+	}
 	rows, err := s.q.WebhookDeliveryListByID(ctx, ids)
-	return rows, found[0].Total, WireError(err)
+	return rows, total, WireError(err)
 }
 
 // Delivery reads one with its attempts.
@@ -242,7 +275,7 @@ func ErrNoDelivery(id string) error { return ojs.ErrNotFound("webhook_delivery",
 func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*dbsqlc.WebhookDelivery, []dbsqlc.WebhookAttempt, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	again, err := s.q.WebhookDeliveryRetry(ctx, [][16]byte{id})
+	again, err := s.q.WebhookDeliveryRetry(ctx, id)
 	if err != nil {
 		return nil, nil, WireError(err)
 	}
@@ -250,7 +283,7 @@ func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*dbsqlc.Webhook
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case len(again) == 0 && row.Status != "delivering":
+	case len(again) == 0:
 		return nil, nil, ojs.NewError(ojs.KindInvalidStateTransition,
 			"The delivery cannot be repeated: its subscription is gone, or it was a test.", map[string]any{"delivery_id": DeliveryPrefix + ojs.FormatID(id)})
 	}
@@ -259,20 +292,68 @@ func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*dbsqlc.Webhook
 
 // PruneDeliveries removes at most 1 000 finished deliveries that are older than keep, and returns how many.
 func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (n int64, err error) {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		q := dbsqlc.New(tx)
-		if err := q.WebhookDeliveryPlan(ctx); err != nil {
-			return err
-		}
-		if _, err := q.WebhookOrphanCancel(ctx); err != nil {
-			return err
-		}
+	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
 		n, err = q.WebhookDeliveryPrune(ctx, int64(keep/time.Second), 1000)
 		return err
 	})
 	return n, err
+}
+
+// CancelOrphans ends what waits for subscriptions that are gone, where whoever deleted them could not.
+func (s *Store) CancelOrphans(ctx context.Context) error {
+	var orphans [][16]byte
+	err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+		orphans, err = q.WebhookOrphanList(ctx)
+		return err
+	})
+	for _, webhook := range orphans {
+		err = errors.Join(err, s.cancelDeliveries(ctx, webhook))
+	}
+	return err
+}
+
+func (s *Store) cancelDeliveries(ctx context.Context, webhook [16]byte) error {
+	return s.inPieces(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryCancel(ctx, webhook, pieceRows) })
+}
+
+// pieceRows is what one statement changes of a backlog that may be large.
+const pieceRows = 5000
+
+// inPieces repeats a statement, each time in a transaction of its own, until it finds less than a whole piece.
+func (s *Store) inPieces(ctx context.Context, change func(q *dbsqlc.Queries) (int64, error)) error {
+	for {
+		var n int64
+		err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+			n, err = change(q)
+			return err
+		})
+		if err != nil || n < pieceRows {
+			return WireError(err)
+		}
+	}
+}
+
+// inPlannedTx keeps plans off sequential scans, whatever the statistics of a queue say at the moment.
+func (s *Store) inPlannedTx(ctx context.Context, do func(q *dbsqlc.Queries) error) (err error) {
+	for range 3 {
+		err = s.planned(ctx, do)
+		if !retryable(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		if err := q.WebhookDeliveryPlan(ctx); err != nil {
+			return err
+		}
+		return do(q)
+	})
 }
 
 // WebhookBacklog counts subscriptions, and deliveries that wait or are on their way, the latter up to 100 000.

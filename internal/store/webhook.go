@@ -54,7 +54,10 @@ func (s *Store) CreateWebhook(ctx context.Context, in *envelope.Webhook, match W
 		}
 		secret, err := s.addSecret(ctx, q, id, in.Secret)
 		made = &Webhook{rows[0], []dbsqlc.WebhookSecret{secret}}
-		return err
+		if err != nil {
+			return err
+		}
+		return q.WebhookWake(ctx) // from now on events have an audience
 	})
 	return made, err
 }
@@ -70,7 +73,13 @@ func notNil(list []string) []string {
 func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	return WireError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) }))
+	var err error
+	for range 3 {
+		if err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) }); !retryable(err) {
+			break
+		}
+	}
+	return WireError(err)
 }
 
 // Webhook reads a subscription.
@@ -157,6 +166,7 @@ var lastID = [16]byte{
 
 // ChangeWebhook has change decide from the subscription as it is, and stores that. A secret is a rotation.
 func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(current envelope.Webhook) (*envelope.Webhook, WebhookMatch, error)) (*Webhook, error) {
+	var before dbsqlc.Webhook
 	var changed *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
 		rows, err := q.WebhookGetForUpdate(ctx, id)
@@ -166,7 +176,8 @@ func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(curr
 		if len(rows) == 0 {
 			return ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
 		}
-		in, match, err := change(webhookOf(&rows[0]))
+		before = rows[0]
+		in, match, err := change(webhookOf(&before))
 		if err != nil {
 			return err
 		}
@@ -174,7 +185,7 @@ func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(curr
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: notNil(match.Types), Sources: notNil(match.Sources),
 			Queues: notNil(in.Queues), JobTypes: notNil(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
 			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
-			Reactivate: in.Active && !rows[0].Active,
+			Reactivate: in.Active && !before.Active,
 		})
 		if err != nil {
 			return err
@@ -184,18 +195,36 @@ func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(curr
 				return err
 			}
 		}
-		if err := q.WebhookWake(ctx); err != nil { // limits may have changed, and what was held is due
-			return err
-		}
 		changed, err = s.oneWebhook(ctx, q, []dbsqlc.Webhook{row}, id)
 		return err
 	})
-	return changed, err
+	if err != nil {
+		return nil, err
+	}
+	return changed, s.follow(ctx, &before, changed)
+}
+
+// follow lets what waits follow a change of its subscription, in pieces.
+func (s *Store) follow(ctx context.Context, before *dbsqlc.Webhook, now *Webhook) error {
+	var err error
+	if now.Ordering != before.Ordering {
+		err = s.inPieces(ctx, func(q *dbsqlc.Queries) (int64, error) {
+			if err := q.WebhookLockEach(ctx, [][16]byte{now.ID}); err != nil {
+				return 0, err
+			}
+			return q.WebhookDeliveryReorder(ctx, dbsqlc.WebhookDeliveryReorderParams{WebhookID: now.ID, Ordered: now.Ordering == "subject", MaxRows: pieceRows})
+		})
+	}
+	if err == nil && now.Active && !before.Active {
+		err = s.inPieces(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryRevive(ctx, now.ID, pieceRows) })
+	}
+	return errors.Join(err, WireError(s.q.WebhookWake(ctx))) // limits may have changed, too
 }
 
 func webhookOf(row *dbsqlc.Webhook) envelope.Webhook {
+	filter := envelope.FilterOf(row.Filter) // as it was sent: the columns have patterns in another form
 	return envelope.Webhook{
-		URL: row.Url, Events: row.Events, Queues: row.Queues, JobTypes: row.JobTypes, Sources: row.Sources, Filter: row.Filter, Metadata: row.Metadata,
+		URL: row.Url, Events: row.Events, Queues: filter.Queues, JobTypes: filter.JobTypes, Sources: filter.Sources, Filter: row.Filter, Metadata: row.Metadata,
 		Active: row.Active, TimeoutMS: row.TimeoutMs, MaxInFlight: row.MaxInFlight, Ordering: row.Ordering, PayloadFormat: row.PayloadFormat,
 		StandardWebhooks: row.StandardWebhooks,
 	}
@@ -203,16 +232,17 @@ func webhookOf(row *dbsqlc.Webhook) envelope.Webhook {
 
 // DeleteWebhook removes a subscription and cancels what waits for it.
 func (s *Store) DeleteWebhook(ctx context.Context, id [16]byte) error {
-	ctx, cancel := s.bounded(ctx)
-	defer cancel()
-	gone, err := s.q.WebhookDelete(ctx, id)
+	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+		gone, err := q.WebhookDelete(ctx, id)
+		if err == nil && len(gone) == 0 {
+			err = ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
+		}
+		return err
+	})
 	if err != nil {
-		return WireError(err)
+		return err
 	}
-	if len(gone) == 0 {
-		return ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
-	}
-	return nil
+	return s.cancelDeliveries(ctx, id)
 }
 
 // RotateSecret makes secret the current one; the one before stays valid for overlap, negative: as configured.
@@ -224,12 +254,11 @@ func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, ov
 }
 
 // DropPreviousSecret ends the overlap now.
-func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) error {
-	_, err := s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error {
+func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, error) {
+	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error {
 		_, err := q.WebhookSecretDeletePrevious(ctx, id)
 		return err
 	})
-	return err
 }
 
 func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
@@ -276,37 +305,59 @@ func (s *Store) addSecret(ctx context.Context, q *dbsqlc.Queries, webhook [16]by
 
 // ReplayWebhook delivers events of a time span again: what was abandoned, or all that matches and is kept. It returns how many.
 func (s *Store) ReplayWebhook(ctx context.Context, id [16]byte, since, until time.Time, all bool) (int64, error) {
-	if _, err := s.Webhook(ctx, id); err != nil {
+	w, err := s.Webhook(ctx, id)
+	if err != nil {
 		return 0, err
 	}
 	if all {
-		return s.replayAll(ctx, id, since, until)
+		return s.replayAll(ctx, w, since, until)
+	}
+	began, err := s.Ping(ctx)
+	if err != nil {
+		return 0, WireError(err)
 	}
 	var total int64
 	for {
-		row, err := s.q.WebhookReplayFailed(ctx, dbsqlc.WebhookReplayFailedParams{
-			WebhookID: id, Since: timestamp(since), Until: timestamp(until), MaxRows: replayRows,
+		var n int64
+		err := s.replayPage(ctx, w, func(q *dbsqlc.Queries) error {
+			row, err := q.WebhookReplayFailed(ctx, dbsqlc.WebhookReplayFailedParams{
+				WebhookID: id, Began: timestamp(began), Since: timestamp(since), Until: timestamp(until), MaxRows: replayRows,
+			})
+			n = row.Deliveries
+			return err
 		})
-		if err != nil || row.Deliveries == 0 {
-			return total, WireError(err)
+		if total += n; err != nil || n < replayRows {
+			return total, err
 		}
-		total += row.Deliveries
 	}
 }
 
 const replayRows = 1000
 
-// replayAll reads the log once, in pieces that are transactions of their own.
-func (s *Store) replayAll(ctx context.Context, id [16]byte, since, until time.Time) (total int64, err error) {
-	p := dbsqlc.WebhookReplayAllParams{WebhookID: id, Since: timestamp(since), Until: timestamp(until), MaxRows: replayRows}
-	for {
-		row, err := s.q.WebhookReplayAll(ctx, p)
-		if err != nil {
-			return total, WireError(err)
+// replayPage holds the subscription, so that two replays do not both make what is missing, and nobody misses being woken.
+func (s *Store) replayPage(ctx context.Context, w *Webhook, replay func(q *dbsqlc.Queries) error) error {
+	return WireError(s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
+		if err := q.WebhookLockEach(ctx, [][16]byte{w.ID}); err != nil {
+			return err
 		}
-		total += row.Deliveries
-		if row.Looked < replayRows || row.Over {
-			return total, nil
+		if err := replay(q); err != nil || w.Ordering != "subject" {
+			return err
+		}
+		return q.WebhookDeliveryHold(ctx, w.ID)
+	}))
+}
+
+// replayAll reads the log once, in pieces that are transactions of their own.
+func (s *Store) replayAll(ctx context.Context, w *Webhook, since, until time.Time) (total int64, err error) {
+	p := dbsqlc.WebhookReplayAllParams{WebhookID: w.ID, Since: timestamp(since), Until: timestamp(until), MaxRows: replayRows}
+	for {
+		var row dbsqlc.WebhookReplayAllRow
+		err := s.replayPage(ctx, w, func(q *dbsqlc.Queries) (err error) {
+			row, err = q.WebhookReplayAll(ctx, p)
+			return err
+		})
+		if total += row.Deliveries; err != nil || row.Looked < replayRows || row.Over {
+			return total, err
 		}
 		p.AfterSeq, p.AfterSub = row.LastSeq, row.LastSub
 	}

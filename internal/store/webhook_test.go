@@ -45,7 +45,7 @@ func (b *bundle) claimed(want int) []store.Delivery {
 
 func (b *bundle) recorded(d store.Delivery, status string, change ...func(*store.DeliveryOutcome)) store.Recorded {
 	b.t.Helper()
-	o := store.DeliveryOutcome{ID: d.ID, Claims: d.Claims, Status: status, Code: 200, Secret: d.Secrets[0].ID}
+	o := store.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: status, Code: 200, Secret: d.Secrets[0].ID}
 	if status != "delivered" {
 		o.Code = 500
 	}
@@ -195,7 +195,7 @@ func TestDeliveryClaim(t *testing.T) {
 						mu.Lock()
 						running-- // before it is recorded, so the count is never too high
 						mu.Unlock()
-						if _, err := node.RecordDelivery(t.Context(), store.DeliveryOutcome{ID: d.ID, Claims: d.Claims, Status: "delivered", Code: 200}); err != nil {
+						if _, err := node.RecordDelivery(t.Context(), store.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -281,7 +281,7 @@ func TestDeliveryRecord(t *testing.T) {
 		require.Zero(t, shown.ConsecutiveFailures)
 		require.False(t, shown.FailingSince.Valid)
 		require.Equal(t, got[1].Secrets[0].ID, shown.ProvenSecret.Bytes)
-		require.Equal(t, "gone", b.recorded(got[2], "dead", func(o *store.DeliveryOutcome) { o.Gone, o.Code = true, 410 }).Disabled)
+		require.Equal(t, "gone", b.recorded(got[2], "dead", func(o *store.DeliveryOutcome) { o.GoneURL, o.Code = "https://example.com", 410 }).Disabled)
 	})
 
 	t.Run("NotForACancelledDelivery", func(t *testing.T) {
@@ -309,6 +309,7 @@ func TestDeliveryPrune(t *testing.T) {
 	orphan := store.NewID()
 	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, next_attempt_at, created_at)
 		VALUES ($1, $1, 9, 0, now(), 'job.enqueued', 's', '{}', now(), now())`, orphan)
+	require.NoError(t, b.CancelOrphans(t.Context()))
 	n, err := b.PruneDeliveries(t.Context(), 24*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n)
@@ -337,4 +338,54 @@ func TestWebhookLimit(t *testing.T) {
 	_, total, err := b.Webhooks(t.Context(), store.WebhookList{Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, int64(100), total)
+}
+
+// With one worker for all, nobody has to wait until the others have nothing more.
+func TestDeliveryClaimIsFair(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	hooks := []*store.Webhook{b.subscribed(), b.subscribed(), b.subscribed()}
+	for i := range 30 {
+		for n, w := range hooks {
+			b.delivery(w, 1+i*len(hooks)+n, "s")
+		}
+	}
+	taken := map[[16]byte]int{}
+	for range 45 {
+		d := b.claimed(1)
+		require.Len(t, d, 1)
+		taken[d[0].WebhookID]++
+		b.recorded(d[0], "delivered")
+	}
+	for _, w := range hooks {
+		require.GreaterOrEqual(t, taken[w.ID], 4, "of 45, about 15 each")
+	}
+}
+
+// Deleting or reviving a subscription with a large backlog takes several small transactions.
+func TestWebhookBacklogInPieces(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	w := b.subscribed()
+	const backlog = 12_000
+	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, next_attempt_at, created_at)
+		SELECT ojs.new_id(now()), $1, i, 0, now(), 'job.enqueued', i::text, '{}', 'failed', now() + interval '1 day', now() FROM generate_series(1, $2::integer) i`, w.ID, backlog)
+	set := func(active bool) {
+		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current envelope.Webhook) (*envelope.Webhook, store.WebhookMatch, error) {
+			current.Active = active
+			return &current, store.WebhookMatch{Types: []string{"%"}}, nil
+		})
+		require.NoError(t, err)
+	}
+	set(false)
+	require.Empty(t, b.claimed(10))
+	set(true)
+	require.Len(t, b.claimed(10), 10)
+	require.NoError(t, b.DeleteWebhook(t.Context(), w.ID))
+	_, total, err := b.Deliveries(t.Context(), store.DeliveryList{Status: "cancelled", Limit: 1})
+	require.NoError(t, err)
+	require.Equal(t, int64(10_000), total, "counted up to 10 000")
+	webhooks, pending, err := b.WebhookBacklog(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, webhooks+pending)
 }

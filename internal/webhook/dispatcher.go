@@ -62,7 +62,7 @@ type Dispatcher struct {
 	stirred atomic.Bool  // something was sent since the last prune
 	failing atomic.Int64 // local time of the first failed claim since a good one, in ns; 0: none
 
-	pruneAt time.Time // of the loop
+	pruneAt, warnedAt time.Time // of the loop
 }
 
 type dispatcherSignals struct {
@@ -145,12 +145,27 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 		return errorPause
 	}
 	d.failing.Store(0)
+	d.warnSealed(ctx, claimed.Sealed)
 	for i := range claimed.Deliveries {
 		d.start(sending, &claimed.Deliveries[i])
 	}
 	d.TestSignals.Passed.Signal(len(claimed.Deliveries))
 	d.prune(ctx)
 	return d.nextLook(claimed)
+}
+
+// warnSealed says, now and then, which subscriptions are left to nodes that have their key.
+func (d *Dispatcher) warnSealed(ctx context.Context, sealed [][16]byte) {
+	if len(sealed) == 0 || time.Since(d.warnedAt) < time.Minute {
+		return
+	}
+	d.warnedAt = time.Now()
+	ids := make([]string, len(sealed))
+	for i, id := range sealed {
+		ids[i] = store.WebhookPrefix + ojs.FormatID(id)
+	}
+	d.Logger.WarnContext(ctx, "webhook secrets are sealed with a key that this node does not have; nodes that have it deliver",
+		slog.String("category", "webhook"), slog.Group("attributes", "subscription_ids", ids))
 }
 
 func (d *Dispatcher) nextLook(c store.Claimed) time.Duration {
@@ -186,8 +201,11 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *store.Delivery) {
 		d.giveBack(delivery)
 		return
 	}
-	o := d.config.judge(res, attempt-int(delivery.RoundStart))
-	o.ID, o.Claims, o.Secret = delivery.ID, delivery.Claims, signer.ID
+	o, gone := d.config.judge(res, attempt-int(delivery.RoundStart))
+	o.ID, o.Webhook, o.Claims, o.Secret = delivery.ID, delivery.WebhookID, delivery.Claims, signer.ID
+	if gone {
+		o.GoneURL = delivery.Url
+	}
 	d.record(context.WithoutCancel(ctx), delivery, o, attempt)
 }
 
@@ -223,7 +241,7 @@ func (d *Dispatcher) message(delivery *store.Delivery, signer store.Secret, atte
 	return &Message{
 		URL: delivery.Url, ID: store.DeliveryPrefix + ojs.FormatID(delivery.ID), Webhook: store.WebhookPrefix + ojs.FormatID(delivery.WebhookID),
 		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
-		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.PayloadFormat == "cloudevents",
+		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
 		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond,
 	}
 }
@@ -283,7 +301,7 @@ func (d *Dispatcher) tell(ctx context.Context, delivery *store.Delivery, o store
 
 // prune removes what is older than retention, now and then.
 func (d *Dispatcher) prune(ctx context.Context) {
-	if d.config.Retention < 0 || time.Now().Before(d.pruneAt) {
+	if time.Now().Before(d.pruneAt) {
 		return
 	}
 	interval := idlePrune
@@ -291,7 +309,10 @@ func (d *Dispatcher) prune(ctx context.Context) {
 		interval = busyPrune
 	}
 	d.pruneAt = time.Now().Add(interval)
-	for ctx.Err() == nil {
+	if err := d.store.CancelOrphans(ctx); err != nil && ctx.Err() == nil {
+		d.Logger.WarnContext(ctx, "deliveries of deleted webhook subscriptions were not cancelled", slog.String("category", "webhook"), slog.Any("error", err))
+	}
+	for d.config.Retention >= 0 && ctx.Err() == nil {
 		n, err := d.store.PruneDeliveries(ctx, d.config.Retention)
 		if err != nil && ctx.Err() == nil {
 			d.Logger.WarnContext(ctx, "webhook deliveries were not pruned", slog.String("category", "webhook"), slog.Any("error", err))

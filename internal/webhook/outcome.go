@@ -13,19 +13,19 @@ import (
 const maxLost = 5
 
 // judge decides what becomes of a delivery (contract 40 §9.7). try is the attempt's number within the schedule, from 1.
-func (c Config) judge(res Result, try int) (o store.DeliveryOutcome) {
+func (c Config) judge(res Result, try int) (o store.DeliveryOutcome, gone bool) {
 	o = store.DeliveryOutcome{Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration}
 	switch {
 	case res.accepted():
 		o.Status = "delivered"
 	case res.Error == "" && res.Code == http.StatusGone && !c.GoneIsFailure:
-		o.Status, o.Gone = "dead", true
+		o.Status, gone = "dead", true
 	case try > len(c.RetrySchedule):
 		o.Status = "dead"
 	default:
 		o.Status, o.Delay = "failed", max(c.pause(try), res.RetryAfter)
 	}
-	return o
+	return o, gone
 }
 
 // pause is what the table says, and a little more, so that what failed together does not come back together.

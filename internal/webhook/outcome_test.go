@@ -30,14 +30,17 @@ func TestJudge(t *testing.T) {
 		{"Seventh", Result{Code: 500}, 7, "failed", false, 24 * time.Hour},
 		{"Eighth", Result{Code: 500}, 8, "dead", false, 0},
 	} {
-		o := c.judge(x.res, x.try)
+		o, gone := c.judge(x.res, x.try)
 		require.Equal(t, x.status, o.Status, x.name)
-		require.Equal(t, x.gone, o.Gone, x.name)
+		require.Equal(t, x.gone, gone, x.name)
 		require.GreaterOrEqual(t, o.Delay, x.least, x.name)
 		require.LessOrEqual(t, o.Delay, x.least+x.least/10, x.name)
 	}
 	c.GoneIsFailure = true
-	require.Equal(t, "failed", c.judge(Result{Code: 410}, 1).Status)
+	o, gone := c.judge(Result{Code: 410}, 1)
+	require.Equal(t, "failed", o.Status)
+	require.False(t, gone)
 	c.RetrySchedule = []time.Duration{}
-	require.Equal(t, "dead", c.judge(Result{Code: 500}, 1).Status)
+	o, _ = c.judge(Result{Code: 500}, 1)
+	require.Equal(t, "dead", o.Status)
 }

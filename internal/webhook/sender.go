@@ -89,6 +89,7 @@ func (s *sender) redirect(next *http.Request, via []*http.Request) error {
 	if code := next.Response.StatusCode; code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect {
 		return http.ErrUseLastResponse
 	}
+	next.Header.Del("Referer") // the URL of the endpoint may be a secret
 	return s.admit(next.Context(), next.URL)
 }
 
@@ -192,7 +193,11 @@ func retryAfter(resp *http.Response) time.Duration {
 		return 0
 	}
 	text := strings.TrimSpace(resp.Header.Get("Retry-After"))
-	if seconds, err := strconv.ParseUint(text, 10, 32); err == nil {
+	if text != "" && strings.Trim(text, "0123456789") == "" {
+		seconds, err := strconv.ParseUint(text, 10, 32)
+		if err != nil { // more than anybody should wait
+			return maxRetryAfter
+		}
 		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	if at, err := http.ParseTime(text); err == nil {

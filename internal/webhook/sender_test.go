@@ -245,7 +245,7 @@ func TestSendThroughProxy(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]time.Duration{
-		"": 0, "120": 2 * time.Minute, " 5 ": 5 * time.Second, "0": 0, "-5": 0, "soon": 0, "1.5": 0, "4294967295": maxRetryAfter, "99999999999999999999": 0,
+		"": 0, "120": 2 * time.Minute, " 5 ": 5 * time.Second, "0": 0, "-5": 0, "soon": 0, "1.5": 0, "4294967295": maxRetryAfter, "99999999999999999999": maxRetryAfter,
 		time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat): 0, time.Now().Add(1000 * time.Hour).UTC().Format(http.TimeFormat): maxRetryAfter,
 	} {
 		for code, answers := range map[int]bool{429: true, 503: true, 500: false, 200: false} {

@@ -45,7 +45,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *store.Webhook) (Tested, error)
 	if err != nil {
 		return Tested{}, err
 	}
-	res := d.sender.send(ctx, m)
+	res := d.sender.send(context.WithoutCancel(ctx), m) // whoever asked may not wait, and it is logged
 	status := "dead"
 	if res.accepted() {
 		status = "delivered"

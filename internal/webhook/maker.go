@@ -1,0 +1,99 @@
+package webhook
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
+
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// makeRest lets several publications share a pass.
+const makeRest = 10 * time.Millisecond
+
+// Maker follows the log of events and makes deliveries of what is published. Every node runs one; a lock in the database lets
+// one at a time work. While there are no subscriptions it looks once a minute, and publications do not wake it.
+type Maker struct {
+	baseservice.BaseService
+	startstop.BaseStartStop
+
+	store  *store.Store
+	wake   chan struct{}
+	wanted atomic.Bool // there are active subscriptions, as far as this node knows
+}
+
+// NewMaker returns a maker; Start it.
+func NewMaker(archetype *baseservice.Archetype, s *store.Store) *Maker {
+	return baseservice.Init(archetype, &Maker{store: s, wake: make(chan struct{}, 1)})
+}
+
+// Published says that there is more in the log. It does not block.
+func (m *Maker) Published() {
+	if m.wanted.Load() {
+		m.Wake()
+	}
+}
+
+// Wake says that subscriptions may have changed.
+func (m *Maker) Wake() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Start runs the loop until stopped.
+func (m *Maker) Start(ctx context.Context) error {
+	ctx, shouldStart, started, stopped := m.StartInit(ctx)
+	if !shouldStart {
+		return nil
+	}
+	go func() {
+		started()
+		defer stopped()
+		m.loop(ctx)
+	}()
+	return nil
+}
+
+func (m *Maker) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		case <-timer.C:
+		}
+		timer.Reset(m.run(ctx))
+		serviceutil.CancellableSleep(ctx, makeRest)
+	}
+}
+
+// run makes what there is to make, and returns when to look again without being woken.
+func (m *Maker) run(ctx context.Context) time.Duration {
+	for ctx.Err() == nil {
+		// Not cancelled by Stop: the work in hand is finished.
+		made, err := m.store.MakeDeliveries(context.WithoutCancel(ctx))
+		if err != nil {
+			m.Logger.WarnContext(ctx, "webhook deliveries were not made", slog.String("category", "webhook"), slog.Any("error", err))
+			return errorPause
+		}
+		m.wanted.Store(made.Active > 0)
+		switch {
+		case made.Busy: // that node may be gone before it has finished
+			return errorPause
+		case !made.More && made.Active > 0:
+			return busyLook
+		case !made.More:
+			return idleLook
+		}
+	}
+	return idleLook
+}
