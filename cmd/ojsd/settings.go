@@ -7,7 +7,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/httpapi"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -89,8 +89,8 @@ type realtimeSettings struct {
 	StatsInterval           span     `env:"OJS_REALTIME_STATS_INTERVAL" default:"2s" placeholder:"DURATION" help:"Pause between two overviews of the stats stream."`
 }
 
-func (s realtimeSettings) config() httpapi.Realtime {
-	r := httpapi.Realtime{
+func (s realtimeSettings) config() node.Realtime {
+	r := node.Realtime{
 		BufferSize: s.BufferSize, DropOldest: s.Overflow == "drop", RateLimit: s.RateLimitPerSecond,
 		MaxConnections: s.MaxConnections, MaxPerClient: s.MaxConnectionsPerClient,
 		QueryToken: s.AllowQueryToken, AllowedOrigins: s.AllowedOrigins, StatsInterval: time.Duration(s.StatsInterval),

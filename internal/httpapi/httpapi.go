@@ -13,6 +13,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/store"
 )
 
@@ -51,8 +52,8 @@ type Config struct {
 	// Version of the server, shown in the manifest and by health.
 	Version string
 
-	// Realtime are the settings of streams.
-	Realtime Realtime
+	// GRPC says that this node speaks gRPC, too.
+	GRPC bool
 
 	// EventRetention and EventMaxCount are shown in the manifest.
 	EventRetention time.Duration
@@ -69,13 +70,13 @@ type API struct {
 	store   *store.Store
 	events  *eventlog.Reader
 	feed    *eventlog.Feed
-	streams *streams
+	streams *node.Streams
 	stats   statsView
-	health  *health
+	health  *node.Health
+	reset   func(ctx context.Context) error
 	prune   func() time.Duration
 	logger  *slog.Logger
-	keys    []apiKey
-	started time.Time
+	keys    node.Keys
 }
 
 // Deps are the parts an API talks to.
@@ -85,8 +86,10 @@ type Deps struct {
 	Feed   *eventlog.Feed
 	Logger *slog.Logger
 
-	// Components reports the state of the node's services by name, for health: ok, degraded or another word.
-	Components func() map[string]string
+	Health *node.Health
+
+	// Streams counts the streams of all interfaces.
+	Streams *node.Streams
 
 	// NextPrune is the time until this node prunes jobs.
 	NextPrune func() time.Duration
@@ -101,14 +104,10 @@ func New(config Config, deps Deps) *API {
 		config.MaxBatchBytes = 33_554_432
 	}
 	return &API{
-		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
-		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune,
-		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
+		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: deps.Streams, logger: deps.Logger,
+		keys: node.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset,
 	}
 }
-
-// SetDraining makes readiness fail, so that traffic goes elsewhere.
-func (a *API) SetDraining() { a.health.draining.Store(true) }
 
 // Handler returns the routes with everything around them.
 func (a *API) Handler() http.Handler {

@@ -1,113 +1,25 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/store"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/node"
 )
-
-// probeTimeout bounds a health check's look at the database, probeShare how long its result serves everybody.
-const (
-	probeTimeout = time.Second
-	probeShare   = time.Second
-	slowPing     = 500 * time.Millisecond
-)
-
-type health struct {
-	store      *store.Store
-	components func() map[string]string
-	reset      func(ctx context.Context) error
-	draining   atomic.Bool
-
-	mu     sync.Mutex
-	at     time.Time
-	latest probeResult
-}
-
-type probeResult struct {
-	err     error
-	latency time.Duration
-	now     time.Time
-	queues  map[string]int64
-	workers map[string]int64
-}
-
-// probe asks the database at most once a second, whoever asks.
-func (h *health) probe(ctx context.Context) probeResult {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if time.Since(h.at) < probeShare {
-		return h.latest
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTimeout)
-	defer cancel()
-	start := time.Now()
-	now, err := h.store.Ping(ctx)
-	h.latest = probeResult{err: err, latency: time.Since(start), now: now}
-	if err == nil {
-		if t, err := h.store.QueueTotals(ctx); err == nil {
-			h.latest.queues = map[string]int64{"total": t.Total, "active": t.Active, "paused": t.Paused}
-		}
-		if t, err := h.store.WorkerTotals(ctx); err == nil {
-			live := t.Total - t.Stale
-			h.latest.workers = map[string]int64{"total": t.Total, "active": live, "connected": live, "stale": t.Stale}
-		}
-	}
-	h.at = time.Now()
-	return h.latest
-}
 
 func (a *API) getHealth(c echo.Context) error {
-	p := a.health.probe(c.Request().Context())
-	components := a.health.components()
-	backend := map[string]any{"type": "postgres", "status": "ok", "connection": "connected", "latency_ms": p.latency.Milliseconds()}
-	body := map[string]any{
-		"status": "ok", "version": "1.0", "server_version": a.config.Version, "uptime_seconds": int64(time.Since(a.started).Seconds()),
-		"timestamp": ojs.FormatTime(time.Now()), "backend": backend, "components": components,
-	}
-	status := http.StatusOK
-	switch {
-	case p.err != nil:
-		status = http.StatusServiceUnavailable
-		body["status"], backend["status"], backend["connection"] = "unhealthy", "unhealthy", "disconnected"
-		backend["error"] = "The database cannot be reached."
+	status, _, body := a.health.Report(c.Request().Context())
+	if status == node.Unhealthy {
 		c.Response().Header().Set("Retry-After", "1")
-	case p.latency > slowPing:
-		backend["status"] = "degraded"
+		return sendJSON(c, http.StatusServiceUnavailable, body)
 	}
-	if p.err == nil {
-		body["timestamp"] = ojs.FormatTime(p.now)
-		body["queues"], body["workers"] = p.queues, p.workers
-		for _, state := range components {
-			if state != "ok" {
-				body["status"] = "degraded"
-			}
-		}
-	}
-	return sendJSON(c, status, body)
+	return sendJSON(c, http.StatusOK, body)
 }
 
 func (a *API) getReady(c echo.Context) error {
-	p := a.health.probe(c.Request().Context())
-	checks := map[string]string{"database": "ok", "migrations": "ok", "draining": "no"}
-	ready := true
-	if p.err != nil {
-		checks["database"], ready = "unreachable", false
-	}
-	if a.health.draining.Load() {
-		checks["draining"], ready = "yes", false
-	}
-	for name, state := range a.health.components() {
-		checks[name] = state
-	}
+	ready, checks := a.health.Ready(c.Request().Context())
 	if !ready {
 		c.Response().Header().Set("Retry-After", "1")
 		return sendJSON(c, http.StatusServiceUnavailable, map[string]any{"status": "not_ready", "checks": checks})
@@ -120,7 +32,7 @@ func (a *API) getAlive(c echo.Context) error {
 }
 
 func (a *API) postReset(c echo.Context) error {
-	if err := a.health.reset(c.Request().Context()); err != nil {
+	if err := a.reset(c.Request().Context()); err != nil {
 		return err
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{"reset": true})
@@ -141,16 +53,20 @@ func (a *API) getManifest(c echo.Context) error {
 		base = c.Scheme() + "://" + c.Request().Host
 	}
 	limits := a.config.Limits
+	transports := []string{"notify", "poll", "sse", "websocket"}
+	if a.config.GRPC {
+		transports = append(transports, "grpc")
+	}
 	return sendJSON(c, http.StatusOK, map[string]any{
-		"specversion": "1.0", "ojs_version": "1.0",
-		"implementation":    map[string]string{"name": "ojsd", "version": a.config.Version, "language": "go", "homepage": "https://github.com/ojsd/ojsd"},
-		"conformance_level": 2, "conformance_tier": "runtime", "protocols": []string{"http"}, "backend": "postgres",
+		"specversion": node.SpecVersion, "ojs_version": node.SpecVersion,
+		"implementation":    map[string]string{"name": node.Name, "version": a.config.Version, "language": node.Language, "homepage": "https://github.com/ojsd/ojsd"},
+		"conformance_level": node.ConformanceLevel, "conformance_tier": "runtime", "protocols": node.Protocols(a.config.GRPC), "backend": node.Backend,
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
-			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": false, "realtime": true, "grpc": false,
+			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": false, "realtime": true, "grpc": a.config.GRPC,
 		},
-		"extensions": []string{"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:logging", "urn:ojs:ext:progress", "urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack"},
+		"extensions": node.Extensions,
 		"endpoints": map[string]string{
 			"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
 			"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws",
@@ -163,7 +79,7 @@ func (a *API) getManifest(c echo.Context) error {
 		},
 		"events": map[string]any{
 			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": a.config.EventRetention.String(),
-			"max_count": a.config.EventMaxCount, "transports": []string{"notify", "poll", "sse", "websocket"},
+			"max_count": a.config.EventMaxCount, "transports": transports,
 		},
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/httpapi"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/sweep"
 )
 
@@ -92,7 +92,7 @@ type Config struct {
 	Events Events
 
 	// Realtime are the settings of event streams; its zero fields mean their defaults.
-	Realtime httpapi.Realtime
+	Realtime node.Realtime
 
 	// LogSample is the share of log lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/httpapi"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/sweep"
 	"github.com/ojsd/ojsd/migrations"
@@ -33,6 +34,8 @@ type Server struct {
 	listener *eventlog.Listener
 	sweeper  *sweep.Sweeper
 	pruner   *sweep.Pruner
+	health   *node.Health
+	streams  *node.Streams
 	api      *httpapi.API
 	http     *http.Server
 	addr     net.Addr
@@ -176,13 +179,15 @@ func (s *Server) build() {
 		}, s.relay),
 		s.sweeper, s.pruner, sweep.NewProber(archetype, s.store), roster,
 	}
+	s.health = node.NewHealth(c.Version, node.LookAt(s.store), s.components)
+	s.streams = node.NewStreams(c.Realtime)
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
-		Realtime: c.Realtime, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
 	}, httpapi.Deps{
-		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
+		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Health: s.health, Streams: s.streams, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
 	})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
@@ -247,7 +252,7 @@ func (s *Server) API() *httpapi.API { return s.api }
 // a slow client must not make a restart look failed.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
-		s.api.SetDraining()
+		s.health.SetDraining()
 		s.api.StopStreams()
 		s.store.Drain()
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTimeout)
