@@ -76,6 +76,7 @@ type settings struct {
 
 	Events   eventSettings    `embed:"" prefix:"events-"`
 	Realtime realtimeSettings `embed:"" prefix:"realtime-"`
+	GRPC     grpcSettings     `embed:"" prefix:"grpc-"`
 }
 
 type realtimeSettings struct {
@@ -99,6 +100,23 @@ func (s realtimeSettings) config() node.Realtime {
 		r.RateLimit = -1
 	}
 	return r
+}
+
+// grpcSettings has no address: it depends on the command, like that of HTTP.
+type grpcSettings struct {
+	Enabled           bool   `env:"OJS_GRPC_ENABLED" default:"true" negatable:"" help:"The gRPC interface."`
+	Reflection        bool   `env:"OJS_GRPC_REFLECTION" default:"true" negatable:"" help:"Tools such as grpcurl may ask for the description of the services."`
+	TLSCert           string `name:"tls-cert" env:"OJS_GRPC_TLS_CERT" placeholder:"FILE" help:"Certificate of the gRPC interface, in PEM; with it, TLS only."`
+	TLSKey            string `name:"tls-key" env:"OJS_GRPC_TLS_KEY" placeholder:"FILE" help:"Private key of that certificate, in PEM."`
+	ClientCA          string `name:"client-ca" env:"OJS_GRPC_CLIENT_CA" placeholder:"FILE" help:"Clients must show a certificate signed by one of these, in PEM."`
+	StateConflictCode string `env:"OJS_GRPC_STATE_CONFLICT_CODE" enum:"failed_precondition,already_exists" default:"failed_precondition" placeholder:"CODE" help:"Status of a conflict of states, failed_precondition or already_exists, which the conformance runner expects."`
+}
+
+func (s grpcSettings) config(listen string) server.GRPC {
+	return server.GRPC{
+		Disabled: !s.Enabled, Listen: listen, NoReflection: !s.Reflection, TLSCert: s.TLSCert, TLSKey: s.TLSKey, ClientCA: s.ClientCA,
+		ConflictExists: s.StateConflictCode == "already_exists",
+	}
 }
 
 type eventSettings struct {

@@ -78,9 +78,10 @@ func (s *stack) launch(executable string) error {
 	return nil
 }
 
-// streamLimits let streams come from one address, as many and as fast as a run asks for.
+// streamLimits let streams come from one address, as many and as fast as a run asks for, all over HTTP.
 var streamLimits = []string{
 	"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT=1000000", "OJS_REALTIME_MAX_CONNECTIONS=1000000", "OJS_REALTIME_RATE_LIMIT_PER_SECOND=0",
+	"OJS_GRPC_ENABLED=false", // nothing here uses it, and its port is fixed
 }
 
 // privateEnv drops what would make `ojsd dev` use somebody's database, or differ from machine to machine.

@@ -94,11 +94,43 @@ type Config struct {
 	// Realtime are the settings of event streams; its zero fields mean their defaults.
 	Realtime node.Realtime
 
+	// GRPC are the settings of the gRPC interface.
+	GRPC GRPC
+
 	// LogSample is the share of log lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
 	LogSample float64
 
 	// ShutdownTimeout bounds how long requests may take to end after a stop. 30 s.
 	ShutdownTimeout time.Duration
+}
+
+// GRPC are the settings of the gRPC interface (contract 40 §15).
+type GRPC struct {
+	// Disabled opens no port.
+	Disabled bool
+
+	// Listen is its address. ":9090".
+	Listen string
+
+	// NoReflection hides the description of the services from tools such as grpcurl.
+	NoReflection bool
+
+	// TLSCert and TLSKey are files in PEM; both or none. With ClientCA clients must show a certificate signed by it.
+	TLSCert, TLSKey, ClientCA string
+
+	// ConflictExists answers conflicts of states with ALREADY_EXISTS in place of FAILED_PRECONDITION.
+	ConflictExists bool
+}
+
+// check refuses what would leave the interface less protected than somebody thinks.
+func (g GRPC) check() error {
+	switch {
+	case (g.TLSCert == "") != (g.TLSKey == ""):
+		return errors.New("grpc tls cert and grpc tls key belong together: set both or none")
+	case g.ClientCA != "" && g.TLSCert == "":
+		return errors.New("grpc client ca needs a grpc tls cert and key")
+	}
+	return nil
 }
 
 // Retention are the settings of contract 20 §8.4. The zero value of a field means its default; a negative one: no limit.
@@ -160,6 +192,7 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.DatabaseListenURL, c.DatabaseURL)
 	setDefault(&c.DatabaseMaxConns, 16)
 	setDefault(&c.Listen, ":8080")
+	setDefault(&c.GRPC.Listen, ":9090")
 	setDefault(&c.Version, "dev")
 	setDefault(&c.DefaultVisibility, 30*time.Second)
 	setDefault(&c.DefaultTimeout, 30*time.Minute)
@@ -200,6 +233,9 @@ func (c Config) validate() (Config, error) {
 		return c, fmt.Errorf("realtime stats interval must be between 1 ms and 36500 days, got %s", c.Realtime.StatsInterval)
 	case c.DatabaseMaxConns < 4:
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
+	}
+	if err := c.GRPC.check(); err != nil {
+		return c, err
 	}
 	for name, d := range map[string]time.Duration{
 		"default visibility timeout": c.DefaultVisibility, "default timeout": c.DefaultTimeout, "cron visibility timeout": c.CronVisibility, "worker dead after": c.WorkerDeadAfter, "shutdown timeout": c.ShutdownTimeout,

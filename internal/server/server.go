@@ -17,6 +17,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstop"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/grpcapi"
 	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/store"
@@ -38,7 +39,9 @@ type Server struct {
 	streams  *node.Streams
 	api      *httpapi.API
 	http     *http.Server
+	grpc     *grpcapi.API // nil: disabled
 	addr     net.Addr
+	grpcAddr net.Addr
 	services []startstop.Service
 	failed   chan error
 	stopOnce sync.Once
@@ -72,12 +75,15 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{config: config, pool: pool, failed: make(chan error, 1)}
-	s.build()
+	if err := s.build(); err != nil {
+		pool.Close()
+		return nil, err
+	}
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	config.Logger.InfoContext(ctx, "server started", slog.String("category", "lifecycle"),
-		slog.Group("attributes", "listen", s.addr.String(), "version", config.Version, "node", s.store.Node(),
+		slog.Group("attributes", "listen", s.addr.String(), "grpc_listen", s.GRPCAddr(), "version", config.Version, "node", s.store.Node(),
 			"authentication", len(config.APIKeys) > 0, "test_reset", config.TestReset))
 	if config.TestReset {
 		config.Logger.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs")
@@ -124,7 +130,7 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-func (s *Server) build() {
+func (s *Server) build() error {
 	c := s.config
 	archetype := baseservice.NewArchetype(c.Logger)
 	s.store = store.New(s.pool, store.Config{
@@ -184,7 +190,7 @@ func (s *Server) build() {
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
-		Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		GRPC: !c.GRPC.Disabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount,
 	}, httpapi.Deps{
 		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Health: s.health, Streams: s.streams, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
@@ -196,6 +202,16 @@ func (s *Server) build() {
 		IdleTimeout:       5 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	if c.GRPC.Disabled {
+		return nil
+	}
+	grpc, err := grpcapi.New(grpcapi.Config{
+		APIKeys: c.APIKeys, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
+		NoReflection: c.GRPC.NoReflection, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
+		ConflictExists: c.GRPC.ConflictExists,
+	}, grpcapi.Deps{Store: s.store, Events: reader, Feed: s.feed, Health: s.health, Streams: s.streams, Logger: c.Logger})
+	s.grpc = grpc
+	return err
 }
 
 // components are the parts that health reports.
@@ -230,19 +246,68 @@ func (s *Server) start(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	s.addr = ln.Addr()
+	if s.grpc != nil {
+		if err := s.startGRPC(); err != nil {
+			return errors.Join(err, ln.Close())
+		}
+	}
 	go func() {
 		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			s.failed <- fmt.Errorf("serve: %w", err)
+			s.fail(fmt.Errorf("serve: %w", err))
 		}
 	}()
 	return nil
 }
 
+func (s *Server) startGRPC() error {
+	ln, err := net.Listen("tcp", s.config.GRPC.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for grpc (OJS_GRPC_LISTEN sets the address, OJS_GRPC_ENABLED=false does without): %w", err)
+	}
+	s.grpcAddr = ln.Addr()
+	go func() {
+		if err := s.grpc.Serve(ln); err != nil {
+			s.fail(fmt.Errorf("serve grpc: %w", err))
+		}
+	}()
+	return nil
+}
+
+// fail ends Run; what fails after that is of no more interest.
+func (s *Server) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+// stopGRPC is like what http.Server does for HTTP.
+func (s *Server) stopGRPC(ctx context.Context) {
+	if s.grpc == nil {
+		return
+	}
+	if err := s.grpc.Stop(ctx); err != nil {
+		s.config.Logger.Warn("gRPC calls did not end in time and are cut off", slog.String("category", "lifecycle"),
+			slog.Group("attributes", "shutdown_timeout_ms", s.config.ShutdownTimeout.Milliseconds()))
+	}
+}
+
 // Addr is the address of the HTTP interface.
 func (s *Server) Addr() string { return s.addr.String() }
 
+// GRPCAddr is the address of the gRPC interface; "" if it is disabled.
+func (s *Server) GRPCAddr() string {
+	if s.grpcAddr == nil {
+		return ""
+	}
+	return s.grpcAddr.String()
+}
+
 // Store is the node's store, for tests of the whole program.
 func (s *Server) Store() *store.Store { return s.store }
+
+// SetDraining makes readiness fail, as Stop does first.
+func (s *Server) SetDraining() { s.health.SetDraining() }
 
 // API is the node's HTTP interface, for tests of the whole program.
 func (s *Server) API() *httpapi.API { return s.api }
@@ -252,16 +317,19 @@ func (s *Server) API() *httpapi.API { return s.api }
 // a slow client must not make a restart look failed.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
-		s.health.SetDraining()
+		s.SetDraining()
 		s.api.StopStreams()
 		s.store.Drain()
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTimeout)
 		defer cancel()
+		var others sync.WaitGroup
+		others.Go(func() { s.stopGRPC(ctx) })
 		if err := s.http.Shutdown(ctx); err != nil {
 			s.config.Logger.Warn("requests did not end in time and are cut off", slog.String("category", "lifecycle"),
 				slog.Group("attributes", "shutdown_timeout_ms", s.config.ShutdownTimeout.Milliseconds()))
 			s.stopErr = s.http.Close()
 		}
+		others.Wait()
 		if err := s.api.AwaitStreams(ctx); err != nil && s.api.Streams() > 0 {
 			s.config.Logger.Warn("streams did not end in time and are cut off", slog.String("category", "lifecycle"))
 		}

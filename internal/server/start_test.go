@@ -67,7 +67,7 @@ func TestStart(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- server.Run(ctx, server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", Logger: silent})
+			done <- server.Run(ctx, server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent})
 		}()
 		cancel()
 		select { // whether it had started or not

@@ -247,7 +247,7 @@ func newJob(j *envelope.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
 	job := &dbsqlc.Job{
 		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
 		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		Args: j.Args, Meta: j.Meta, Extra: r.Extra,
+		Args: j.Args, Meta: j.Meta, Extra: r.Extra, TraceID: optionalText(j.TraceID),
 	}
 	if job.Extra == nil {
 		job.Extra = j.Extra
