@@ -72,7 +72,7 @@ func (s scrape) sums(name string) map[string]float64 {
 // quick makes gauges fresh at each scrape.
 func quick(c *server.Config) { c.Metrics.GaugeInterval = time.Millisecond }
 
-// The series of contract 40 §11.2 and §11.3, but for gRPC, as they are after everything has happened once.
+// The series of contract 40 §11.2 and §11.3, but for gRPC (see TestGRPCMetrics), as they are after everything has happened once.
 var contractSeries = []struct {
 	name, kind, labels string
 	buckets            string
@@ -377,7 +377,7 @@ func TestMetricsSettings(t *testing.T) {
 	t.Run("RefuseWhatCannotWork", func(t *testing.T) {
 		t.Parallel()
 		for _, m := range []server.Metrics{{MaxLabelValues: -1}, {MaxLabelValues: 100_001}, {GaugeInterval: -time.Second}, {Protocol: "http/json"}} {
-			_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.URL(t), Listen: "127.0.0.1:0", Logger: silent, Metrics: m})
+			_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.URL(t), Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent, Metrics: m})
 			require.Error(t, err)
 		}
 	})
