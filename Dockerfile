@@ -10,7 +10,7 @@ RUN CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.ver
 # static: no shell and no libc, but CA certificates and time zones. nonroot: user 65532.
 FROM gcr.io/distroless/static-debian12:nonroot
 COPY --from=build /ojsd /ojsd
-EXPOSE 8080
+EXPOSE 8080 9090
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/ojsd", "healthcheck"]
 ENTRYPOINT ["/ojsd"]
 CMD ["serve"]

@@ -6,6 +6,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 # Tools are run from source at a pinned version: nothing to install, and Go keeps the binaries in its cache.
 GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SQLC          := $(GO) run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
+BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
+PROTO         := internal/grpcapi/proto
 
 .PHONY: help run build test lint generate verify conformance bench postgres
 
@@ -30,11 +32,14 @@ lint: ## Run go vet and golangci-lint.
 	$(GO) vet ./...
 	$(GOLANGCI_LINT) run ./...
 
-generate: ## Generate internal/dbsqlc from migrations/ and queries/. Takes minutes on first use.
+generate: ## Generate internal/dbsqlc from migrations/ and queries/, and the Go code beside the .proto files. Takes minutes on first use.
 	$(SQLC) generate
+	cd $(PROTO) && $(BUF) generate
 
 verify: ## Check that generated code and go.mod are up to date. Takes minutes on first use.
 	$(SQLC) diff
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && cd $(PROTO) && $(BUF) generate -o "$$tmp" && \
+		diff -ru -x '*.proto' -x 'buf*.yaml' . "$$tmp"
 	$(GO) mod tidy -diff
 
 conformance: build ## Run the conformance suites of ../shared/conformance or OJS_CONFORMANCE_DIR against a fresh server.

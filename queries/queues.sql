@@ -48,3 +48,19 @@ FROM ojs.queues q
     CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
         (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
     JOIN ojs.stats_minute s ON s.queue = q.name AND s.minute = w.minute;
+
+-- name: QueueListAfter :many
+-- A page of queues by name, with the jobs that are available: exact at its snapshot, as in QueueCountList.
+WITH page AS (
+    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > @after::text ORDER BY q.name LIMIT @max_rows
+), unpublished AS MATERIALIZED (
+    SELECT e.queue, e.from_state, e.to_state FROM ojs.events e WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r)
+    UNION ALL
+    SELECT e.queue, e.from_state, e.to_state FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+)
+SELECT p.name, p.status, p.created_at,
+    (COALESCE((SELECT sum(c.count) FROM ojs.queue_counts c WHERE c.queue = p.name AND c.state = 'available'), 0)
+        + COALESCE((SELECT count(*) FILTER (WHERE u.to_state = 'available') - count(*) FILTER (WHERE u.from_state = 'available')
+            FROM unpublished u WHERE u.queue = p.name), 0))::bigint AS available
+FROM page p ORDER BY p.name;

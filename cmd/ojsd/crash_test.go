@@ -34,8 +34,8 @@ func init() {
 	}
 }
 
-// node is a server in a process of its own.
-type node struct {
+// serverProcess is a server in a process of its own.
+type serverProcess struct {
 	t    *testing.T
 	base string
 	args []string
@@ -43,23 +43,23 @@ type node struct {
 	log  *bytes.Buffer
 }
 
-func startNode(t *testing.T, databaseURL string) *node {
+func startNode(t *testing.T, databaseURL string) *serverProcess {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := ln.Addr().String()
 	require.NoError(t, ln.Close())
-	n := &node{t: t, base: "http://" + address, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--log-level", "error"}}
+	n := &serverProcess{t: t, base: "http://" + address, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--log-level", "error"}}
 	n.start()
 	t.Cleanup(n.kill)
 	return n
 }
 
-func (n *node) start() {
+func (n *serverProcess) start() {
 	n.t.Helper()
 	n.log = &bytes.Buffer{}
 	n.cmd = exec.Command(os.Args[0], n.args...)
-	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1"), crashWebhooks...)
+	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1", "OJS_GRPC_ENABLED=false"), crashWebhooks...)
 	n.cmd.Stderr = n.log
 	require.NoError(n.t, n.cmd.Start())
 	require.Eventually(n.t, func() bool {
@@ -72,7 +72,7 @@ func (n *node) start() {
 	}, 30*time.Second, 20*time.Millisecond, "the server does not get ready")
 }
 
-func (n *node) kill() {
+func (n *serverProcess) kill() {
 	_ = n.cmd.Process.Kill()
 	_ = n.cmd.Wait()
 }
@@ -80,7 +80,7 @@ func (n *node) kill() {
 // crashTest counts what clients were told.
 type crashTest struct {
 	t      *testing.T
-	nodes  []*node
+	nodes  []*serverProcess
 	client *http.Client
 
 	unavailable atomic.Int64 // answers 503 with Retry-After
@@ -215,7 +215,7 @@ func TestCrashes(t *testing.T) {
 		stored: map[string]bool{}, held: map[string]time.Time{}, acked: map[string]bool{},
 	}
 	t.Cleanup(c.client.CloseIdleConnections)
-	c.nodes = []*node{startNode(t, url), startNode(t, url)}
+	c.nodes = []*serverProcess{startNode(t, url), startNode(t, url)}
 
 	producing, stopProducing := context.WithCancel(t.Context())
 	defer stopProducing()

@@ -26,6 +26,7 @@ type devCmd struct {
 	Install     bool   `default:"true" negatable:"" help:"Install PostgreSQL with the system's package manager if it is missing."`
 	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Use this database and start no Postgres."`
 	Listen      string `env:"OJS_LISTEN" default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"HTTP address."`
+	GRPCListen  string `name:"grpc-listen" env:"OJS_GRPC_LISTEN" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"gRPC address."`
 }
 
 // Run stops the server before its Postgres, so that the requests in hand can end.
@@ -52,6 +53,7 @@ func (c *devCmd) Run(ctx context.Context, k *kong.Context, flags *cli) (err erro
 	}
 	config := c.config(log)
 	config.DatabaseURL, config.Listen, config.Migrate = databaseURL, c.Listen, true
+	config.GRPC = c.GRPC.config(c.GRPCListen)
 	flags.Log.apply(&config)
 	return serve(ctx, k, config)
 }

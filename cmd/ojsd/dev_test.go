@@ -31,7 +31,9 @@ func runUntilReady(t *testing.T, args ...string) string {
 	listen := freeAddress(t)
 	var stdout, stderr bytes.Buffer
 	code := make(chan int, 1)
-	go func() { code <- run(ctx, append(args, "--listen="+listen), &stdout, &stderr) }()
+	go func() {
+		code <- run(ctx, append(args, "--listen="+listen, "--grpc-listen=127.0.0.1:0"), &stdout, &stderr)
+	}()
 	ready := func() bool {
 		exit, _, _ := call(t, "healthcheck", "--ready", "--listen="+listen)
 		return exit == 0
@@ -43,7 +45,6 @@ func runUntilReady(t *testing.T, args ...string) string {
 }
 
 func TestDev(t *testing.T) {
-	t.Setenv("OJS_GRPC_ENABLED", "false") // its port is fixed, and other tests run beside this one
 	t.Setenv("DATABASE_URL", "")
 
 	t.Run("RunsAndStopsItsOwnPostgres", func(t *testing.T) {
@@ -65,7 +66,6 @@ func TestDev(t *testing.T) {
 }
 
 func TestServe(t *testing.T) {
-	t.Setenv("OJS_GRPC_ENABLED", "false")
 	url := dbtest.EmptyURL(t)
 	code, _, stderr := call(t, "serve", "--database-url="+url, "--listen="+freeAddress(t))
 	require.Equal(t, 1, code)

@@ -14,14 +14,16 @@ import (
 type serveCmd struct {
 	databaseFlag
 	settings
-	Listen  string `env:"OJS_LISTEN" default:":8080" placeholder:"HOST:PORT" help:"HTTP address."`
-	Migrate bool   `help:"Bring the schema up to date first. Any number of nodes may do so at once."`
+	Listen     string `env:"OJS_LISTEN" default:":8080" placeholder:"HOST:PORT" help:"HTTP address."`
+	GRPCListen string `name:"grpc-listen" env:"OJS_GRPC_LISTEN" default:":9090" placeholder:"HOST:PORT" help:"gRPC address."`
+	Migrate    bool   `help:"Bring the schema up to date first. Any number of nodes may do so at once."`
 }
 
 // Run serves until a signal arrives, then finishes the requests in hand.
 func (c *serveCmd) Run(ctx context.Context, k *kong.Context, flags *cli) error {
 	config := c.config(flags.Log.logger(k.Stderr, "json"))
 	config.DatabaseURL, config.Listen, config.Migrate = c.DatabaseURL, c.Listen, c.Migrate
+	config.GRPC = c.GRPC.config(c.GRPCListen)
 	flags.Log.apply(&config)
 	return serve(ctx, k, config)
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/httpapi"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/server"
 )
 
@@ -80,6 +80,7 @@ type settings struct {
 
 	Events   eventSettings    `embed:"" prefix:"events-"`
 	Realtime realtimeSettings `embed:"" prefix:"realtime-"`
+	GRPC     grpcSettings     `embed:"" prefix:"grpc-"`
 	Webhooks webhookSettings  `embed:"" prefix:"webhooks-"`
 	Tracing  tracingSettings  `embed:"" prefix:"tracing-"`
 	Metrics  metricsSettings  `embed:"" prefix:"metrics-"`
@@ -121,8 +122,8 @@ type realtimeSettings struct {
 	StatsInterval           span     `env:"OJS_REALTIME_STATS_INTERVAL" default:"2s" placeholder:"DURATION" help:"Pause between two overviews of the stats stream."`
 }
 
-func (s realtimeSettings) config() httpapi.Realtime {
-	r := httpapi.Realtime{
+func (s realtimeSettings) config() node.Realtime {
+	r := node.Realtime{
 		BufferSize: s.BufferSize, DropOldest: s.Overflow == "drop", RateLimit: s.RateLimitPerSecond,
 		MaxConnections: s.MaxConnections, MaxPerClient: s.MaxConnectionsPerClient,
 		QueryToken: s.AllowQueryToken, AllowedOrigins: s.AllowedOrigins, StatsInterval: time.Duration(s.StatsInterval),
@@ -131,6 +132,23 @@ func (s realtimeSettings) config() httpapi.Realtime {
 		r.RateLimit = -1
 	}
 	return r
+}
+
+// grpcSettings has no address: it depends on the command, like that of HTTP.
+type grpcSettings struct {
+	Enabled           bool   `env:"OJS_GRPC_ENABLED" default:"true" negatable:"" help:"The gRPC interface."`
+	Reflection        bool   `env:"OJS_GRPC_REFLECTION" default:"true" negatable:"" help:"Tools such as grpcurl may ask for the description of the services."`
+	TLSCert           string `name:"tls-cert" env:"OJS_GRPC_TLS_CERT" placeholder:"FILE" help:"Certificate of the gRPC interface, in PEM; with it, TLS only."`
+	TLSKey            string `name:"tls-key" env:"OJS_GRPC_TLS_KEY" placeholder:"FILE" help:"Private key of that certificate, in PEM."`
+	ClientCA          string `name:"client-ca" env:"OJS_GRPC_CLIENT_CA" placeholder:"FILE" help:"Clients must show a certificate signed by one of these, in PEM."`
+	StateConflictCode string `env:"OJS_GRPC_STATE_CONFLICT_CODE" enum:"failed_precondition,already_exists" default:"failed_precondition" placeholder:"CODE" help:"Status of a conflict of states, failed_precondition or already_exists, which the conformance runner expects."`
+}
+
+func (s grpcSettings) config(listen string) server.GRPC {
+	return server.GRPC{
+		Disabled: !s.Enabled, Listen: listen, NoReflection: !s.Reflection, TLSCert: s.TLSCert, TLSKey: s.TLSKey, ClientCA: s.ClientCA,
+		ConflictExists: s.StateConflictCode == "already_exists",
+	}
 }
 
 type eventSettings struct {

@@ -82,6 +82,7 @@ func (s *stack) launch(executable string) error {
 var benchSettings = []string{
 	"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT=1000000", "OJS_REALTIME_MAX_CONNECTIONS=1000000", "OJS_REALTIME_RATE_LIMIT_PER_SECOND=0",
 	"OJS_WEBHOOKS_ALLOW_HTTP=true", "OJS_WEBHOOKS_ALLOW_NETWORKS=127.0.0.0/8",
+	"OJS_GRPC_ENABLED=false", // nothing here uses it, and its port is fixed
 }
 
 // privateEnv drops what would make `ojsd dev` use somebody's database, or differ from machine to machine.

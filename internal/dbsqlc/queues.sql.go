@@ -7,6 +7,8 @@ package dbsqlc
 
 import (
 	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const queueCountList = `-- name: QueueCountList :many
@@ -129,6 +131,55 @@ INSERT INTO ojs.queues (name) SELECT unnest($1::text[]) ON CONFLICT (name) DO NO
 func (q *Queries) QueueInsert(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, queueInsert, names)
 	return err
+}
+
+const queueListAfter = `-- name: QueueListAfter :many
+WITH page AS (
+    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > $1::text ORDER BY q.name LIMIT $2
+), unpublished AS MATERIALIZED (
+    SELECT e.queue, e.from_state, e.to_state FROM ojs.events e WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r)
+    UNION ALL
+    SELECT e.queue, e.from_state, e.to_state FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+)
+SELECT p.name, p.status, p.created_at,
+    (COALESCE((SELECT sum(c.count) FROM ojs.queue_counts c WHERE c.queue = p.name AND c.state = 'available'), 0)
+        + COALESCE((SELECT count(*) FILTER (WHERE u.to_state = 'available') - count(*) FILTER (WHERE u.from_state = 'available')
+            FROM unpublished u WHERE u.queue = p.name), 0))::bigint AS available
+FROM page p ORDER BY p.name
+`
+
+type QueueListAfterRow struct {
+	Name      string
+	Status    string
+	CreatedAt pgtype.Timestamptz
+	Available int64
+}
+
+// A page of queues by name, with the jobs that are available: exact at its snapshot, as in QueueCountList.
+func (q *Queries) QueueListAfter(ctx context.Context, after string, maxRows int32) ([]QueueListAfterRow, error) {
+	rows, err := q.db.Query(ctx, queueListAfter, after, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueueListAfterRow
+	for rows.Next() {
+		var i QueueListAfterRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Status,
+			&i.CreatedAt,
+			&i.Available,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const queueRates = `-- name: QueueRates :one

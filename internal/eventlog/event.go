@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
 // Event is one published row of the log. Its texts are made by the SQL functions that notifications are made by, so that
@@ -79,6 +80,16 @@ func (e *Event) appendProgress(b []byte) []byte {
 		b = append(b, data.Message...)
 	}
 	return b
+}
+
+// Subject is the subject as it is shown.
+func (e *Event) Subject() (subject string) {
+	for literal, value := range rawjson.Members([]byte(e.Head + "}")) {
+		if string(rawjson.Name(literal)) == "subject" {
+			subject, _ = rawjson.Text(value)
+		}
+	}
+	return subject
 }
 
 // Transition is one entry of a job's history.

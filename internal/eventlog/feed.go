@@ -255,8 +255,12 @@ func (f *Feed) Subscribers() int {
 	return f.subscribers
 }
 
-// Forms is the number of ways to show an event that streams may share.
-const Forms = 4
+// Forms is the number of ways to show an event that streams may share. Package httpapi has those before GRPCForms, grpcapi
+// the others.
+const (
+	GRPCForms = 4
+	Forms     = 6
+)
 
 // Item is an event that many streams share.
 type Item struct {

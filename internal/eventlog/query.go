@@ -1,10 +1,13 @@
 package eventlog
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
@@ -106,4 +109,18 @@ func optionalUUID(id *[16]byte) pgtype.UUID {
 
 func optionalTime(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
+}
+
+// WireError turns what a query is refused for into an *ojs.Error: a bad pattern, or a cursor that retention has overtaken.
+func WireError(err error) error {
+	var gone *ExpiredError
+	if errors.As(err, &gone) {
+		return ojs.NewError(ojs.KindCursorExpired, "The cursor is older than the oldest event that is kept; start again from the current state.",
+			map[string]any{"oldest_id": gone.OldestID, "oldest_time": ojs.FormatTime(gone.OldestTime)})
+	}
+	var bad *PatternError
+	if errors.As(err, &bad) {
+		return ojs.ErrInvalidRequest(bad.Parameter, "a pattern such as job.completed or job.*", bad.Pattern, bad.Error())
+	}
+	return err
 }

@@ -2,8 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"net/http"
 	"strconv"
@@ -154,7 +152,7 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		}
 		want := store.DeadLetterPage{Offset: page.offset, Limit: page.limit}
 		if page.cursor != "" {
-			key, ok := parseDeadLetterCursor(page.cursor)
+			key, ok := store.ParseDeadLetterKey(page.cursor)
 			if !ok {
 				return errCursor(page.cursor)
 			}
@@ -178,7 +176,7 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		next := ""
 		if more {
 			last := jobs[len(jobs)-1]
-			next = deadLetterCursor(store.DeadLetterKey{At: last.FinishedAt.Time, ID: last.ID})
+			next = store.DeadLetterKey{At: last.FinishedAt.Time, ID: last.ID}.String()
 		}
 		return respond(c, http.StatusOK, func(b []byte) []byte {
 			b = append(append(append(b, `{"`...), name...), `":`...)
@@ -189,22 +187,6 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 			return append(b, '}')
 		})
 	}
-}
-
-// deadLetterCursor is the key in microseconds, which is what the database has, and the id.
-func deadLetterCursor(key store.DeadLetterKey) string {
-	b := binary.BigEndian.AppendUint64(nil, uint64(key.At.UnixMicro()))
-	return base64.RawURLEncoding.EncodeToString(append(b, key.ID[:]...))
-}
-
-func parseDeadLetterCursor(text string) (key store.DeadLetterKey, ok bool) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(b) != 24 {
-		return key, false
-	}
-	key.At, key.ID = time.UnixMicro(int64(binary.BigEndian.Uint64(b))), [16]byte(b[8:])
-	year := key.At.UTC().Year()
-	return key, year > 0 && year < 10_000
 }
 
 // deadLetterQuery reads the filters of lists and purges.

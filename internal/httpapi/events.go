@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -236,16 +235,5 @@ func (a *API) getEventHistory(c echo.Context) error {
 	})
 }
 
-// eventError shows what the reader refuses: a bad pattern, or a cursor that retention has overtaken.
-func eventError(err error) error {
-	var gone *eventlog.ExpiredError
-	if errors.As(err, &gone) {
-		return ojs.NewError(ojs.KindCursorExpired, "The cursor is older than the oldest event that is kept; start again from the current state.",
-			map[string]any{"oldest_id": gone.OldestID, "oldest_time": ojs.FormatTime(gone.OldestTime)})
-	}
-	var bad *eventlog.PatternError
-	if errors.As(err, &bad) {
-		return ojs.ErrInvalidRequest(bad.Parameter, "a pattern such as job.completed or job.*", bad.Pattern, bad.Error())
-	}
-	return store.WireError(err)
-}
+// eventError shows what the reader refuses.
+func eventError(err error) error { return store.WireError(eventlog.WireError(err)) }

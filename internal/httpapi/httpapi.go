@@ -13,6 +13,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/tracing"
 )
@@ -58,8 +59,8 @@ type Config struct {
 	// Version of the server, shown in the manifest and by health.
 	Version string
 
-	// Realtime are the settings of streams.
-	Realtime Realtime
+	// GRPC says that this node speaks gRPC, too.
+	GRPC bool
 
 	// EventRetention and EventMaxCount are shown in the manifest.
 	EventRetention time.Duration
@@ -76,18 +77,19 @@ type API struct {
 	store    *store.Store
 	events   *eventlog.Reader
 	feed     *eventlog.Feed
-	streams  *streams
+	streams  *node.Streams
 	stats    statsView
-	health   *health
+	health   *node.Health
+	reset    func(ctx context.Context) error
 	prune    func() time.Duration
 	webhooks Webhooks
 	logger   *slog.Logger
-	keys     []apiKey
-	started  time.Time
+	keys     node.Keys
 
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	metrics     Metrics
+	sse, socket eventlog.Tally
 }
 
 // Deps are the parts an API talks to.
@@ -97,8 +99,10 @@ type Deps struct {
 	Feed   *eventlog.Feed
 	Logger *slog.Logger
 
-	// Components reports the state of the node's services by name, for health: ok, degraded or another word.
-	Components func() map[string]string
+	Health *node.Health
+
+	// Streams counts the streams of all interfaces.
+	Streams *node.Streams
 
 	// Webhooks are the settings of subscriptions.
 	Webhooks Webhooks
@@ -129,16 +133,11 @@ func New(config Config, deps Deps) *API {
 		config.LogSample = 1
 	}
 	return &API{
-		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: newStreams(config.Realtime), logger: deps.Logger,
-		keys: hashKeys(config.APIKeys), started: time.Now(), prune: deps.NextPrune, webhooks: deps.Webhooks,
-		health: &health{store: deps.Store, components: deps.Components, reset: deps.Reset},
-		tracer: deps.Tracer, requestDone: deps.RequestDone,
-		metrics: deps.Metrics,
+		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: deps.Streams, logger: deps.Logger,
+		keys: node.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, webhooks: deps.Webhooks,
+		tracer: deps.Tracer, requestDone: deps.RequestDone, metrics: deps.Metrics,
 	}
 }
-
-// SetDraining makes readiness fail, so that traffic goes elsewhere.
-func (a *API) SetDraining() { a.health.draining.Store(true) }
 
 // Handler returns the routes with everything around them.
 func (a *API) Handler() http.Handler {

@@ -17,16 +17,24 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // newAPI has no store, so that whatever needs one panics. End-to-end tests are in package server.
 func newAPI(log io.Writer) *API {
 	return New(Config{TestReset: true}, Deps{
-		Logger:     slog.New(slog.NewTextHandler(log, nil)),
-		Components: func() map[string]string { return map[string]string{"listener": "ok"} },
-		Reset:      func(context.Context) error { return errors.New("secret detail") },
+		Logger:  slog.New(slog.NewTextHandler(log, nil)),
+		Health:  healthOf(0, "ok"),
+		Streams: node.NewStreams(node.Realtime{}),
+		Reset:   func(context.Context) error { return errors.New("secret detail") },
 	})
+}
+
+// healthOf is that of a node whose database answers after latency.
+func healthOf(latency time.Duration, listener string) *node.Health {
+	return node.NewHealth("1.2.3", func(context.Context) node.Look { return node.Look{Now: time.Now(), Latency: latency} },
+		func() map[string]string { return map[string]string{"listener": listener} })
 }
 
 func call(h http.Handler, method, path, body string) *httptest.ResponseRecorder {
@@ -88,7 +96,7 @@ func TestHandler(t *testing.T) {
 		t.Parallel()
 		var log bytes.Buffer
 		a := newAPI(&log)
-		a.health.reset = func(ctx context.Context) error { return fmt.Errorf("reset: %w", ctx.Err()) }
+		a.reset = func(ctx context.Context) error { return fmt.Errorf("reset: %w", ctx.Err()) }
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		w := httptest.NewRecorder()
@@ -100,7 +108,7 @@ func TestHandler(t *testing.T) {
 	t.Run("AbortIsPassedOn", func(t *testing.T) {
 		t.Parallel()
 		a := newAPI(io.Discard)
-		a.health.reset = func(context.Context) error { panic(http.ErrAbortHandler) }
+		a.reset = func(context.Context) error { panic(http.ErrAbortHandler) }
 		h := a.Handler()
 		require.PanicsWithValue(t, http.ErrAbortHandler, func() { call(h, "POST", "/ojs/v1/admin/reset", "") })
 	})
@@ -108,10 +116,9 @@ func TestHandler(t *testing.T) {
 	t.Run("DrainingIsNotReadyButHealthy", func(t *testing.T) {
 		t.Parallel()
 		a := newAPI(io.Discard)
-		a.health.at, a.health.latest = time.Now(), probeResult{now: time.Now()} // as if the database had just answered
 		h := a.Handler()
 		require.Equal(t, http.StatusOK, call(h, "GET", "/readyz", "").Code)
-		a.SetDraining()
+		a.health.SetDraining()
 		for _, path := range []string{"/readyz", "/ready"} {
 			w := call(h, "GET", path, "")
 			require.Equal(t, http.StatusServiceUnavailable, w.Code)
@@ -126,8 +133,7 @@ func TestHandler(t *testing.T) {
 	t.Run("DegradedComponentDegradesHealth", func(t *testing.T) {
 		t.Parallel()
 		a := newAPI(io.Discard)
-		a.health.at, a.health.latest = time.Now(), probeResult{now: time.Now(), latency: slowPing + time.Millisecond}
-		a.health.components = func() map[string]string { return map[string]string{"listener": "degraded"} }
+		a.health = healthOf(501*time.Millisecond, "degraded")
 		w := call(a.Handler(), "GET", "/health", "")
 		require.Equal(t, http.StatusOK, w.Code)
 		require.Contains(t, w.Body.String(), `"status":"degraded","type":"postgres"`)
@@ -185,18 +191,4 @@ func TestAppendClock(t *testing.T) {
 			t.Fatalf("%s, want %s", got, want)
 		}
 	})
-}
-
-func TestAuthenticate(t *testing.T) {
-	t.Parallel()
-	a := New(Config{APIKeys: []string{"", "one"}}, Deps{})
-	for header, want := range map[string]bool{
-		"Bearer one": true, "bearer  one ": true, "Bearer ": false, "Bearer  ": false, "Bearer \u00a0": false, "Bearer": false, "": false, "one": false, " one": false, "Basic one": false,
-	} {
-		principal, ok := a.authenticate(header)
-		require.Equal(t, want, ok, "%q", header)
-		if ok {
-			require.Equal(t, "key:7692c3ad", principal) // the first 8 hex digits of the key's SHA-256
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -92,7 +91,7 @@ func (a *API) getMetricsSummary(c echo.Context) error {
 		return store.WireError(err)
 	}
 	summary := metricsSummary{
-		UptimeSeconds: int64(time.Since(a.started).Seconds()), JobsEnqueued: g.EnqueuedTotal, JobsCompleted: g.CompletedTotal,
+		UptimeSeconds: int64(a.health.Uptime().Seconds()), JobsEnqueued: g.EnqueuedTotal, JobsCompleted: g.CompletedTotal,
 		JobsFailed: g.DiscardedTotal, QueuesActive: g.QueuesActive, WorkersActive: g.WorkersActive, Throughput: g.Completed / 60,
 	}
 	for _, q := range g.Queues {

@@ -15,13 +15,14 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // observedAPI notes what requestDone is told.
 func observedAPI(keys ...string) (a *API, seen *[]string) {
 	a = newAPI(io.Discard)
-	a.keys = hashKeys(keys)
+	a.keys = node.NewKeys(keys)
 	seen = new([]string)
 	a.requestDone = func(method, route string, status int, took time.Duration) {
 		if took <= 0 {
@@ -75,11 +76,11 @@ func TestObserved(t *testing.T) {
 	t.Run("ClientThatHangsUpIsNoFailure", func(t *testing.T) {
 		t.Parallel()
 		a, seen := observedAPI()
-		a.health.reset = func(ctx context.Context) error { return ctx.Err() }
+		a.reset = func(ctx context.Context) error { return ctx.Err() }
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		a.Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/ojs/v1/admin/reset", nil).WithContext(ctx))
-		a.health.reset = func(context.Context) error { panic(http.ErrAbortHandler) }
+		a.reset = func(context.Context) error { panic(http.ErrAbortHandler) }
 		require.Panics(t, func() { call(a.Handler(), "POST", "/ojs/v1/admin/reset", "") })
 		require.Equal(t, []string{"POST /ojs/v1/admin/reset 499", "POST /ojs/v1/admin/reset 499"}, *seen)
 	})

@@ -1,9 +1,6 @@
 package httpapi
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -12,7 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -41,7 +38,7 @@ func (a *API) prepare(next echo.HandlerFunc) echo.HandlerFunc {
 		h["X-Content-Type-Options"] = valueNosniff
 		h["Cache-Control"] = valueNoStore
 		h["Content-Type"] = a.contentType(r)
-		h["X-Request-Id"] = []string{requestID(r)}
+		h["X-Request-Id"] = []string{node.RequestID(r.Header.Get("X-Request-Id"))}
 
 		if r.URL.RawPath != "" {
 			r.URL.RawPath = decodeSegments(r.URL.RawPath)
@@ -110,20 +107,6 @@ func isMedia(value, media string) bool {
 	return strings.EqualFold(strings.TrimSpace(name), media)
 }
 
-// requestID echoes the caller's id if it is 1–200 printable ASCII characters without spaces.
-func requestID(r *http.Request) string {
-	id := r.Header.Get("X-Request-Id")
-	ok := len(id) >= 1 && len(id) <= 200
-	for i := 0; ok && i < len(id); i++ {
-		ok = id[i] > ' ' && id[i] < 0x7f
-	}
-	if ok {
-		return id
-	}
-	var b [40]byte
-	return string(store.AppendID(append(b[:0], "req_"...), store.NewID()))
-}
-
 // admit checks credentials and the spec version, before routing (contract 10 §1.8).
 func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
@@ -133,7 +116,7 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		a.takeQueryToken(r)
 		if len(a.keys) > 0 {
-			if _, ok := a.authenticate(r.Header.Get("Authorization")); !ok {
+			if _, ok := a.keys.Bearer(r.Header.Get("Authorization")); !ok {
 				c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
 				return ojs.ErrUnauthenticated()
 			}
@@ -153,36 +136,6 @@ func public(path string) bool {
 	return false
 }
 
-type apiKey struct {
-	sum       [sha256.Size]byte
-	principal string
-}
-
-func hashKeys(keys []string) []apiKey {
-	hashed := make([]apiKey, len(keys))
-	for i, key := range keys {
-		sum := sha256.Sum256([]byte(key))
-		hashed[i] = apiKey{sum, "key:" + hex.EncodeToString(sum[:4])}
-	}
-	return hashed
-}
-
-// authenticate compares with every key in constant time; hashing first makes the length irrelevant.
-func (a *API) authenticate(header string) (principal string, ok bool) {
-	scheme, token, found := strings.Cut(header, " ")
-	token = strings.TrimSpace(token)
-	if !found || token == "" || !strings.EqualFold(scheme, "Bearer") {
-		return "", false
-	}
-	sum := sha256.Sum256([]byte(token))
-	for _, key := range a.keys {
-		if subtle.ConstantTimeCompare(sum[:], key.sum[:]) == 1 {
-			principal, ok = key.principal, true
-		}
-	}
-	return principal, ok
-}
-
 // panicked is a panic as an error.
 type panicked struct {
 	value any
@@ -193,7 +146,7 @@ func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
 
 // actor names who did something: the key, else the header, else the query parameter, else "api" (contract 40 §3.3).
 func (a *API) actor(c echo.Context, parameter string) string {
-	if principal, ok := a.authenticate(c.Request().Header.Get("Authorization")); ok {
+	if principal, ok := a.keys.Bearer(c.Request().Header.Get("Authorization")); ok {
 		return principal
 	}
 	for _, name := range []string{c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(parameter)} {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -53,7 +54,7 @@ type queueStatsBody struct {
 
 func (a *API) getQueueStats(c echo.Context) error {
 	name := param(c, "name")
-	if !validQueue(name) {
+	if !envelope.ValidQueue(name) {
 		return ojs.ErrInvalidRequest("name", "a queue name", name, "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
 	}
 	stats, err := a.store.QueueStats(c.Request().Context(), name)
@@ -101,17 +102,4 @@ func average(sum, n int64) float64 {
 		return 0
 	}
 	return float64(sum) / float64(n)
-}
-
-// validQueue is the pattern QUEUE of contract 10.
-func validQueue(name string) bool {
-	if len(name) == 0 || len(name) > 128 || name[0] == '-' || name[0] == '.' {
-		return false
-	}
-	for i := 0; i < len(name); i++ {
-		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' && c != '.' {
-			return false
-		}
-	}
-	return true
 }

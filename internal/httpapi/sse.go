@@ -12,13 +12,14 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
 	mediaStream = "text/event-stream"
 	keepAlive   = 15 * time.Second
-	writeBytes  = 64 << 10 // a client that reads slowly must take so much in writeTimeout
+	writeBytes  = 64 << 10 // a client that reads slowly must take so much in node.WriteTimeout
 )
 
 // sse is one connection that gets frames.
@@ -27,7 +28,7 @@ type sse struct {
 	w    http.ResponseWriter
 	rc   *http.ResponseController
 	ctx  context.Context // ends with the client or the node
-	pace *pace
+	pace *node.Pace
 	flow *eventlog.Stream
 
 	undo    func() bool // takes back what happens when the node stops
@@ -38,23 +39,23 @@ type sse struct {
 // stream answers with a stream of frames, which run writes until it returns.
 func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	r := c.Request()
-	leave, err := a.streams.admit(a.client(r))
+	leave, err := a.streams.Admit(a.client(r))
 	if err != nil {
 		return err
 	}
 	defer leave()
-	flow := a.streams.sse.Open()
+	flow := a.sse.Open()
 	defer flow.Close()
-	ctx, cancel := a.streams.context(r)
+	ctx, cancel := a.streams.Context(r.Context())
 	defer cancel()
 	w := c.Response().Writer
 	s := &sse{
-		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.newPace(), flow: flow, idle: time.NewTimer(keepAlive),
+		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.NewPace(), flow: flow, idle: time.NewTimer(keepAlive),
 	}
 	err = run(s)
 	s.idle.Stop()
 	if !c.Response().Committed {
-		if a.streams.ctx.Err() != nil {
+		if a.streams.Life().Err() != nil {
 			return ojs.ErrUnavailable() // it was cut short by the node, not by what it asked
 		}
 		return err
@@ -65,7 +66,7 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 
 // finish says goodbye if it is the node that stops, and leaves the connection as the next request expects it.
 func (s *sse) finish(r *http.Request, err error) {
-	if errors.Is(err, os.ErrDeadlineExceeded) && s.api.streams.ctx.Err() == nil {
+	if errors.Is(err, os.ErrDeadlineExceeded) && s.api.streams.Life().Err() == nil {
 		s.api.logger.WarnContext(r.Context(), "client is too slow: stream closed", slog.String("category", "http"), slog.Group("request", "id", s.w.Header().Get("X-Request-Id"), "remote", r.RemoteAddr))
 	}
 	if s.undo == nil { // it was not opened
@@ -74,7 +75,7 @@ func (s *sse) finish(r *http.Request, err error) {
 	// Not undo's answer tells whether the node stops: this stream may have heard of it before undo's turn came.
 	undone := s.undo()
 	switch {
-	case s.api.streams.ctx.Err() != nil && r.Context().Err() == nil:
+	case s.api.streams.Life().Err() != nil && r.Context().Err() == nil:
 		_ = s.send(systemFrame("server.shutdown", nil, []byte(shutdownData))) // the connection is gone anyway
 	case undone:
 		_ = s.rc.SetWriteDeadline(time.Time{})
@@ -93,15 +94,15 @@ func (s *sse) open(c echo.Context) (bool, error) {
 		return false, nil
 	}
 	_ = s.rc.SetReadDeadline(time.Time{}) // the server's would end the stream; there is one on every real connection
-	s.undo = context.AfterFunc(s.api.streams.ctx, func() { _ = s.rc.SetWriteDeadline(time.Now().Add(lastWrites)) })
+	s.undo = context.AfterFunc(s.api.streams.Life(), func() { _ = s.rc.SetWriteDeadline(time.Now().Add(node.LastWrites)) })
 	return true, s.send([]byte("retry: 3000\n\n"))
 }
 
 // send writes and flushes.
 func (s *sse) send(frames []byte) error {
-	_ = s.rc.SetWriteDeadline(time.Now().Add(writeTimeout))
-	if s.api.streams.ctx.Err() != nil {
-		_ = s.rc.SetWriteDeadline(time.Now().Add(lastWrites))
+	_ = s.rc.SetWriteDeadline(time.Now().Add(node.WriteTimeout))
+	if s.api.streams.Life().Err() != nil {
+		_ = s.rc.SetWriteDeadline(time.Now().Add(node.LastWrites))
 	}
 	if _, err := s.w.Write(frames); err != nil {
 		return err
@@ -114,7 +115,7 @@ func (s *sse) send(frames []byte) error {
 func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Gap, error) {
 	for {
 		s.idle.Reset(time.Until(s.written.Add(keepAlive)))
-		items, gap, err := sub.Next(s.ctx, s.idle.C, s.api.streams.batch())
+		items, gap, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
 		switch {
 		case s.ctx.Err() != nil:
 			return nil, nil, s.ctx.Err()
@@ -141,7 +142,7 @@ func (s *sse) keepAlive() error {
 // failed rests after the database could not be read: all clients coming back at once would help nobody.
 func (s *sse) failed(err error) error {
 	s.api.logger.WarnContext(s.ctx, "stream cannot read events; trying again", slog.Any("error", err))
-	pause(s.ctx, streamRetry)
+	node.Pause(s.ctx, streamRetry)
 	return s.ctx.Err()
 }
 
@@ -205,16 +206,16 @@ func (s *eventStream) show(items []*eventlog.Item) (over bool, err error) {
 			return over, nil
 		}
 	}
-	pause(s.ctx, s.pace.spend(sent))
+	node.Pause(s.ctx, s.pace.Spend(sent))
 	return false, nil
 }
 
 // trim lets a slow client lose its oldest events, if that is how the server is set up.
 func (s *eventStream) trim() error {
-	if !s.api.streams.config.DropOldest {
+	if !s.api.streams.Config().DropOldest {
 		return nil
 	}
-	d, err := s.sub.Trim(s.ctx, s.api.streams.config.BufferSize)
+	d, err := s.sub.Trim(s.ctx, s.api.streams.Config().BufferSize)
 	if err != nil {
 		return s.failed(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
@@ -84,7 +85,7 @@ func parseChannel(text string) (channel, error) {
 		if id, ok := ojs.ParseID(subject); ok {
 			return channel{name: "job:" + ojs.FormatID(id), job: &id}, nil
 		}
-	case kind == "queue" && found && validQueue(subject):
+	case kind == "queue" && found && envelope.ValidQueue(subject):
 		return channel{name: text, queue: subject}, nil
 	}
 	return channel{}, ojs.ErrInvalidRequest("channel", "all, events, job:<id> or queue:<name>", text, "channel must be all, events, job:<id> or queue:<name>.")
@@ -146,7 +147,7 @@ func (a *API) streamQueue(c echo.Context) error {
 		return err
 	}
 	name := param(c, "name")
-	if !validQueue(name) {
+	if !envelope.ValidQueue(name) {
 		return ojs.ErrNotFound("queue", name)
 	}
 	req.channel, req.query.Queues = "queue:"+name, []string{name}

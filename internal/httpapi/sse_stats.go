@@ -12,6 +12,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -129,7 +130,7 @@ func (a *API) streamStats(c echo.Context) error {
 }
 
 func (s *sse) runStats(sub *eventlog.Subscription) error {
-	interval := s.api.streams.config.StatsInterval
+	interval := s.api.streams.Config().StatsInterval
 	due := time.Now()
 	for {
 		if !time.Now().Before(due) {
@@ -139,7 +140,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 			due = time.Now().Add(interval)
 		}
 		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(keepAlive))))
-		items, _, err := sub.Next(s.ctx, s.idle.C, s.api.streams.batch())
+		items, _, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
 		if s.ctx.Err() != nil {
 			return s.ctx.Err()
 		}
@@ -158,7 +159,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 }
 
 func (s *sse) overview(interval time.Duration) error {
-	data, err := s.api.stats.get(s.api.streams.ctx, s.api.store, interval) // for the others, too
+	data, err := s.api.stats.get(s.api.streams.Life(), s.api.store, interval) // for the others, too
 	if err != nil {
 		s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.Any("error", err))
 		return s.ctx.Err()
@@ -179,7 +180,7 @@ func (s *sse) live(items []*eventlog.Item) error {
 	if err := s.send(*buf); err != nil {
 		return err
 	}
-	pause(s.ctx, s.pace.spend(len(items)))
+	node.Pause(s.ctx, s.pace.Spend(len(items)))
 	return nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -39,7 +40,7 @@ func (a *API) serveSocket(c echo.Context) error {
 	if !a.allowedOrigin(r) {
 		return ojs.NewError(ojs.KindPermissionDenied, "This origin may not open a WebSocket here; the server's setting allowed_origins lists those that may.", nil)
 	}
-	leave, err := a.streams.admit(a.client(r))
+	leave, err := a.streams.Admit(a.client(r))
 	if err != nil {
 		return err
 	}
@@ -52,12 +53,12 @@ func (a *API) serveSocket(c echo.Context) error {
 		return nil //nolint:nilerr // Accept has answered
 	}
 	conn.SetReadLimit(maxSocketMessage)
-	flow := a.streams.socket.Open()
+	flow := a.socket.Open()
 	defer flow.Close()
-	ctx, cancel := context.WithCancel(a.streams.ctx)
-	s := &socket{api: a, conn: conn, ctx: ctx, cancel: cancel, pace: a.streams.newPace(), flow: flow, subs: map[string]*socketSubscription{}}
-	stop := context.AfterFunc(a.streams.ctx, func() {
-		_ = w.conn.SetDeadline(time.Now().Add(lastWrites))
+	ctx, cancel := context.WithCancel(a.streams.Life())
+	s := &socket{api: a, conn: conn, ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
+	stop := context.AfterFunc(a.streams.Life(), func() {
+		_ = w.conn.SetDeadline(time.Now().Add(node.LastWrites))
 		s.goAway()
 	})
 	defer stop()
@@ -99,7 +100,7 @@ func (a *API) allowedOrigin(r *http.Request) bool {
 	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) {
 		return true
 	}
-	allowed := a.streams.config.AllowedOrigins
+	allowed := a.streams.Config().AllowedOrigins
 	return slices.Contains(allowed, "*") || slices.ContainsFunc(allowed, func(o string) bool { return strings.EqualFold(o, origin) })
 }
 
@@ -122,7 +123,7 @@ type socket struct {
 	conn   *websocket.Conn
 	ctx    context.Context // ends with the connection or the node
 	cancel context.CancelFunc
-	pace   *pace
+	pace   *node.Pace
 	flow   *eventlog.Stream
 	sends  sync.WaitGroup
 
@@ -148,7 +149,7 @@ func (s *socket) run() {
 		s.handle(message)
 	}
 	s.cancel()
-	if s.api.streams.ctx.Err() == nil {
+	if s.api.streams.Life().Err() == nil {
 		_ = s.conn.CloseNow() // so is this
 	}
 	s.sends.Wait()
@@ -213,7 +214,7 @@ func (s *socket) goAway() {
 
 // write sends a message. A client that does not take it in time loses the connection; run finds out.
 func (s *socket) write(message []byte) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), node.WriteTimeout)
 	defer cancel()
 	err := s.conn.Write(ctx, websocket.MessageText, message)
 	if ctx.Err() != nil {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -221,7 +222,7 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 	if err != nil {
 		if ctx.Err() == nil {
 			s.api.logger.WarnContext(ctx, "websocket cannot read events; trying again", slog.Any("error", err))
-			pause(ctx, streamRetry)
+			node.Pause(ctx, streamRetry)
 		}
 		return true
 	}
@@ -243,13 +244,13 @@ func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
 			sent++
 		}
 	}
-	pause(ctx, s.pace.spend(sent))
+	node.Pause(ctx, s.pace.Spend(sent))
 	return true
 }
 
 func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog.Item, *eventlog.Gap, error) {
-	if s.api.streams.config.DropOldest {
-		d, err := sub.log.Trim(ctx, s.api.streams.config.BufferSize)
+	if s.api.streams.Config().DropOldest {
+		d, err := sub.log.Trim(ctx, s.api.streams.Config().BufferSize)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -258,7 +259,7 @@ func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog
 			s.write(sub.system("system.events_dropped", d.Newest, droppedData(sub.channel.name, d)))
 		}
 	}
-	return sub.log.Next(ctx, nil, s.api.streams.batch())
+	return sub.log.Next(ctx, nil, s.api.streams.Batch())
 }
 
 // message is the envelope itself on channel events, and wrapped on the others.

@@ -11,7 +11,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/httpapi"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/sweep"
 )
 
@@ -97,7 +97,10 @@ type Config struct {
 	Metrics Metrics
 
 	// Realtime are the settings of event streams; its zero fields mean their defaults.
-	Realtime httpapi.Realtime
+	Realtime node.Realtime
+
+	// GRPC are the settings of the gRPC interface.
+	GRPC GRPC
 
 	// Webhooks are the settings of webhooks.
 	Webhooks Webhooks
@@ -129,6 +132,35 @@ type Tracing struct {
 
 	// MaxParentDelay is the wait of a job beyond which its execution begins a trace of its own. 1 h; negative: always.
 	MaxParentDelay time.Duration
+}
+
+// GRPC are the settings of the gRPC interface (contract 40 §15).
+type GRPC struct {
+	// Disabled opens no port.
+	Disabled bool
+
+	// Listen is its address. ":9090".
+	Listen string
+
+	// NoReflection hides the description of the services from tools such as grpcurl.
+	NoReflection bool
+
+	// TLSCert and TLSKey are files in PEM; both or none. With ClientCA clients must show a certificate signed by it.
+	TLSCert, TLSKey, ClientCA string
+
+	// ConflictExists answers conflicts of states with ALREADY_EXISTS in place of FAILED_PRECONDITION.
+	ConflictExists bool
+}
+
+// check refuses what would leave the interface less protected than somebody thinks.
+func (g GRPC) check() error {
+	switch {
+	case (g.TLSCert == "") != (g.TLSKey == ""):
+		return errors.New("grpc tls cert and grpc tls key belong together: set both or none")
+	case g.ClientCA != "" && g.TLSCert == "":
+		return errors.New("grpc client ca needs a grpc tls cert and key")
+	}
+	return nil
 }
 
 // Retention are the settings of contract 20 §8.4. The zero value of a field means its default; a negative one: no limit.
@@ -209,6 +241,7 @@ func (c Config) validate() (Config, error) {
 	setDefault(&c.DatabaseListenURL, c.DatabaseURL)
 	setDefault(&c.DatabaseMaxConns, 16)
 	setDefault(&c.Listen, ":8080")
+	setDefault(&c.GRPC.Listen, ":9090")
 	setDefault(&c.Version, "dev")
 	setDefault(&c.DefaultVisibility, 30*time.Second)
 	setDefault(&c.DefaultTimeout, 30*time.Minute)
@@ -254,7 +287,7 @@ func (c Config) validate() (Config, error) {
 	case c.DatabaseMaxConns < 4:
 		return c, fmt.Errorf("database max conns must be at least 4, got %d", c.DatabaseMaxConns)
 	}
-	if err := c.Webhooks.validate(); err != nil {
+	if err := errors.Join(c.Webhooks.validate(), c.GRPC.check()); err != nil {
 		return c, err
 	}
 	for name, d := range map[string]time.Duration{

@@ -40,7 +40,7 @@ type api struct {
 func setup(t testing.TB, change ...func(*server.Config)) *api {
 	t.Helper()
 	config := server.Config{
-		DatabaseURL: dbtest.URL(t), DatabaseMaxConns: 8, Listen: "127.0.0.1:0", TestReset: true, Version: "1.2.3",
+		DatabaseURL: dbtest.URL(t), DatabaseMaxConns: 8, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, TestReset: true, Version: "1.2.3",
 		Logger: silent,
 	}
 	for _, c := range change {

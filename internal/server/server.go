@@ -18,10 +18,13 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/grpcapi"
 	"github.com/ojsd/ojsd/internal/httpapi"
 	"github.com/ojsd/ojsd/internal/metrics"
+	"github.com/ojsd/ojsd/internal/node"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/sweep"
+	"github.com/ojsd/ojsd/internal/tracing"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/migrations"
 )
@@ -36,12 +39,16 @@ type Server struct {
 	listener *eventlog.Listener
 	sweeper  *sweep.Sweeper
 	pruner   *sweep.Pruner
+	streams  *node.Streams
+	health   *node.Health
 	webhooks *webhook.Dispatcher // nil: switched off
 	maker    *webhook.Maker      // with webhooks
 	api      *httpapi.API
 	metrics  *metrics.Metrics
 	http     *http.Server
+	grpc     *grpcapi.API // nil: disabled
 	addr     net.Addr
+	grpcAddr net.Addr
 	services []startstop.Service
 	failed   chan error
 	traces   *sdktrace.TracerProvider // nil: none of ours
@@ -88,7 +95,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, errors.Join(err, s.Stop())
 	}
 	config.Logger.InfoContext(ctx, "server started", slog.String("category", "lifecycle"),
-		slog.Group("attributes", "listen", s.addr.String(), "version", config.Version, "node", s.store.Node(),
+		slog.Group("attributes", "listen", s.addr.String(), "grpc_listen", s.GRPCAddr(), "version", config.Version, "node", s.store.Node(),
 			"authentication", len(config.APIKeys) > 0, "test_reset", config.TestReset))
 	s.warnWebhooks(ctx)
 	if config.TestReset {
@@ -212,17 +219,18 @@ func (s *Server) build() (err error) {
 		s.sweeper, s.pruner, sweep.NewProber(archetype, s.store), roster,
 	}
 	s.buildWebhooks(archetype, tracer)
+	s.health = node.NewHealth(c.Version, node.LookAt(s.store), s.components)
+	s.streams = node.NewStreams(c.Realtime)
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
-		Realtime: c.Realtime, LogSample: c.LogSample, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		GRPC: !c.GRPC.Disabled, LogSample: c.LogSample, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
 	}, httpapi.Deps{
-		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Components: s.components, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
+		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Health: s.health, Streams: s.streams, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
 		Webhooks: s.httpWebhooks(), Tracer: tracer,
 		RequestDone: s.metrics.Request, Metrics: httpapi.Metrics{WriteText: s.metrics.WriteText, Gauges: s.metrics.Gauges},
 	})
-	s.metrics.SetSources(metrics.Sources{Store: s.store, Pool: s.pool, Reconnects: s.listener.Reconnects, Streams: s.api.Tallies(), Webhooks: s.store.WebhookBacklog})
 	s.http = &http.Server{
 		Handler:           s.api.Handler(),
 		ReadHeaderTimeout: 10 * time.Second,
@@ -230,7 +238,27 @@ func (s *Server) build() (err error) {
 		IdleTimeout:       5 * time.Minute,
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	streams := s.api.Tallies()
+	if !c.GRPC.Disabled {
+		if err := s.buildGRPC(reader, tracer); err != nil {
+			return err
+		}
+		streams["grpc"] = s.grpc.Tally()
+	}
+	s.metrics.SetSources(metrics.Sources{Store: s.store, Pool: s.pool, Reconnects: s.listener.Reconnects, Streams: streams, Webhooks: s.store.WebhookBacklog})
 	return nil
+}
+
+func (s *Server) buildGRPC(reader *eventlog.Reader, tracer *tracing.Tracer) (err error) {
+	c := s.config
+	s.grpc, err = grpcapi.New(grpcapi.Config{
+		APIKeys: c.APIKeys, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
+		NoReflection: c.GRPC.NoReflection, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
+		ConflictExists: c.GRPC.ConflictExists, Webhooks: !c.Webhooks.Disabled, LogSample: c.LogSample,
+	}, grpcapi.Deps{
+		Store: s.store, Events: reader, Feed: s.feed, Health: s.health, Streams: s.streams, Logger: c.Logger, Tracer: tracer, RequestDone: s.metrics.RPC,
+	})
+	return err
 }
 
 // components are the parts that health reports.
@@ -277,19 +305,68 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.metrics.Push(context.WithoutCancel(ctx)); err != nil {
 		return errors.Join(err, ln.Close())
 	}
+	if s.grpc != nil {
+		if err := s.startGRPC(); err != nil {
+			return errors.Join(err, ln.Close())
+		}
+	}
 	go func() {
 		if err := s.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			s.failed <- fmt.Errorf("serve: %w", err)
+			s.fail(fmt.Errorf("serve: %w", err))
 		}
 	}()
 	return nil
 }
 
+func (s *Server) startGRPC() error {
+	ln, err := net.Listen("tcp", s.config.GRPC.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for grpc (OJS_GRPC_LISTEN sets the address, OJS_GRPC_ENABLED=false does without): %w", err)
+	}
+	s.grpcAddr = ln.Addr()
+	go func() {
+		if err := s.grpc.Serve(ln); err != nil {
+			s.fail(fmt.Errorf("serve grpc: %w", err))
+		}
+	}()
+	return nil
+}
+
+// fail ends Run; what fails after that is of no more interest.
+func (s *Server) fail(err error) {
+	select {
+	case s.failed <- err:
+	default:
+	}
+}
+
+// stopGRPC is like what http.Server does for HTTP.
+func (s *Server) stopGRPC(ctx context.Context) {
+	if s.grpc == nil {
+		return
+	}
+	if err := s.grpc.Stop(ctx); err != nil {
+		s.config.Logger.Warn("gRPC calls did not end in time and are cut off", slog.String("category", "lifecycle"),
+			slog.Group("attributes", "shutdown_timeout_ms", s.config.ShutdownTimeout.Milliseconds()))
+	}
+}
+
 // Addr is the address of the HTTP interface.
 func (s *Server) Addr() string { return s.addr.String() }
 
+// GRPCAddr is the address of the gRPC interface; "" if it is disabled.
+func (s *Server) GRPCAddr() string {
+	if s.grpcAddr == nil {
+		return ""
+	}
+	return s.grpcAddr.String()
+}
+
 // Store is the node's store, for tests of the whole program.
 func (s *Server) Store() *store.Store { return s.store }
+
+// SetDraining makes readiness fail, as Stop does first.
+func (s *Server) SetDraining() { s.health.SetDraining() }
 
 // API is the node's HTTP interface, for tests of the whole program.
 func (s *Server) API() *httpapi.API { return s.api }
@@ -299,16 +376,19 @@ func (s *Server) API() *httpapi.API { return s.api }
 // a slow client must not make a restart look failed.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
-		s.api.SetDraining()
+		s.SetDraining()
 		s.api.StopStreams()
 		s.store.Drain()
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTimeout)
 		defer cancel()
+		var others sync.WaitGroup
+		others.Go(func() { s.stopGRPC(ctx) })
 		if err := s.http.Shutdown(ctx); err != nil {
 			s.config.Logger.Warn("requests did not end in time and are cut off", slog.String("category", "lifecycle"),
 				slog.Group("attributes", "shutdown_timeout_ms", s.config.ShutdownTimeout.Milliseconds()))
 			s.stopErr = s.http.Close()
 		}
+		others.Wait()
 		if err := s.api.AwaitStreams(ctx); err != nil && s.api.Streams() > 0 {
 			s.config.Logger.Warn("streams did not end in time and are cut off", slog.String("category", "lifecycle"))
 		}

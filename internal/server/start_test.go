@@ -20,7 +20,7 @@ func TestStart(t *testing.T) {
 
 	t.Run("NeedsASchema", func(t *testing.T) {
 		t.Parallel()
-		_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.EmptyURL(t), Listen: "127.0.0.1:0", Logger: silent})
+		_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.EmptyURL(t), Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent})
 		require.ErrorContains(t, err, "migrate")
 	})
 
@@ -34,7 +34,7 @@ func TestStart(t *testing.T) {
 	t.Run("FailsOnATakenAddress", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
-		_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.URL(t), Listen: a.server.Addr(), Logger: silent})
+		_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.URL(t), Listen: a.server.Addr(), GRPC: server.GRPC{Disabled: true}, Logger: silent})
 		require.ErrorContains(t, err, "address already in use")
 	})
 
@@ -81,7 +81,7 @@ func TestStart(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- server.Run(ctx, server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", Logger: silent})
+			done <- server.Run(ctx, server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent})
 		}()
 		cancel()
 		select { // whether it had started or not

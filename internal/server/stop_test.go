@@ -60,7 +60,7 @@ func TestStop(t *testing.T) {
 		url := dbtest.URL(t)
 		var log bytes.Buffer
 		config := server.Config{
-			DatabaseURL: url, Listen: "127.0.0.1:0", ShutdownTimeout: 50 * time.Millisecond, Logger: logging.New(&log, "json", slog.LevelWarn),
+			DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, ShutdownTimeout: 50 * time.Millisecond, Logger: logging.New(&log, "json", slog.LevelWarn),
 		}
 		s, err := server.Start(t.Context(), config)
 		require.NoError(t, err)

@@ -206,6 +206,8 @@ func TestWebhookSwitches(t *testing.T) {
 		manifest := a.get("/ojs/manifest").is(200)
 		require.Equal(t, "false", manifest.at("capabilities.webhooks"))
 		require.NotContains(t, manifest.texts("events.transports"), "webhook")
+		require.NotContains(t, manifest.texts("extensions"), "urn:ojs:ext:webhooks")
+		require.False(t, manifest.has("endpoints.webhooks"))
 		require.Equal(t, "off", a.get("/ojs/v1/health").is(200).at("components.webhooks"))
 	})
 

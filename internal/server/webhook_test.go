@@ -545,9 +545,9 @@ func TestWebhookEncryption(t *testing.T) {
 	require.NotEqual(t, key, other)
 	require.NoError(t, changed.server.Stop())
 
-	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", Logger: silent, Webhooks: server.Webhooks{EncryptionKeys: [][]byte{first}}})
+	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent, Webhooks: server.Webhooks{EncryptionKeys: [][]byte{first}}})
 	require.ErrorContains(t, err, "OJS_WEBHOOKS_ENCRYPTION_KEY")
-	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", Logger: silent})
+	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent})
 	require.ErrorContains(t, err, "not configured")
 	require.NotEmpty(t, sub)
 }

@@ -3,6 +3,8 @@ package store
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/binary"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -29,6 +31,23 @@ type DeadLetters struct {
 type DeadLetterKey struct {
 	At time.Time
 	ID [16]byte
+}
+
+// String is a cursor: the time in microseconds, which is what the database has, and the id.
+func (k DeadLetterKey) String() string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(k.At.UnixMicro()))
+	return base64.RawURLEncoding.EncodeToString(append(b, k.ID[:]...))
+}
+
+// ParseDeadLetterKey reads a cursor.
+func ParseDeadLetterKey(text string) (key DeadLetterKey, ok bool) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) != 24 {
+		return key, false
+	}
+	key.At, key.ID = time.UnixMicro(int64(binary.BigEndian.Uint64(b))), [16]byte(b[8:])
+	year := key.At.UTC().Year()
+	return key, year > 0 && year < 10_000
 }
 
 // DeadLetterPage is which part of the list is wanted.

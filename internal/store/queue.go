@@ -50,3 +50,17 @@ func (s *Store) QueueStats(ctx context.Context, name string) (QueueStats, error)
 	})
 	return stats, WireError(err)
 }
+
+// QueuesAfter returns queues by name behind one, and whether there are more.
+func (s *Store) QueuesAfter(ctx context.Context, name string, limit int) (rows []dbsqlc.QueueListAfterRow, more bool, err error) {
+	ctx, cancel := s.bounded(ctx)
+	defer cancel()
+	rows, err = s.q.QueueListAfter(ctx, name, int32(limit)+1)
+	if err != nil {
+		return nil, false, WireError(err)
+	}
+	if more = len(rows) > limit; more {
+		rows = rows[:limit]
+	}
+	return rows, more, nil
+}

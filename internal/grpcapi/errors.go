@@ -1,0 +1,205 @@
+package grpcapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	domain = "openjobspec.org"
+
+	// Details travel in trailers, for which some clients have 8 KiB.
+	maxDetail     = 256
+	maxMessageLen = 1024
+	maxViolations = 10
+)
+
+// notOffered is an RPC of a feature that this server does not have, or has switched off.
+type notOffered struct{ wire *ojs.Error }
+
+func (e notOffered) Error() string { return e.wire.Error() }
+
+func errNotOffered(message string, details map[string]any) error {
+	return notOffered{ojs.ErrUnsupported(message, details)}
+}
+
+// statusOf is the status of contract 40 §8.6, and the error that it shows. What is not an *ojs.Error is shown as internal_error; the
+// access log has it whole.
+func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, told error) {
+	if err == nil {
+		return nil, nil
+	}
+	wire, code := a.classify(ctx, err)
+	if code == codes.Canceled {
+		return wire, status.Error(code, "The call was cancelled.")
+	}
+	s := status.New(code, shorten(wire.Message, maxMessageLen))
+	if detailed, dErr := s.WithDetails(a.details(ctx, wire, code)...); dErr == nil {
+		s = detailed
+	}
+	if code == codes.ResourceExhausted && wire.Retryable || code == codes.Unavailable {
+		c := callOf(ctx)
+		// Once a stream has sent its headers they cannot be added to; RetryInfo says the same.
+		_ = c.setHeader(metadata.Pairs(retryAfterKey, strconv.Itoa(int(retryAfter(wire).Seconds()))))
+	}
+	return wire, s.Err()
+}
+
+// classify finds the error that is shown and its code.
+func (a *API) classify(ctx context.Context, err error) (*ojs.Error, codes.Code) {
+	var refused notOffered
+	if errors.As(err, &refused) {
+		return refused.wire, codes.Unimplemented
+	}
+	var wire *ojs.Error
+	known := errors.As(store.WireError(err), &wire)
+	if known && wire.Status < http.StatusInternalServerError {
+		return wire, a.code(wire)
+	}
+	switch { // a call that ended before its answer looks like an outage
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return ojs.ErrTimeout(), codes.DeadlineExceeded
+	case ctx.Err() != nil:
+		return ojs.ErrUnavailable(), codes.Canceled
+	case known:
+		return wire, a.code(wire)
+	}
+	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown { // of the library, such as a message that is too large
+		return fromLibrary(s), s.Code()
+	}
+	return ojs.ErrInternal(), codes.Internal
+}
+
+// fromLibrary gives what the library refuses an OJS code.
+func fromLibrary(s *status.Status) *ojs.Error {
+	switch s.Code() {
+	case codes.ResourceExhausted:
+		return ojs.NewError(ojs.KindPayloadTooLarge, s.Message(), nil)
+	case codes.InvalidArgument:
+		return ojs.ErrInvalidPayload("message", "", nil, s.Message())
+	case codes.NotFound:
+		return ojs.NewError(ojs.KindNotFound, s.Message(), nil)
+	case codes.Unimplemented:
+		return ojs.ErrUnsupported(s.Message(), nil)
+	case codes.Unavailable, codes.Canceled:
+		return ojs.ErrUnavailable()
+	}
+	return ojs.ErrInternal()
+}
+
+func (a *API) code(e *ojs.Error) codes.Code {
+	switch {
+	case e.Code == "duplicate":
+		return codes.AlreadyExists
+	case e.Status == http.StatusConflict && a.config.ConflictExists:
+		return codes.AlreadyExists
+	case e.Type == string(ojs.KindQueuePaused), e.Type == string(ojs.KindUnsupported), e.Type == string(ojs.KindJobTypeNotAllowed):
+		return codes.FailedPrecondition
+	case e.Type == string(ojs.KindCursorExpired):
+		return codes.OutOfRange
+	}
+	switch e.Status {
+	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusUnsupportedMediaType:
+		return codes.InvalidArgument
+	case http.StatusUnauthorized:
+		return codes.Unauthenticated
+	case http.StatusForbidden:
+		return codes.PermissionDenied
+	case http.StatusNotFound, http.StatusGone:
+		return codes.NotFound
+	case http.StatusConflict:
+		return codes.FailedPrecondition
+	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
+		return codes.ResourceExhausted
+	case http.StatusServiceUnavailable:
+		return codes.Unavailable
+	case http.StatusGatewayTimeout, http.StatusRequestTimeout:
+		return codes.DeadlineExceeded
+	}
+	return codes.Internal
+}
+
+func (a *API) details(ctx context.Context, e *ojs.Error, code codes.Code) []protoadapt.MessageV1 {
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: e.Code, Domain: domain, Metadata: errorMetadata(ctx, e)}}
+	if code == codes.InvalidArgument {
+		if violations := violationsOf(e); len(violations) > 0 {
+			details = append(details, &errdetails.BadRequest{FieldViolations: violations})
+		}
+	}
+	if e.Status == http.StatusTooManyRequests {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter(e))})
+	}
+	return details
+}
+
+// errorMetadata shows the details that are no objects or lists.
+func errorMetadata(ctx context.Context, e *ojs.Error) map[string]string {
+	m := make(map[string]string, len(e.Details)+3)
+	for name, value := range e.Details {
+		switch v := value.(type) {
+		case string:
+			m[name] = shorten(v, maxDetail)
+		case ojs.JobState:
+			m[name] = string(v)
+		case bool, int, int32, int64, float64:
+			m[name] = fmt.Sprint(v)
+		case []ojs.JobState:
+			states := make([]string, len(v))
+			for i, s := range v {
+				states[i] = string(s)
+			}
+			m[name] = strings.Join(states, ",")
+		}
+	}
+	m["type"] = e.Type
+	m["retryable"] = strconv.FormatBool(e.Retryable)
+	m["request_id"] = callOf(ctx).requestID
+	return m
+}
+
+// violationsOf lists the fields, named as in the JSON of the HTTP twin.
+func violationsOf(e *ojs.Error) []*errdetails.BadRequest_FieldViolation {
+	var problems []struct{ Path, Message string }
+	if text, err := json.Marshal(e.Details["validation_errors"]); err == nil {
+		_ = json.Unmarshal(text, &problems) // null if there are none
+	}
+	var list []*errdetails.BadRequest_FieldViolation
+	for _, p := range problems[:min(len(problems), maxViolations)] {
+		list = append(list, &errdetails.BadRequest_FieldViolation{
+			Field: shorten(strings.TrimPrefix(p.Path, "$."), maxDetail), Description: shorten(p.Message, maxDetail),
+		})
+	}
+	if field, _ := e.Details["field"].(string); list == nil && field != "" {
+		list = append(list, &errdetails.BadRequest_FieldViolation{Field: field, Description: shorten(e.Message, maxDetail)})
+	}
+	return list
+}
+
+func retryAfter(e *ojs.Error) time.Duration {
+	seconds, _ := e.Details["retry_after_seconds"].(int)
+	return time.Duration(max(seconds, 1)) * time.Second
+}
+
+// shorten cuts a text that a client may have sent, and leaves valid UTF-8, without which a status has no details.
+func shorten(text string, limit int) string {
+	if len(text) > limit {
+		text = text[:limit]
+	}
+	return strings.ToValidUTF8(text, "")
+}
