@@ -97,14 +97,15 @@ func (w walker) monthItem(item string, l time.Time) bool {
 
 func (w walker) weekItem(item string, l time.Time) bool {
 	weekday := int(l.Weekday())
+	is := func(days string) bool { return among(days, weekday, 7) || weekday == 0 && among(days, 7, 7) } // 7 is Sunday, too
 	if day, nth, ok := strings.Cut(item, "#"); ok {
 		n, _ := strconv.Atoi(nth)
-		return among(day, weekday, 7) && (l.Day()+6)/7 == n
+		return is(day) && (l.Day()+6)/7 == n
 	}
 	if day, ok := strings.CutSuffix(item, "L"); ok {
-		return among(day, weekday, 7) && l.AddDate(0, 0, 7).Month() != l.Month()
+		return is(day) && l.AddDate(0, 0, 7).Month() != l.Month()
 	}
-	return among(item, weekday, 7) || weekday == 0 && among(item, 7, 7)
+	return is(item)
 }
 
 // among reads lists of numbers, ranges and steps.
@@ -134,6 +135,28 @@ func among(field string, n, highest int) bool {
 		}
 	}
 	return false
+}
+
+// TestWalk: what the property compares with must itself know the forms whose meaning two numbers share.
+func TestWalk(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ week, zone, after, want string }{
+		{"0L", "Europe/Berlin", "2026-03-29T01:00Z", "2026-03-29T01:01Z"},
+		{"7L", "Europe/Berlin", "2026-03-29T01:00Z", "2026-03-29T01:01Z"},
+		{"0#1", "UTC", "2026-03-31T00:00Z", "2026-04-01T00:00Z"}, // by its day of the month
+		{"7#1", "UTC", "2026-04-04T23:30Z", "2026-04-05T00:00Z"},
+		{"7#4", "UTC", "2026-04-25T23:30Z", "2026-04-26T00:00Z"},
+	} {
+		w := walker{fields: [5]string{"*", "*", "1", "*", c.week}}
+		s := parse(t, strings.Join(w.fields[:], " "), c.zone)
+		w.zone = s.zone
+		walked, ok := w.next(at(t, c.after), 3*24*60)
+		require.True(t, ok, c)
+		require.Equal(t, at(t, c.want), walked, c)
+		found, ok := s.Next(at(t, c.after))
+		require.True(t, ok, c)
+		require.Equal(t, at(t, c.want), found, c)
+	}
 }
 
 func drawField(t *rapid.T, name string, low, high int, special ...string) string {

@@ -182,7 +182,7 @@ func (s *Server) acquire() error {
 func (s *Server) release() {
 	s.place.removeSocketDir()
 	if s.lock != nil {
-		_ = s.lock.Close() // closing is what unlocks; there is nothing to do about an error
+		unlock(s.lock)
 		s.lock = nil
 	}
 }

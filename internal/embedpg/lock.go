@@ -47,6 +47,13 @@ func Abandoned(dir string) bool {
 	if err != nil {
 		return false
 	}
-	_ = f.Close()
+	unlock(f)
 	return true
+}
+
+// unlock gives the lock back itself and does not leave that to closing: between fork and exec a child that another
+// goroutine starts has every open file of ours, and would keep the lock for as long as it takes.
+func unlock(f *os.File) {
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	_ = f.Close() // there is nothing to do about an error of either
 }

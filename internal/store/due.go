@@ -82,8 +82,8 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	now := r.Now.Time
 	elapsed := now.Sub(r.StartedAt.Time)
 	n := nack{
-		Nack:    Nack{JobID: r.ID, Attempt: r.Attempt},
-		dueOnly: true, reason: envelope.VisibilityTimeout, source: "scheduler",
+		Nack:      Nack{JobID: r.ID, Attempt: r.Attempt},
+		startedAt: r.StartedAt, dueOnly: true, reason: envelope.VisibilityTimeout, source: "scheduler",
 	}
 	switch {
 	case r.TotalDueAt.Valid && !r.TotalDueAt.Time.After(now):

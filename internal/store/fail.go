@@ -25,9 +25,17 @@ type Nack struct {
 // nack is a Nack or a failure that a sweep found.
 type nack struct {
 	Nack
-	dueOnly bool   // only if the job is still overdue
-	reason  string // of the gap row when the job goes back to available
-	source  string // "": the worker's
+	startedAt pgtype.Timestamptz // of the run that the sweep found; not valid: the present one
+	dueOnly   bool               // only if the job is still overdue
+	reason    string             // of the gap row when the job goes back to available
+	source    string             // "": the worker's
+}
+
+// means reports whether a nack is about the run that was looked at. A job that was handed back has the same attempt again,
+// and perhaps the same worker.
+func (n *nack) means(job *dbsqlc.JobListForFailRow) bool {
+	return job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
+		(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time))
 }
 
 // Fail moves an active job to retryable, discarded or, with Requeue, available. A job cancelled while this worker held
@@ -53,8 +61,8 @@ func (n Nack) holder() holder {
 
 func nackOf(n Nack) nack { return nack{Nack: n, reason: "requeue"} }
 
-// flushFail looks, decides and changes. What decides is fixed at enqueue except attempt, which the change guards: no
-// lock is held while Go computes backoffs, and a job that was lost and fetched again meanwhile is left alone.
+// flushFail looks, decides and changes. What decides is fixed at enqueue except attempt and started_at, which the change
+// guards: no lock is held while Go computes backoffs, and a job that was lost and fetched again meanwhile is left alone.
 func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
@@ -74,7 +82,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, err
 	p := dbsqlc.JobFailParams{MaxErrors: int32(s.config.MaxErrorHistory), Node: s.node}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
-		if job == nil || job.State != string(ojs.StateActive) || n.Attempt >= 0 && n.Attempt != job.Attempt {
+		if job == nil || !n.means(job) {
 			continue
 		}
 		if err := s.addFailure(&p, n, job); err != nil {

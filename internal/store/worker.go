@@ -124,8 +124,8 @@ func idsOf(dead []deceased) (ids []string, diedAt []pgtype.Timestamptz) {
 	return ids, diedAt
 }
 
-// loseJobs fails every job that the dead hold, in batches, by the path of any other failure; the attempt guards that it is
-// still the same reservation. It returns how many are available again, and whether some could not be had.
+// loseJobs fails every job that the dead hold, in batches, by the path of any other failure; attempt and started_at
+// guard that it is still the same reservation. It returns how many are available again, and whether some could not be had.
 func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, held bool, err error) {
 	silences := make(map[string]time.Duration, len(dead))
 	for _, d := range dead {
@@ -143,7 +143,7 @@ func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, he
 					JobID: r.ID, WorkerID: r.WorkerID, Attempt: r.Attempt,
 					Error: envelope.ServerError(envelope.WorkerDeath, s.config.WorkerDeadAfter, silences[r.WorkerID]),
 				},
-				reason: envelope.WorkerDeath, source: "scheduler",
+				startedAt: r.StartedAt, reason: envelope.WorkerDeath, source: "scheduler",
 			}
 		}
 		jobs, err := s.flushFail(ctx, nacks)

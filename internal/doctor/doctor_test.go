@@ -1,0 +1,72 @@
+package doctor_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/doctor"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// sessions stands in for pg_stat_activity, in which nobody can be two minutes old at once, or autovacuum at will.
+const sessions = `
+	CREATE SCHEMA fake;
+	CREATE VIEW fake.pg_stat_activity AS
+	SELECT s.pid, s.application_name, s.state, clock_timestamp() - s.age AS xact_start, s.backend_xmin::text::xid AS backend_xmin,
+		s.backend_xid::text::xid AS backend_xid, s.backend_type, s.query, COALESCE(s.datname, current_database()::text) AS datname
+	FROM (VALUES
+		(1, 'reads', 'active', interval '2 minutes', 700, NULL::integer, 'client backend', 'SELECT 1', NULL::text),
+		(2, 'writes', 'idle in transaction', interval '3 minutes', NULL, 701, 'client backend', 'INSERT', NULL),
+		(3, 'young', 'active', interval '59 seconds', 702, 702, 'client backend', 'SELECT 1', NULL),
+		(4, 'idle', 'idle in transaction', interval '2 minutes', NULL, NULL, 'client backend', 'BEGIN', NULL),
+		(5, 'elsewhere', 'active', interval '2 minutes', 700, 700, 'client backend', 'SELECT 1', 'another_database'),
+		(6, '', 'active', interval '2 minutes', 700, NULL, 'autovacuum worker', 'autovacuum: VACUUM ojs.jobs', NULL),
+		(7, '', 'active', interval '2 minutes', 700, NULL, 'autovacuum worker', 'autovacuum: ANALYZE ojs.jobs', NULL),
+		(8, 'replica', 'active', NULL, 699, NULL, 'walsender', 'START_REPLICATION', '')
+	) s (pid, application_name, state, age, backend_xmin, backend_xid, backend_type, query, datname)`
+
+func TestExamine(t *testing.T) {
+	t.Parallel()
+
+	t.Run("NamesWhoKeepsDeadRows", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer conn.Release()
+		_, err = conn.Exec(t.Context(), sessions)
+		require.NoError(t, err)
+		_, err = conn.Exec(t.Context(), `SET search_path = fake, pg_catalog`)
+		require.NoError(t, err)
+		findings, err := doctor.Examine(t.Context(), conn.Conn())
+		require.NoError(t, err)
+		var holders []string
+		for _, f := range findings {
+			if holder, _, found := strings.Cut(f.Text, " keeps dead rows"); found && !f.OK {
+				holders = append(holders, holder)
+			}
+		}
+		require.Equal(t, []string{"session 2 (writes), idle in transaction", "session 1 (reads), active", "session 7, active"}, holders)
+
+		var kind, name string
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT kind, name FROM ojs.xmin_holder()`).Scan(&kind, &name))
+		require.Equal(t, []string{"standby", "replica"}, []string{kind, name}, "for metrics the oldest")
+	})
+
+	t.Run("FindsNothingInANewDatabase", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		conn, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		defer conn.Release()
+		findings, err := doctor.Examine(t.Context(), conn.Conn())
+		require.NoError(t, err)
+		for _, f := range findings {
+			require.True(t, f.OK, f.Text)
+		}
+	})
+}

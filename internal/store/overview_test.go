@@ -1,0 +1,29 @@
+package store_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// The plan that a connection makes on a new database stays until the tables are analysed: it must not be one that reads
+// the history of all queues.
+func TestOverviewReadsTwoMinutes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	text, err := os.ReadFile("../../queries/queues.sql")
+	require.NoError(t, err)
+	_, statement, found := strings.Cut(string(text), "-- name: StatsMinuteLatest :one\n")
+	require.True(t, found)
+	statement, _, _ = strings.Cut(statement, ";")
+	rows, err := b.pool.Query(t.Context(), "EXPLAIN "+statement)
+	require.NoError(t, err)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	shown := strings.Join(plan, "\n")
+	require.Contains(t, shown, "Scan using stats_minute_pkey on stats_minute", shown)
+	require.Contains(t, shown, "Index Cond: ((queue = q.name) AND (minute = ", shown)
+}
