@@ -97,7 +97,7 @@ WITH item AS (
     RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron', clock_timestamp(), m.name, m.type, m.queue,
+    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron' || @instance::text, clock_timestamp(), m.name, m.type, m.queue,
         m.trace_id, @node::integer, m.data
     FROM moved m WHERE m.fresh
 )
@@ -114,7 +114,7 @@ WITH item AS (
     RETURNING cron_id, scheduled_at
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT 'cron.skipped', 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
+SELECT 'cron.skipped', 'cron' || @instance::text, clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
 FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue;
 

@@ -275,8 +275,9 @@ WITH item AS (
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded' ELSE 'job.state_changed' END,
-            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available',
+        SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded'
+                ELSE CASE WHEN @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END END,
+            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available' AND NOT @loud::boolean,
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -342,7 +343,7 @@ WITH locked AS MATERIALIZED (
     RETURNING j.*
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT 'job.enqueued', 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
+    SELECT 'job.enqueued', 'api' || @instance::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
     FROM moved m
 )
 SELECT * FROM moved;
@@ -413,7 +414,7 @@ WITH item AS (
     RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, 'api' || @instance::text, e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
@@ -424,8 +425,8 @@ WITH item AS (
         SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 3, CASE m.was WHEN 'discarded' THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
-            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable', m.priority, m.ready_seq,
+        SELECT 3, CASE WHEN m.was = 'discarded' OR @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
+            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable' AND NOT @loud::boolean, m.priority, m.ready_seq,
             CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
         FROM moved m
     ) e
@@ -474,13 +475,19 @@ WITH item AS (
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, t.now, l.worker_id AS beat_by, l.source
+), told AS MATERIALIZED (
+    SELECT b.id FROM beat b WHERE @event_gap_s::double precision = 0 OR NOT EXISTS (
+        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = 'job.heartbeat' AND e.attempt = b.attempt
+            AND e.time > b.now - make_interval(secs => @event_gap_s::double precision))
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, @node::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
-    FROM beat b
+    FROM beat b WHERE b.id IN (SELECT d.id FROM told d)
 )
-SELECT id, type, queue, attempt, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat;
+SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
+    (b.id IN (SELECT d.id FROM told d))::boolean AS told
+FROM beat b;
 
 -- name: JobListHeld :many
 -- Of ids a worker reported that were not extended: which were cancelled while it held them, which are finished, and which
@@ -557,8 +564,8 @@ WITH due AS MATERIALIZED (
         CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' THEN 'job.enqueued' ELSE 'job.state_changed' END,
-        'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled',
+    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
+        'scheduler' || @instance::text, m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT @loud::boolean,
         m.priority, m.ready_seq, @node::integer,
         CASE WHEN m.dead = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)

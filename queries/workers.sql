@@ -130,7 +130,7 @@ WITH heard AS (
     RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler', g.died_at, g.id, g.id, @node::integer,
+    SELECT 'worker.stopped', 'scheduler' || @instance::text, g.died_at, g.id, g.id, @node::integer,
         ('{"worker_id":' || to_json(g.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', g.died_at - g.started_at) * 1000)::bigint || '}')::json
     FROM gone g WHERE NOT g.stopped
     ORDER BY g.id

@@ -152,14 +152,17 @@ func (s grpcSettings) config(listen string) server.GRPC {
 }
 
 type eventSettings struct {
-	ServiceName     string `env:"OJS_EVENTS_SERVICE_NAME" default:"ojs" placeholder:"NAME" help:"{service} in the source ojs://{service}/… of events."`
-	CompatMembers   bool   `env:"OJS_EVENTS_COMPAT_MEMBERS" default:"true" negatable:"" help:"Flat members beside the event envelope in polling."`
-	MaxDataBytes    int    `env:"OJS_EVENTS_MAX_DATA_BYTES" default:"24576" placeholder:"BYTES" help:"Largest payload of an event; more is cut and marked. At least 4096."`
-	PollFallback    span   `env:"OJS_EVENTS_POLL_FALLBACK" default:"500ms" placeholder:"DURATION" help:"How often the log is read while LISTEN is impossible."`
-	RetentionPeriod span   `env:"OJS_EVENTS_RETENTION_PERIOD" default:"168h" placeholder:"DURATION" help:"How long events are kept; negative: no limit."`
-	MaxCount        int64  `env:"OJS_EVENTS_MAX_COUNT" default:"1000000" placeholder:"N" help:"How many events are kept at least before the oldest go; negative: no limit."`
-	PruneInterval   span   `env:"OJS_EVENTS_PRUNE_INTERVAL" default:"60s" placeholder:"DURATION" help:"How often retention is looked at while events come."`
-	WorkerHeartbeat string `env:"OJS_EVENTS_WORKER_HEARTBEAT" enum:"all,off" default:"all" placeholder:"all|off" help:"worker.heartbeat events: one per heartbeat call, or none."`
+	ServiceName             string `env:"OJS_EVENTS_SERVICE_NAME" default:"ojs" placeholder:"NAME" help:"{service} in the source ojs://{service}/… of events."`
+	CompatMembers           bool   `env:"OJS_EVENTS_COMPAT_MEMBERS" default:"true" negatable:"" help:"Flat members beside the event envelope in polling."`
+	MaxDataBytes            int    `env:"OJS_EVENTS_MAX_DATA_BYTES" default:"24576" placeholder:"BYTES" help:"Largest payload of an event; more is cut and marked. At least 4096."`
+	PollFallback            span   `env:"OJS_EVENTS_POLL_FALLBACK" default:"500ms" placeholder:"DURATION" help:"How often the log is read while LISTEN is impossible."`
+	RetentionPeriod         span   `env:"OJS_EVENTS_RETENTION_PERIOD" default:"168h" placeholder:"DURATION" help:"How long events are kept; negative: no limit."`
+	MaxCount                int64  `env:"OJS_EVENTS_MAX_COUNT" default:"1000000" placeholder:"N" help:"How many events are kept at least before the oldest go; negative: no limit."`
+	PruneInterval           span   `env:"OJS_EVENTS_PRUNE_INTERVAL" default:"60s" placeholder:"DURATION" help:"How often retention is looked at while events come."`
+	WorkerHeartbeat         string `env:"OJS_EVENTS_WORKER_HEARTBEAT" enum:"all,off" default:"all" placeholder:"all|off" help:"worker.heartbeat events: one per heartbeat call, or none."`
+	JobHeartbeatMinInterval span   `env:"OJS_EVENTS_JOB_HEARTBEAT_MIN_INTERVAL" default:"0" placeholder:"DURATION" help:"Least time between two job.heartbeat events of one run; 0: one per extension."`
+	SourceInstance          bool   `env:"OJS_EVENTS_SOURCE_INSTANCE" help:"Sources of events name the node: ojs://{service}/api/{node}."`
+	EnqueuedOnRequeue       bool   `env:"OJS_EVENTS_ENQUEUED_ON_REQUEUE" help:"job.enqueued also when a job becomes available again: handed back, lost or retried."`
 }
 
 // config is the part of server.Config that the settings decide.
@@ -185,6 +188,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,
 			PruneInterval: time.Duration(s.Events.PruneInterval), NoWorkerHeartbeat: s.Events.WorkerHeartbeat == "off",
+			JobHeartbeatInterval: time.Duration(s.Events.JobHeartbeatMinInterval), SourceInstance: s.Events.SourceInstance, EnqueuedOnRequeue: s.Events.EnqueuedOnRequeue,
 		},
 	}
 }

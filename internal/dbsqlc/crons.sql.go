@@ -96,7 +96,7 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 
 const cronGap = `-- name: CronGap :many
 WITH item AS (
-    SELECT unnest($2::uuid[]) AS id, unnest($3::timestamptz[]) AS scheduled_at, unnest($4::json[]) AS data
+    SELECT unnest($3::uuid[]) AS id, unnest($4::timestamptz[]) AS scheduled_at, unnest($5::json[]) AS data
 ), run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason)
     SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM item i
@@ -104,12 +104,13 @@ WITH item AS (
     RETURNING cron_id, scheduled_at
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT 'cron.skipped', 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $1::integer, i.data
+SELECT 'cron.skipped', 'cron' || $1::text, clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $2::integer, i.data
 FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue
 `
 
 type CronGapParams struct {
+	Instance    string
 	Node        int32
 	Ids         [][16]byte
 	ScheduledAt []pgtype.Timestamptz
@@ -125,6 +126,7 @@ type CronGapRow struct {
 // Local times that a clock change left out, each told once: a row per event.
 func (q *Queries) CronGap(ctx context.Context, arg CronGapParams) ([]CronGapRow, error) {
 	rows, err := q.db.Query(ctx, cronGap,
+		arg.Instance,
 		arg.Node,
 		arg.Ids,
 		arg.ScheduledAt,
@@ -798,8 +800,8 @@ WITH item AS (
     RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron', clock_timestamp(), m.name, m.type, m.queue,
-        m.trace_id, $8::integer, m.data
+    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron' || $8::text, clock_timestamp(), m.name, m.type, m.queue,
+        m.trace_id, $9::integer, m.data
     FROM moved m WHERE m.fresh
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m
@@ -813,6 +815,7 @@ type CronTickParams struct {
 	Reasons     []string
 	JobIds      [][16]byte
 	EventData   [][]byte
+	Instance    string
 	Node        int32
 }
 
@@ -831,6 +834,7 @@ func (q *Queries) CronTick(ctx context.Context, arg CronTickParams) ([]CronTickR
 		arg.Reasons,
 		arg.JobIds,
 		arg.EventData,
+		arg.Instance,
 		arg.Node,
 	)
 	if err != nil {

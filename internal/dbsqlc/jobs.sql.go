@@ -22,11 +22,17 @@ WITH locked AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT 'job.enqueued', 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $2::integer
+    SELECT 'job.enqueued', 'api' || $2::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer
     FROM moved m
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM moved
 `
+
+type JobActivateParams struct {
+	Ids      [][16]byte
+	Instance string
+	Node     int32
+}
 
 type JobActivateRow struct {
 	ID              [16]byte
@@ -83,8 +89,8 @@ type JobActivateRow struct {
 }
 
 // T5.
-func (q *Queries) JobActivate(ctx context.Context, ids [][16]byte, node int32) ([]JobActivateRow, error) {
-	rows, err := q.db.Query(ctx, jobActivate, ids, node)
+func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]JobActivateRow, error) {
+	rows, err := q.db.Query(ctx, jobActivate, arg.Ids, arg.Instance, arg.Node)
 	if err != nil {
 		return nil, err
 	}
@@ -680,8 +686,9 @@ WITH item AS (
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded' ELSE 'job.state_changed' END,
-            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available',
+        SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded'
+                ELSE CASE WHEN $16::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END END,
+            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available' AND NOT $16::boolean,
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -717,6 +724,7 @@ type JobFailParams struct {
 	Sources     []string
 	MaxErrors   int32
 	Node        int32
+	Loud        bool
 }
 
 type JobFailRow struct {
@@ -793,6 +801,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 		arg.Sources,
 		arg.MaxErrors,
 		arg.Node,
+		arg.Loud,
 	)
 	if err != nil {
 		return nil, err
@@ -1138,13 +1147,19 @@ WITH item AS (
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, t.now, l.worker_id AS beat_by, l.source
+), told AS MATERIALIZED (
+    SELECT b.id FROM beat b WHERE $6::double precision = 0 OR NOT EXISTS (
+        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = 'job.heartbeat' AND e.attempt = b.attempt
+            AND e.time > b.now - make_interval(secs => $6::double precision))
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, $6::integer,
+    SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, $7::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
-    FROM beat b
+    FROM beat b WHERE b.id IN (SELECT d.id FROM told d)
 )
-SELECT id, type, queue, attempt, beat_by::text AS worker_id, due_at, now::timestamptz AS now FROM beat
+SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
+    (b.id IN (SELECT d.id FROM told d))::boolean AS told
+FROM beat b
 `
 
 type JobHeartbeatParams struct {
@@ -1153,6 +1168,7 @@ type JobHeartbeatParams struct {
 	LeasesMs         []int64
 	Sources          []string
 	DefaultTimeoutMs int64
+	EventGapS        float64
 	Node             int32
 }
 
@@ -1164,6 +1180,7 @@ type JobHeartbeatRow struct {
 	WorkerID string
 	DueAt    pgtype.Timestamptz
 	Now      pgtype.Timestamptz
+	Told     bool
 }
 
 // Contract 10 §10: extends what is active and owned (or ownerless), by the given time or the one chosen at fetch. What is
@@ -1175,6 +1192,7 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 		arg.LeasesMs,
 		arg.Sources,
 		arg.DefaultTimeoutMs,
+		arg.EventGapS,
 		arg.Node,
 	)
 	if err != nil {
@@ -1192,6 +1210,7 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 			&i.WorkerID,
 			&i.DueAt,
 			&i.Now,
+			&i.Told,
 		); err != nil {
 			return nil, err
 		}
@@ -2075,9 +2094,9 @@ WITH due AS MATERIALIZED (
         CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' THEN 'job.enqueued' ELSE 'job.state_changed' END,
-        'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled',
-        m.priority, m.ready_seq, $3::integer,
+    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR $3::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
+        'scheduler' || $4::text, m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT $3::boolean,
+        m.priority, m.ready_seq, $5::integer,
         CASE WHEN m.dead = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
@@ -2089,9 +2108,11 @@ SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE
 `
 
 type JobPromoteDueParams struct {
-	After   pgtype.Timestamptz
-	MaxRows int32
-	Node    int32
+	After    pgtype.Timestamptz
+	MaxRows  int32
+	Loud     bool
+	Instance string
+	Node     int32
 }
 
 type JobPromoteDueRow struct {
@@ -2113,7 +2134,13 @@ type JobPromoteDueRow struct {
 // time although nothing moves it: the caller then lets CronSettle look, because who should have done it may be gone.
 // now() and not clock_timestamp(), which no index condition can use.
 func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([]JobPromoteDueRow, error) {
-	rows, err := q.db.Query(ctx, jobPromoteDue, arg.After, arg.MaxRows, arg.Node)
+	rows, err := q.db.Query(ctx, jobPromoteDue,
+		arg.After,
+		arg.MaxRows,
+		arg.Loud,
+		arg.Instance,
+		arg.Node,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -2197,8 +2224,8 @@ WITH item AS (
     RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $12::integer, e.data::json
+    SELECT e.type, 'api' || $12::text, e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+        e.priority, e.ready_seq, $13::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
             m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
@@ -2208,8 +2235,8 @@ WITH item AS (
         SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 3, CASE m.was WHEN 'discarded' THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
-            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable', m.priority, m.ready_seq,
+        SELECT 3, CASE WHEN m.was = 'discarded' OR $14::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
+            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable' AND NOT $14::boolean, m.priority, m.ready_seq,
             CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
         FROM moved m
     ) e
@@ -2230,7 +2257,9 @@ type JobRetryParams struct {
 	Args            []byte
 	Meta            []byte
 	TraceID         pgtype.Text
+	Instance        string
 	Node            int32
+	Loud            bool
 }
 
 type JobRetryRow struct {
@@ -2263,7 +2292,9 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 		arg.Args,
 		arg.Meta,
 		arg.TraceID,
+		arg.Instance,
 		arg.Node,
+		arg.Loud,
 	)
 	if err != nil {
 		return nil, err

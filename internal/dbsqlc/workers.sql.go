@@ -331,7 +331,7 @@ WITH heard AS (
     RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler', g.died_at, g.id, g.id, $3::integer,
+    SELECT 'worker.stopped', 'scheduler' || $3::text, g.died_at, g.id, g.id, $4::integer,
         ('{"worker_id":' || to_json(g.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', g.died_at - g.started_at) * 1000)::bigint || '}')::json
     FROM gone g WHERE NOT g.stopped
     ORDER BY g.id
@@ -342,6 +342,7 @@ SELECT g.id, g.died_at, g.seen_at, g.stopped, (CASE WHEN g.was_quiet THEN pg_not
 type WorkerDieParams struct {
 	DeadAfterMs int64
 	MaxRows     int32
+	Instance    string
 	Node        int32
 }
 
@@ -357,7 +358,12 @@ type WorkerDieRow struct {
 // whoever finds bury_at in the past.
 // A server of an earlier release, which may still run beside this one, notes heartbeats in last_beat_at only.
 func (q *Queries) WorkerDie(ctx context.Context, arg WorkerDieParams) ([]WorkerDieRow, error) {
-	rows, err := q.db.Query(ctx, workerDie, arg.DeadAfterMs, arg.MaxRows, arg.Node)
+	rows, err := q.db.Query(ctx, workerDie,
+		arg.DeadAfterMs,
+		arg.MaxRows,
+		arg.Instance,
+		arg.Node,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -263,7 +263,7 @@ func actorOf(e *eventlog.Event, data map[string]jsontext.Value) (kind, id string
 	}
 	by, _ := rawjson.Text(data["cancelled_by"])
 	switch {
-	case source != "api":
+	case source != "api" && !strings.HasPrefix(source, "api/"):
 		return "system", source
 	case strings.HasPrefix(by, "system:"), strings.HasPrefix(by, "workflow:"):
 		return "system", by

@@ -224,6 +224,15 @@ type Events struct {
 	// PruneInterval is how often retention is looked at. 60 s.
 	PruneInterval time.Duration
 
+	// SourceInstance adds this node's mark to the sources api, scheduler and cron of events.
+	SourceInstance bool
+
+	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued (contract 40 §3.5).
+	EnqueuedOnRequeue bool
+
+	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
+	JobHeartbeatInterval time.Duration
+
 	// NoWorkerHeartbeat leaves out worker.heartbeat, one event per heartbeat call.
 	NoWorkerHeartbeat bool
 }
@@ -264,6 +273,8 @@ func (c Config) validate() (Config, error) {
 	switch {
 	case !serviceName.MatchString(c.Events.ServiceName):
 		return c, fmt.Errorf("events service name %q must match %s", c.Events.ServiceName, serviceName)
+	case c.Events.JobHeartbeatInterval < 0 || c.Events.JobHeartbeatInterval > maxConfigured:
+		return c, fmt.Errorf("events job heartbeat min interval must be at most 36500 days, got %s", c.Events.JobHeartbeatInterval)
 	case c.Events.MaxDataBytes < 4096:
 		return c, fmt.Errorf("events max data bytes must be at least 4096, got %d", c.Events.MaxDataBytes)
 	case c.Limits.MaxEnvelopeBytes > 10_485_760:

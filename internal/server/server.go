@@ -161,6 +161,7 @@ func (s *Server) build() (err error) {
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
 		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat,
+		SourceInstance: c.Events.SourceInstance, EnqueuedOnRequeue: c.Events.EnqueuedOnRequeue, JobHeartbeatInterval: c.Events.JobHeartbeatInterval,
 		WebhookKeys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, SecretOverlap: c.Webhooks.RotationOverlap, DisableWebhookAfter: c.Webhooks.DisableAfter,
 		Logger: c.Logger, LogSample: c.LogSample, LogMeta: c.LogMeta, LogPayloads: c.LogPayloads, Tracer: tracer,
 		OnChanges: s.metrics.Changes, OnFlush: s.metrics.Flush,

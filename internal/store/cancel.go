@@ -85,7 +85,7 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.node}
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: s.origin("api"), Node: s.node}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)
@@ -97,7 +97,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 func (s *Store) Activate(ctx context.Context, id [16]byte) (*dbsqlc.Job, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.q.JobActivate(ctx, [][16]byte{id}, s.node)
+	rows, err := s.q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.node, Instance: s.instance})
 	if err != nil {
 		return nil, WireError(err)
 	}

@@ -77,7 +77,20 @@ func tell[Row any](ctx context.Context, s *Store, rows []Row, of func(changes []
 	s.logChanges(changes)
 	s.traceChanges(changes)
 	if len(changes) > 0 && s.config.OnChanges != nil {
+		s.announceRequeued(changes)
 		s.config.OnChanges(ctx, changes)
+	}
+}
+
+// announceRequeued gives jobs that became available again the event that was written for them, if that is the public one.
+func (s *Store) announceRequeued(changes []Change) {
+	if !s.config.EnqueuedOnRequeue {
+		return
+	}
+	for i, c := range changes {
+		if c.Type == stateChanged && c.From != "" && c.To == string(ojs.StateAvailable) {
+			changes[i].Type = "job.enqueued"
+		}
 	}
 }
 
@@ -227,6 +240,9 @@ func donePruneChange(changes []Change, r *dbsqlc.JobsDonePruneRow) []Change {
 }
 
 func heartbeatChange(changes []Change, r *dbsqlc.JobHeartbeatRow) []Change {
+	if !r.Told {
+		return changes
+	}
 	return append(changes, Change{
 		Type: "job.heartbeat", JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, At: r.Now.Time,
 	})

@@ -232,7 +232,7 @@ func (c *cronChange) tellGaps(ctx context.Context, row *dbsqlc.Cron) error {
 	if len(p.Ids) == 0 {
 		return nil
 	}
-	p.Node = c.store.node
+	p.Node, p.Instance = c.store.node, c.store.instance
 	rows, err := c.q.CronGap(ctx, p)
 	c.told = append(c.told, gapChanges(rows)...)
 	return err

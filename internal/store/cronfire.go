@@ -118,7 +118,7 @@ func (f *firing) newTick(ctx context.Context, row *dbsqlc.Cron, now time.Time) *
 		logger.WarnContext(ctx, "job of cron is not valid any more", slog.Any("error", wire))
 		return t
 	}
-	job.Source = "cron"
+	job.Source = f.store.origin("cron")
 	t.job, t.span = job, f.store.config.Tracer.Enqueue(ctx, job)
 	return t
 }
@@ -281,7 +281,7 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 }
 
 func (f *firing) cancelPrevious(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, fresh map[[16]byte]bool) ([]dbsqlc.JobCancelRow, error) {
-	p := dbsqlc.JobCancelParams{States: texts(liveStates), Source: "cron", Node: f.store.node}
+	p := dbsqlc.JobCancelParams{States: texts(liveStates), Source: f.store.origin("cron"), Node: f.store.node}
 	for _, t := range ticks {
 		if !fresh[t.row.ID] {
 			continue
@@ -321,7 +321,7 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*envelope.Jo
 
 // log records what became of ticks and advances their crons; fresh are those that had not been recorded.
 func (f *firing) log(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, outcome string) (fresh map[[16]byte]bool, err error) {
-	p := dbsqlc.CronTickParams{Node: f.store.node}
+	p := dbsqlc.CronTickParams{Node: f.store.node, Instance: f.store.instance}
 	for _, t := range ticks {
 		var jobID [16]byte
 		if t.job != nil {
@@ -365,7 +365,7 @@ func (f *firing) note(ticks []*tick, fresh map[[16]byte]bool) {
 }
 
 func (f *firing) tellGaps(ctx context.Context) error {
-	p := dbsqlc.CronGapParams{Node: f.store.node}
+	p := dbsqlc.CronGapParams{Node: f.store.node, Instance: f.store.instance}
 	for _, t := range f.ticks {
 		addGaps(&p, t.row, t.gaps)
 	}

@@ -24,7 +24,9 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	_, retries := s.config.Tracer.Pass(ctx, "ojs.retry.evaluate")
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	rows, err := s.q.JobPromoteDue(ctx, dbsqlc.JobPromoteDueParams{After: after, MaxRows: dueBatch, Node: s.node})
+	rows, err := s.q.JobPromoteDue(ctx, dbsqlc.JobPromoteDueParams{
+		After: after, MaxRows: dueBatch, Node: s.node, Instance: s.instance, Loud: s.config.EnqueuedOnRequeue,
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -83,7 +85,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	elapsed := now.Sub(r.StartedAt.Time)
 	n := nack{
 		Nack:      Nack{JobID: r.ID, Attempt: r.Attempt},
-		startedAt: r.StartedAt, dueOnly: true, reason: envelope.VisibilityTimeout, source: "scheduler",
+		startedAt: r.StartedAt, dueOnly: true, reason: envelope.VisibilityTimeout, source: s.origin("scheduler"),
 	}
 	switch {
 	case r.TotalDueAt.Valid && !r.TotalDueAt.Time.After(now):

@@ -300,7 +300,7 @@ func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertP
 		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
 		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
-		Source: cmp.Or(jobs[todo[0]].Source, "api"), Node: s.node,
+		Source: cmp.Or(jobs[todo[0]].Source, s.origin("api")), Node: s.node,
 	}
 	for n, i := range todo {
 		j := jobs[i]

@@ -79,7 +79,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, err
 		jobs[looked[i].ID] = &looked[i]
 	}
 
-	p := dbsqlc.JobFailParams{MaxErrors: int32(s.config.MaxErrorHistory), Node: s.node}
+	p := dbsqlc.JobFailParams{MaxErrors: int32(s.config.MaxErrorHistory), Node: s.node, Loud: s.config.EnqueuedOnRequeue}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
 		if job == nil || !n.means(job) {

@@ -153,7 +153,9 @@ func textList(texts []string) []byte {
 }
 
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
-	p := dbsqlc.JobHeartbeatParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.node}
+	p := dbsqlc.JobHeartbeatParams{
+		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.node, EventGapS: s.config.JobHeartbeatInterval.Seconds(),
+	}
 	at := map[string]int{}
 	for i, b := range beats {
 		at[b.WorkerID] = i

@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"log/slog"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -81,6 +82,15 @@ type Config struct {
 	// ever. 120 h.
 	DisableWebhookAfter time.Duration
 
+	// SourceInstance adds this node's mark to the sources api, scheduler and cron of events.
+	SourceInstance bool
+
+	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued.
+	EnqueuedOnRequeue bool
+
+	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
+	JobHeartbeatInterval time.Duration
+
 	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
 	NoWorkerHeartbeatEvents bool
 
@@ -139,10 +149,11 @@ func (c Config) withDefaults() Config {
 
 // Store performs state changes. Use New.
 type Store struct {
-	pool   *pgxpool.Pool
-	q      *dbsqlc.Queries
-	config Config
-	node   int32 // marks this process's events, so that it does not announce its own jobs to itself
+	pool     *pgxpool.Pool
+	q        *dbsqlc.Queries
+	config   Config
+	instance string // what is put behind the sources of events, if anything
+	node     int32  // marks this process's events, so that it does not announce its own jobs to itself
 
 	enqueue   *batch.Batcher[*envelope.Job, enqueued]
 	named     *batch.Batcher[*envelope.Job, enqueued] // jobs with client-chosen ids, which may have to wait for another's
@@ -208,6 +219,9 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 		Key:    func(b Beat) ([16]byte, bool) { return hashKey(b.WorkerID), true },
 		Weight: func(b Beat) int { return 1 + len(b.JobIDs) },
 	})
+	if s.config.SourceInstance {
+		s.instance = "/" + strconv.Itoa(int(s.node))
+	}
 	s.buildReports()
 	s.vault = newVault(s.config.WebhookKeys)
 	s.deliveries = batch.New(batch.Config[DeliveryOutcome, Recorded]{
@@ -248,6 +262,9 @@ func (s *Store) OnDue(f func(in time.Duration)) { s.hooks.due = f }
 
 // BeforeFetch sets what a fetch calls first, to have due jobs made available.
 func (s *Store) BeforeFetch(f func(ctx context.Context)) { s.hooks.sweep = f }
+
+// origin is a source of events: api, scheduler or cron.
+func (s *Store) origin(source string) string { return source + s.instance }
 
 // Node is the mark of this process in the events it writes.
 func (s *Store) Node() int32 { return s.node }

@@ -84,7 +84,7 @@ func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
 }
 
 func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
-	died, err := s.q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.WorkerDeadAfter.Milliseconds(), MaxRows: buryBatch, Node: s.node})
+	died, err := s.q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.WorkerDeadAfter.Milliseconds(), MaxRows: buryBatch, Node: s.node, Instance: s.instance})
 	if err == nil {
 		tell(ctx, s, died, dieChange)
 	}
@@ -143,7 +143,7 @@ func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, he
 					JobID: r.ID, WorkerID: r.WorkerID, Attempt: r.Attempt,
 					Error: envelope.ServerError(envelope.WorkerDeath, s.config.WorkerDeadAfter, silences[r.WorkerID]),
 				},
-				startedAt: r.StartedAt, reason: envelope.WorkerDeath, source: "scheduler",
+				startedAt: r.StartedAt, reason: envelope.WorkerDeath, source: s.origin("scheduler"),
 			}
 		}
 		jobs, err := s.flushFail(ctx, nacks)
