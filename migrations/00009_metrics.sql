@@ -1,31 +1,24 @@
--- +goose NO TRANSACTION
 -- +goose Up
--- What metrics need and cannot derive without counting jobs. Built while jobs run; each statement can be run again after an
--- interruption.
-
--- MetricsDeadLetters counts by an index-only scan of dead letters alone. Live jobs leave dead_lettered_at NULL, so their way
--- through the states does not touch it.
-DROP INDEX CONCURRENTLY IF EXISTS ojs.jobs_dead_letter_queue;
-CREATE INDEX CONCURRENTLY jobs_dead_letter_queue ON ojs.jobs (queue) WHERE dead_lettered_at IS NOT NULL;
+-- What metrics need and cannot derive without counting jobs.
 
 -- How many jobs the whole deployment has enqueued, completed and discarded, as far as it is published: stats_minute forgets.
 -- Columns of the row that every pass of the relay updates anyway cost no further row versions.
-ALTER TABLE ojs.event_relay
-    ADD COLUMN IF NOT EXISTS enqueued_total bigint NOT NULL DEFAULT 0,
-    ADD COLUMN IF NOT EXISTS completed_total bigint NOT NULL DEFAULT 0,
-    ADD COLUMN IF NOT EXISTS discarded_total bigint NOT NULL DEFAULT 0;
+-- The sums are made first: the relays of running nodes wait for the lock of ALTER TABLE.
+SELECT set_config('ojs.totals', (
+    SELECT json_build_array(COALESCE(sum(m.enqueued), 0), COALESCE(sum(m.completed), 0), COALESCE(sum(m.discarded), 0))::text FROM ojs.stats_minute m), true);
 
-UPDATE ojs.event_relay r SET enqueued_total = s.enqueued, completed_total = s.completed, discarded_total = s.discarded
-FROM (
-    SELECT COALESCE(sum(m.enqueued), 0) AS enqueued, COALESCE(sum(m.completed), 0) AS completed, COALESCE(sum(m.discarded), 0) AS discarded
-    FROM ojs.stats_minute m
-) s
-WHERE r.enqueued_total = 0 AND r.completed_total = 0 AND r.discarded_total = 0;
+ALTER TABLE ojs.event_relay
+    ADD COLUMN enqueued_total bigint NOT NULL DEFAULT 0,
+    ADD COLUMN completed_total bigint NOT NULL DEFAULT 0,
+    ADD COLUMN discarded_total bigint NOT NULL DEFAULT 0;
+
+UPDATE ojs.event_relay SET enqueued_total = (current_setting('ojs.totals')::json->>0)::bigint,
+    completed_total = (current_setting('ojs.totals')::json->>1)::bigint, discarded_total = (current_setting('ojs.totals')::json->>2)::bigint;
 
 -- Who keeps the oldest dead rows of this database from being cleaned, if anybody does. Other sessions are hidden from a role
 -- without pg_read_all_stats. A transaction that has written holds them up without any snapshot; autovacuum has one that does not.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION ojs.xmin_holder() RETURNS TABLE (kind text, name text, pid integer, seconds double precision, transactions bigint)
+CREATE FUNCTION ojs.xmin_holder() RETURNS TABLE (kind text, name text, pid integer, seconds double precision, transactions bigint)
 LANGUAGE sql VOLATILE AS $$
     SELECT h.* FROM (
         SELECT CASE WHEN a.backend_type = 'walsender' THEN 'standby' ELSE 'session' END, COALESCE(a.application_name, ''), a.pid,
@@ -46,7 +39,7 @@ $$;
 
 -- Tables with their partitions and indexes, as the statistics know them. The size of each needs a moment's lock on it.
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION ojs.table_stats(names text[]) RETURNS TABLE (name text, live bigint, dead bigint, bytes bigint)
+CREATE FUNCTION ojs.table_stats(names text[]) RETURNS TABLE (name text, live bigint, dead bigint, bytes bigint)
 LANGUAGE sql VOLATILE AS $$
     SELECT COALESCE(parent.relname, c.relname)::text, COALESCE(sum(pg_stat_get_live_tuples(c.oid)), 0)::bigint,
         COALESCE(sum(pg_stat_get_dead_tuples(c.oid)), 0)::bigint, COALESCE(sum(pg_total_relation_size(c.oid)), 0)::bigint
@@ -69,7 +62,6 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT 9 $$;
 DROP FUNCTION IF EXISTS ojs.table_stats(text[]);
 DROP FUNCTION IF EXISTS ojs.xmin_holder();
 ALTER TABLE ojs.event_relay DROP COLUMN IF EXISTS enqueued_total, DROP COLUMN IF EXISTS completed_total, DROP COLUMN IF EXISTS discarded_total;
-DROP INDEX CONCURRENTLY IF EXISTS ojs.jobs_dead_letter_queue;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 8 $$;

@@ -257,3 +257,21 @@ func (s *readySurvey) look(ctx context.Context, st *store.Store, queues []string
 	}
 	return st.ReadyHeadsFrom(ctx, slices.Collect(maps.Values(s.heads)))
 }
+
+// componentFamilies shows what health calls the services of this node; those it does without have no series.
+func (m *Metrics) componentFamilies() []family {
+	if m.sources.Components == nil {
+		return nil
+	}
+	fine := gauge("ojs.component_ok", "1", "1 if the service of this node is ok, 0 if it is degraded; as in /health.")
+	for name, state := range m.sources.Components() {
+		switch state {
+		case "off":
+		case "ok":
+			fine.set(label("component", name), 1)
+		default:
+			fine.set(label("component", name), 0)
+		}
+	}
+	return []family{fine}
+}

@@ -70,6 +70,9 @@ type Sources struct {
 	// Streams are those of this node, by transport.
 	Streams map[string]*eventlog.Tally
 
+	// Components reports the state of this node's services by name, as health does.
+	Components func() map[string]string
+
 	// Webhooks counts the subscriptions, and the deliveries that are not finished.
 	Webhooks func(ctx context.Context) (subscriptions, pending int64, err error)
 }
@@ -122,6 +125,7 @@ func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error
 	families = append(families, m.trafficFamilies()...)
 	families = append(families, m.webhookFamilies()...)
 	families = append(families, m.nodeFamilies()...)
+	families = append(families, m.componentFamilies()...)
 	families = append(families, m.gaugeFamilies(ctx)...)
 	now := time.Now()
 	var scope metricdata.ScopeMetrics

@@ -22,6 +22,7 @@ const (
 // The states of a node (contract 40 §14.3).
 const (
 	Healthy   = "ok"
+	Off       = "off" // of a component that this node does without
 	Degraded  = "degraded"
 	Unhealthy = "unhealthy"
 )
@@ -134,7 +135,7 @@ func (h *Health) Report(ctx context.Context) (status string, at time.Time, body 
 	if p.Err == nil {
 		body["queues"], body["workers"] = p.Queues, p.Workers
 		for _, state := range components {
-			if state != Healthy {
+			if state != Healthy && state != Off {
 				status = Degraded
 			}
 		}

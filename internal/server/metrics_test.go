@@ -127,6 +127,7 @@ var contractSeries = []struct {
 
 	// For operators, beyond the contract.
 	{"ojs_database_up", "GAUGE", "", ""},
+	{"ojs_component_ok", "GAUGE", "component", ""},
 	{"ojs_queue_oldest_ready_seconds", "GAUGE", "queue", ""},
 	{"ojs_lease_losses_total", "COUNTER", "job_type,queue,reason", ""},
 	{"ojs_events_retained_seconds", "GAUGE", "", ""},

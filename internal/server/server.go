@@ -113,7 +113,12 @@ func checkSchema(ctx context.Context, config Config) error {
 			return fmt.Errorf("migrate: %w", err)
 		}
 	}
-	conn, err := pgx.Connect(ctx, config.DatabaseURL)
+	cfg, err := pgx.ParseConfig(config.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("parse database url: %w", err)
+	}
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may have a statement of that name from another start
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
@@ -246,7 +251,7 @@ func (s *Server) build() (err error) {
 		}
 		streams["grpc"] = s.grpc.Tally()
 	}
-	s.metrics.SetSources(metrics.Sources{Store: s.store, Pool: s.pool, Reconnects: s.listener.Reconnects, Streams: streams, Webhooks: s.store.WebhookBacklog})
+	s.metrics.SetSources(metrics.Sources{Store: s.store, Pool: s.pool, Reconnects: s.listener.Reconnects, Streams: streams, Webhooks: s.store.WebhookBacklog, Components: s.components})
 	return nil
 }
 
@@ -272,7 +277,7 @@ func (s *Server) components() map[string]string {
 	if s.sweeper.Overdue() > sweepLate {
 		scheduler = "degraded"
 	}
-	webhooks := "off"
+	webhooks := node.Off
 	if s.webhooks != nil {
 		webhooks = s.webhooks.Status()
 	}
