@@ -17,6 +17,7 @@ CREATE TABLE ojs.webhooks (
     metadata             json,
     active               boolean     NOT NULL,
     from_place           bigint      NOT NULL,       -- it gets events behind it: published since it was made or activated
+    upto_place           bigint,                     -- inactive: it gets events up to there, which were published before
     timeout_ms           integer     NOT NULL,
     max_in_flight        integer     NOT NULL,
     ordering             text        NOT NULL CHECK (ordering IN ('none', 'subject')),
@@ -93,7 +94,7 @@ CREATE TABLE ojs.webhook_cursor (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     place    bigint  NOT NULL
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-INSERT INTO ojs.webhook_cursor (place) SELECT watermark << 16 | 65535 FROM ojs.event_relay;
+INSERT INTO ojs.webhook_cursor (place) SELECT watermark << 16 FROM ojs.event_relay;
 
 CREATE TABLE ojs.webhook_attempts (
     delivery_id uuid        NOT NULL,
@@ -176,7 +177,7 @@ BEGIN
         IF COALESCE(max_count, 0) = 0 OR mark - (low + size) + 1 < max_count THEN
             RETURN 0;
         END IF;
-        IF EXISTS (SELECT FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active AND GREATEST(c.place, w.from_place) >> 16 < low + size) THEN
+        IF EXISTS (SELECT FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE (w.active OR w.upto_place > c.place) AND GREATEST(c.place, w.from_place) >> 16 < low + size) THEN
             RETURN 0;
         END IF;
         SELECT count(*) INTO kept FROM (
@@ -221,7 +222,7 @@ BEGIN
     EXECUTE 'TRUNCATE ' || tables;
     SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO mark FROM ojs.event_seq;
     UPDATE ojs.event_relay SET watermark = mark, pruned = mark;
-    UPDATE ojs.webhook_cursor SET place = mark << 16 | 65535;
+    UPDATE ojs.webhook_cursor SET place = mark << 16;
     PERFORM pg_notify('ojs_reset', 'all');
 END
 $$;

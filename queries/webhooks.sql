@@ -3,20 +3,27 @@
 -- name: WebhookCursorLock :many
 -- At most one row; none: another node is at it. Deliveries are made by a reader of the log like any other, and not by the relay:
 -- a burst of events for a hundred subscriptions must not hold up their publication.
-SELECT c.place FROM ojs.webhook_cursor c FOR UPDATE SKIP LOCKED;
+SELECT c.place, (SELECT r.pruned FROM ojs.event_relay r)::bigint AS pruned FROM ojs.webhook_cursor c FOR UPDATE OF c SKIP LOCKED;
 
--- name: WebhookActiveCount :one
-SELECT count(*) FROM ojs.webhooks w WHERE w.active;
+-- name: WebhookAudienceCount :one
+-- One that was deactivated still gets what was published before.
+SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place;
 
 -- name: WebhookAudience :many
 -- Who gets deliveries, from where on, and how far the log goes in the same snapshot: a subscription that appears later begins behind
--- that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made.
-SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w WHERE w.active ORDER BY w.id FOR KEY SHARE;
+-- that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made; nothing else
+-- waits for them.
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
+WHERE (w.active OR w.upto_place > c.place) AND w.ordering <> 'subject'
+ORDER BY w.id FOR KEY SHARE OF w;
 
--- name: WebhookLockOrdered :exec
--- Against WebhookDeliveryRecord: whoever inserts a delivery that waits for another must see that one as it is, or nobody would
--- wake it. Locks of subscriptions are taken in the order of their ids, and before any of deliveries.
-SELECT FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject' ORDER BY w.id FOR NO KEY UPDATE;
+-- name: WebhookAudienceOrdered :many
+-- The same for those with an order, whose locks are also against WebhookDeliveryRecord: whoever inserts a delivery that waits for
+-- another must see that one as it is, or nobody would wake it. These locks everybody takes in the order of ids, and before any of
+-- deliveries.
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
+WHERE (w.active OR w.upto_place > c.place) AND w.ordering = 'subject'
+ORDER BY w.id FOR NO KEY UPDATE OF w;
 
 -- name: WebhookDeliveryCreate :one
 -- Exactly one per event and subscription that wants it, with its own copy of the text. Of an ordered subscription only the first
@@ -28,10 +35,12 @@ WITH page AS MATERIALIZED (
 ), t AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), wanted AS MATERIALIZED (
-    SELECT w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered, p.seq, p.sub, p.time, p.service, p.event,
+    SELECT w.id AS webhook_id, w.payload_format, w.id = ANY(@ordered_ids::uuid[]) AS ordered, p.seq, p.sub, p.time, p.service, p.event,
         COALESCE((p.event).subject, (p.event).job_id::text, '') AS subject,
         row_number() OVER (PARTITION BY w.id, COALESCE((p.event).subject, (p.event).job_id::text, '') ORDER BY p.seq, p.sub) AS nth
-    FROM page p JOIN ojs.webhooks w ON w.id = ANY(@webhook_ids::uuid[]) AND w.active AND NOT p.internal AND (p.seq << 16 | p.sub) > w.from_place
+    FROM page p JOIN ojs.webhooks w ON w.id = ANY(@webhook_ids::uuid[]) AND NOT p.internal AND (p.seq << 16 | p.sub) > w.from_place
+        AND (w.active OR (p.seq << 16 | p.sub) <= w.upto_place)
+        AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x WHERE x.event_seq = p.seq AND x.event_sub = p.sub AND x.webhook_id = w.id)
         AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
 ), made AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
@@ -89,12 +98,15 @@ ORDER BY w.id DESC;
 SELECT * FROM ojs.webhooks WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
 
 -- name: WebhookUpdate :one
--- Activating forgets why it was disabled, and begins with what is published from now on.
+-- Activating forgets why it was disabled, and begins with what is published from now on, unless something from before it was
+-- deactivated is still to be made.
 UPDATE ojs.webhooks w
 SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, sources = @sources, queues = @queues, job_types = @job_types,
     metadata = sqlc.narg('metadata'), active = @active, timeout_ms = @timeout_ms, max_in_flight = @max_in_flight, ordering = @ordering,
     payload_format = @payload_format, standard_webhooks = @standard_webhooks, updated_at = clock_timestamp(),
-    from_place = CASE WHEN @reactivate::boolean THEN ojs.event_place() ELSE w.from_place END,
+    from_place = CASE WHEN @reactivate::boolean AND NOT EXISTS (SELECT FROM ojs.webhook_cursor c WHERE c.place < w.upto_place)
+        THEN ojs.event_place() ELSE w.from_place END,
+    upto_place = CASE WHEN @active THEN NULL WHEN w.active THEN ojs.event_place() ELSE w.upto_place END,
     disabled_reason = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_reason END,
     disabled_at = CASE WHEN @reactivate::boolean THEN NULL ELSE w.disabled_at END,
     failing_since = CASE WHEN @reactivate::boolean THEN NULL ELSE w.failing_since END,
@@ -258,7 +270,8 @@ WITH outcome AS MATERIALIZED (
     FROM t, (
         SELECT n.id FROM done d CROSS JOIN LATERAL (
             SELECT c.id, c.next_attempt_at FROM ojs.webhook_deliveries c
-            WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL AND c.id <> d.id
+            WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL
+                AND c.id <> ALL(ARRAY(SELECT o.id FROM done o WHERE o.status <> 'failed'))
             ORDER BY c.event_seq, c.event_sub LIMIT 1
         ) n
         WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL
@@ -282,6 +295,7 @@ WITH outcome AS MATERIALIZED (
         consecutive_failures = CASE WHEN v.delivered > 0 THEN 0 ELSE w.consecutive_failures + v.failed END,
         failing_since = CASE WHEN v.delivered > 0 THEN NULL ELSE COALESCE(w.failing_since, t.now) END,
         active = w.active AND v.reason IS NULL,
+        upto_place = CASE WHEN w.active AND v.reason IS NOT NULL THEN ojs.event_place() ELSE w.upto_place END,
         disabled_reason = CASE WHEN w.active THEN v.reason ELSE w.disabled_reason END,
         disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN t.now END
     FROM verdict v CROSS JOIN t
@@ -410,6 +424,19 @@ WITH old AS MATERIALIZED (
     DELETE FROM ojs.webhook_attempts a USING old o WHERE a.delivery_id = o.id
 )
 DELETE FROM ojs.webhook_deliveries d USING old o WHERE d.id = o.id;
+
+-- name: WebhookOrderedList :many
+SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject';
+
+-- name: WebhookDeliveryHeal :execrows
+-- A safety net: the first unfinished one of a subject never waits. The caller holds the subscription.
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
+WHERE d.id IN (
+    SELECT h.id FROM ojs.webhook_deliveries h
+    WHERE h.webhook_id = @webhook_id AND h.completed_at IS NULL AND h.next_attempt_at IS NULL AND NOT EXISTS (
+        SELECT FROM ojs.webhook_deliveries p
+        WHERE p.webhook_id = h.webhook_id AND p.subject = h.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (h.event_seq, h.event_sub))
+    LIMIT 1000);
 
 -- name: WebhookOrphanList :many
 -- Subscriptions that are gone and have deliveries that are not over: whoever deleted them has not finished. Steps from subscription

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"regexp"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -84,11 +85,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if _, logged := errors.AsType[loggedError](err); logged {
 		return 1
 	}
-	_, _ = fmt.Fprintln(stderr, "ojsd:", err) // there is nowhere else to say it
+	_, _ = fmt.Fprintln(stderr, "ojsd:", withoutValues(err)) // there is nowhere else to say it
 	if _, ok := errors.AsType[*kong.ParseError](err); ok {
 		return 2
 	}
 	return 1
+}
+
+var (
+	// envValue is what kong appends to a value that it cannot read.
+	envValue = regexp.MustCompile(`(?s) \(from envar (\w+)=.*\)$`)
+	// quotedURL is how url.Parse repeats what it cannot read.
+	quotedURL = regexp.MustCompile(`"[a-zA-Z0-9+.-]+://[^"]*"`)
+)
+
+// withoutValues keeps values of the environment, which may be keys and passwords, out of messages.
+func withoutValues(err error) string {
+	return quotedURL.ReplaceAllString(envValue.ReplaceAllString(err.Error(), " (from $1)"), "the URL")
 }
 
 // apply sets what a server has to know of its log. A zero LogSample would mean the default.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"net/http"
 	"net/http/httptest"
 	"runtime/debug"
@@ -118,5 +119,24 @@ func TestHealthcheck(t *testing.T) {
 		address, err := dialAddress(listen)
 		require.NoError(t, err)
 		require.Equal(t, want, address)
+	}
+}
+
+// A mistyped key or URL is named, not shown.
+func TestRunHidesValues(t *testing.T) {
+	good := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
+	for name, value := range map[string]string{
+		"OJS_WEBHOOKS_ENCRYPTION_KEY": good + ",c2hvcnQ=", "OJS_WEBHOOKS_PROXY_URL": "http://u:PASSWORD%PW@h",
+		"DATABASE_URL": "postgres://u:PASSWORD%PW@h/x",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, value)
+			var out, errs bytes.Buffer
+			require.NotZero(t, run(t.Context(), []string{"serve", "--listen", "127.0.0.1:0"}, &out, &errs))
+			said := out.String() + errs.String()
+			require.NotContains(t, said, good)
+			require.NotContains(t, said, "PASSWORD")
+			require.NotEmpty(t, said)
+		})
 	}
 }

@@ -283,6 +283,7 @@ type Webhook struct {
 	Metadata            []byte
 	Active              bool
 	FromPlace           int64
+	UptoPlace           pgtype.Int8
 	TimeoutMs           int32
 	MaxInFlight         int32
 	Ordering            string

@@ -11,17 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const webhookActiveCount = `-- name: WebhookActiveCount :one
-SELECT count(*) FROM ojs.webhooks w WHERE w.active
-`
-
-func (q *Queries) WebhookActiveCount(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, webhookActiveCount)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
 const webhookAttemptList = `-- name: WebhookAttemptList :many
 SELECT delivery_id, attempt, started_at, duration_ms, status_code, error, snippet FROM ojs.webhook_attempts WHERE delivery_id = $1 ORDER BY attempt
 `
@@ -55,7 +44,9 @@ func (q *Queries) WebhookAttemptList(ctx context.Context, deliveryID [16]byte) (
 }
 
 const webhookAudience = `-- name: WebhookAudience :many
-SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w WHERE w.active ORDER BY w.id FOR KEY SHARE
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
+WHERE (w.active OR w.upto_place > c.place) AND w.ordering <> 'subject'
+ORDER BY w.id FOR KEY SHARE OF w
 `
 
 type WebhookAudienceRow struct {
@@ -65,7 +56,8 @@ type WebhookAudienceRow struct {
 }
 
 // Who gets deliveries, from where on, and how far the log goes in the same snapshot: a subscription that appears later begins behind
-// that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made.
+// that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made; nothing else
+// waits for them.
 func (q *Queries) WebhookAudience(ctx context.Context) ([]WebhookAudienceRow, error) {
 	rows, err := q.db.Query(ctx, webhookAudience)
 	if err != nil {
@@ -75,6 +67,53 @@ func (q *Queries) WebhookAudience(ctx context.Context) ([]WebhookAudienceRow, er
 	var items []WebhookAudienceRow
 	for rows.Next() {
 		var i WebhookAudienceRow
+		if err := rows.Scan(&i.ID, &i.FromPlace, &i.Head); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const webhookAudienceCount = `-- name: WebhookAudienceCount :one
+SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place
+`
+
+// One that was deactivated still gets what was published before.
+func (q *Queries) WebhookAudienceCount(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, webhookAudienceCount)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const webhookAudienceOrdered = `-- name: WebhookAudienceOrdered :many
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
+WHERE (w.active OR w.upto_place > c.place) AND w.ordering = 'subject'
+ORDER BY w.id FOR NO KEY UPDATE OF w
+`
+
+type WebhookAudienceOrderedRow struct {
+	ID        [16]byte
+	FromPlace int64
+	Head      int64
+}
+
+// The same for those with an order, whose locks are also against WebhookDeliveryRecord: whoever inserts a delivery that waits for
+// another must see that one as it is, or nobody would wake it. These locks everybody takes in the order of ids, and before any of
+// deliveries.
+func (q *Queries) WebhookAudienceOrdered(ctx context.Context) ([]WebhookAudienceOrderedRow, error) {
+	rows, err := q.db.Query(ctx, webhookAudienceOrdered)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WebhookAudienceOrderedRow
+	for rows.Next() {
+		var i WebhookAudienceOrderedRow
 		if err := rows.Scan(&i.ID, &i.FromPlace, &i.Head); err != nil {
 			return nil, err
 		}
@@ -106,25 +145,30 @@ func (q *Queries) WebhookBacklog(ctx context.Context, maxPending int32) (Webhook
 
 const webhookCursorLock = `-- name: WebhookCursorLock :many
 
-SELECT c.place FROM ojs.webhook_cursor c FOR UPDATE SKIP LOCKED
+SELECT c.place, (SELECT r.pruned FROM ojs.event_relay r)::bigint AS pruned FROM ojs.webhook_cursor c FOR UPDATE OF c SKIP LOCKED
 `
+
+type WebhookCursorLockRow struct {
+	Place  int64
+	Pruned int64
+}
 
 // Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
 // At most one row; none: another node is at it. Deliveries are made by a reader of the log like any other, and not by the relay:
 // a burst of events for a hundred subscriptions must not hold up their publication.
-func (q *Queries) WebhookCursorLock(ctx context.Context) ([]int64, error) {
+func (q *Queries) WebhookCursorLock(ctx context.Context) ([]WebhookCursorLockRow, error) {
 	rows, err := q.db.Query(ctx, webhookCursorLock)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []int64
+	var items []WebhookCursorLockRow
 	for rows.Next() {
-		var place int64
-		if err := rows.Scan(&place); err != nil {
+		var i WebhookCursorLockRow
+		if err := rows.Scan(&i.Place, &i.Pruned); err != nil {
 			return nil, err
 		}
-		items = append(items, place)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -291,10 +335,12 @@ WITH page AS MATERIALIZED (
 ), t AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), wanted AS MATERIALIZED (
-    SELECT w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered, p.seq, p.sub, p.time, p.service, p.event,
+    SELECT w.id AS webhook_id, w.payload_format, w.id = ANY($6::uuid[]) AS ordered, p.seq, p.sub, p.time, p.service, p.event,
         COALESCE((p.event).subject, (p.event).job_id::text, '') AS subject,
         row_number() OVER (PARTITION BY w.id, COALESCE((p.event).subject, (p.event).job_id::text, '') ORDER BY p.seq, p.sub) AS nth
-    FROM page p JOIN ojs.webhooks w ON w.id = ANY($6::uuid[]) AND w.active AND NOT p.internal AND (p.seq << 16 | p.sub) > w.from_place
+    FROM page p JOIN ojs.webhooks w ON w.id = ANY($7::uuid[]) AND NOT p.internal AND (p.seq << 16 | p.sub) > w.from_place
+        AND (w.active OR (p.seq << 16 | p.sub) <= w.upto_place)
+        AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x WHERE x.event_seq = p.seq AND x.event_sub = p.sub AND x.webhook_id = w.id)
         AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
 ), made AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
@@ -320,6 +366,7 @@ type WebhookDeliveryCreateParams struct {
 	UptoSeq    int64
 	UptoSub    int32
 	MaxRows    int32
+	OrderedIds [][16]byte
 	WebhookIds [][16]byte
 }
 
@@ -338,11 +385,31 @@ func (q *Queries) WebhookDeliveryCreate(ctx context.Context, arg WebhookDelivery
 		arg.UptoSeq,
 		arg.UptoSub,
 		arg.MaxRows,
+		arg.OrderedIds,
 		arg.WebhookIds,
 	)
 	var i WebhookDeliveryCreateRow
 	err := row.Scan(&i.Deliveries, &i.Looked, &i.Notified)
 	return i, err
+}
+
+const webhookDeliveryHeal = `-- name: WebhookDeliveryHeal :execrows
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
+WHERE d.id IN (
+    SELECT h.id FROM ojs.webhook_deliveries h
+    WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at IS NULL AND NOT EXISTS (
+        SELECT FROM ojs.webhook_deliveries p
+        WHERE p.webhook_id = h.webhook_id AND p.subject = h.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (h.event_seq, h.event_sub))
+    LIMIT 1000)
+`
+
+// A safety net: the first unfinished one of a subject never waits. The caller holds the subscription.
+func (q *Queries) WebhookDeliveryHeal(ctx context.Context, webhookID [16]byte) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookDeliveryHeal, webhookID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const webhookDeliveryHold = `-- name: WebhookDeliveryHold :exec
@@ -633,7 +700,8 @@ WITH outcome AS MATERIALIZED (
     FROM t, (
         SELECT n.id FROM done d CROSS JOIN LATERAL (
             SELECT c.id, c.next_attempt_at FROM ojs.webhook_deliveries c
-            WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL AND c.id <> d.id
+            WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL
+                AND c.id <> ALL(ARRAY(SELECT o.id FROM done o WHERE o.status <> 'failed'))
             ORDER BY c.event_seq, c.event_sub LIMIT 1
         ) n
         WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL
@@ -657,6 +725,7 @@ WITH outcome AS MATERIALIZED (
         consecutive_failures = CASE WHEN v.delivered > 0 THEN 0 ELSE w.consecutive_failures + v.failed END,
         failing_since = CASE WHEN v.delivered > 0 THEN NULL ELSE COALESCE(w.failing_since, t.now) END,
         active = w.active AND v.reason IS NULL,
+        upto_place = CASE WHEN w.active AND v.reason IS NOT NULL THEN ojs.event_place() ELSE w.upto_place END,
         disabled_reason = CASE WHEN w.active THEN v.reason ELSE w.disabled_reason END,
         disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN t.now END
     FROM verdict v CROSS JOIN t
@@ -814,7 +883,7 @@ func (q *Queries) WebhookDeliveryRevive(ctx context.Context, webhookID [16]byte,
 }
 
 const webhookGet = `-- name: WebhookGet :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1
 `
 
 func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error) {
@@ -838,6 +907,7 @@ func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error
 			&i.Metadata,
 			&i.Active,
 			&i.FromPlace,
+			&i.UptoPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -866,7 +936,7 @@ func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error
 }
 
 const webhookGetForUpdate = `-- name: WebhookGetForUpdate :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
 `
 
 func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webhook, error) {
@@ -890,6 +960,7 @@ func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webho
 			&i.Metadata,
 			&i.Active,
 			&i.FromPlace,
+			&i.UptoPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -927,7 +998,7 @@ SELECT $1::uuid, $2::text, $3::text[], $4::json, $5::text[], $6::text[], $7::tex
     $9::json, $10::boolean, $11::integer, $12::integer, $13::text, $14::text,
     $15::boolean, ojs.event_place()
 FROM room
-RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at
+RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at
 `
 
 type WebhookInsertParams struct {
@@ -988,6 +1059,7 @@ func (q *Queries) WebhookInsert(ctx context.Context, arg WebhookInsertParams) ([
 			&i.Metadata,
 			&i.Active,
 			&i.FromPlace,
+			&i.UptoPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -1068,7 +1140,7 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 }
 
 const webhookListByID = `-- name: WebhookListByID :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
 `
 
 func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhook, error) {
@@ -1092,6 +1164,7 @@ func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhoo
 			&i.Metadata,
 			&i.Active,
 			&i.FromPlace,
+			&i.UptoPlace,
 			&i.TimeoutMs,
 			&i.MaxInFlight,
 			&i.Ordering,
@@ -1139,15 +1212,28 @@ func (q *Queries) WebhookLockEach(ctx context.Context, ids [][16]byte) error {
 	return err
 }
 
-const webhookLockOrdered = `-- name: WebhookLockOrdered :exec
-SELECT FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject' ORDER BY w.id FOR NO KEY UPDATE
+const webhookOrderedList = `-- name: WebhookOrderedList :many
+SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject'
 `
 
-// Against WebhookDeliveryRecord: whoever inserts a delivery that waits for another must see that one as it is, or nobody would
-// wake it. Locks of subscriptions are taken in the order of their ids, and before any of deliveries.
-func (q *Queries) WebhookLockOrdered(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, webhookLockOrdered)
-	return err
+func (q *Queries) WebhookOrderedList(ctx context.Context) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, webhookOrderedList)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const webhookOrphanList = `-- name: WebhookOrphanList :many
@@ -1448,13 +1534,15 @@ UPDATE ojs.webhooks w
 SET url = $1, events = $2, filter = $3, types = $4, sources = $5, queues = $6, job_types = $7,
     metadata = $8, active = $9, timeout_ms = $10, max_in_flight = $11, ordering = $12,
     payload_format = $13, standard_webhooks = $14, updated_at = clock_timestamp(),
-    from_place = CASE WHEN $15::boolean THEN ojs.event_place() ELSE w.from_place END,
+    from_place = CASE WHEN $15::boolean AND NOT EXISTS (SELECT FROM ojs.webhook_cursor c WHERE c.place < w.upto_place)
+        THEN ojs.event_place() ELSE w.from_place END,
+    upto_place = CASE WHEN $9 THEN NULL WHEN w.active THEN ojs.event_place() ELSE w.upto_place END,
     disabled_reason = CASE WHEN $15::boolean THEN NULL ELSE w.disabled_reason END,
     disabled_at = CASE WHEN $15::boolean THEN NULL ELSE w.disabled_at END,
     failing_since = CASE WHEN $15::boolean THEN NULL ELSE w.failing_since END,
     consecutive_failures = CASE WHEN $15::boolean THEN 0 ELSE w.consecutive_failures END
 WHERE w.id = $16::uuid
-RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.from_place, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at
+RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.from_place, w.upto_place, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at
 `
 
 type WebhookUpdateParams struct {
@@ -1476,7 +1564,8 @@ type WebhookUpdateParams struct {
 	ID               [16]byte
 }
 
-// Activating forgets why it was disabled, and begins with what is published from now on.
+// Activating forgets why it was disabled, and begins with what is published from now on, unless something from before it was
+// deactivated is still to be made.
 func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (Webhook, error) {
 	row := q.db.QueryRow(ctx, webhookUpdate,
 		arg.Url,
@@ -1509,6 +1598,7 @@ func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (W
 		&i.Metadata,
 		&i.Active,
 		&i.FromPlace,
+		&i.UptoPlace,
 		&i.TimeoutMs,
 		&i.MaxInFlight,
 		&i.Ordering,

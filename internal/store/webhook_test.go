@@ -389,3 +389,126 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, webhooks+pending)
 }
+
+// sendable are the unfinished deliveries that wait for nobody.
+func (b *bundle) sendable() (n int) {
+	b.t.Helper()
+	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `SELECT count(*) FROM ojs.webhook_deliveries WHERE completed_at IS NULL AND next_attempt_at IS NOT NULL`).Scan(&n))
+	return n
+}
+
+func TestDeliveryOrder(t *testing.T) {
+	t.Parallel()
+	ordered := func(w *envelope.Webhook) { w.Ordering = "subject" }
+	waiting := func(b *bundle, w *store.Webhook, seq int) [16]byte {
+		id := b.delivery(w, seq, "s")
+		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = NULL WHERE id = $1`, id)
+		return id
+	}
+
+	// Two of one subject run after a retry by hand or a change of ordering, and end in the same statement.
+	t.Run("TwoThatEndTogetherWakeTheThird", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed()
+		b.delivery(w, 1, "s")
+		b.delivery(w, 2, "s")
+		third := waiting(b, w, 3)
+		got := b.claimed(10)
+		require.Len(t, got, 2)
+		outcomes := make([]store.DeliveryOutcome, len(got))
+		for i, d := range got {
+			outcomes[i] = store.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200}
+		}
+		require.NoError(t, b.RecordDeliveries(t.Context(), outcomes))
+		got = b.claimed(10)
+		require.Len(t, got, 1)
+		require.Equal(t, third, got[0].ID)
+	})
+
+	t.Run("WhatHasBeenMadeAlreadyIsNobodysPredecessor", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed(ordered)
+		job := b.enqueued(newJob("q"))[0]
+		b.fetched(1, "q")
+		b.publish()
+		var seq int64
+		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT min(seq) FROM ojs.events WHERE job_id = $1`, job.ID).Scan(&seq))
+		done := b.delivery(w, int(seq), ojs.FormatID(job.ID)) // by a replay
+		b.exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now() WHERE id = $1`, done)
+		made, err := b.MakeDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), made.Deliveries)
+		require.Equal(t, 1, b.sendable())
+	})
+
+	t.Run("TheFirstOfASubjectIsWokenIfNobodyElseDid", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.subscribed(ordered)
+		first := waiting(b, w, 1)
+		waiting(b, w, 2)
+		n, err := b.HealDeliveries(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, int64(1), n)
+		got := b.claimed(10)
+		require.Len(t, got, 1)
+		require.Equal(t, first, got[0].ID)
+	})
+}
+
+// publish does what a relay does, for tests that need no more of it.
+func (b *bundle) publish() {
+	b.t.Helper()
+	b.exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
+}
+
+// What was published while a subscription was active is delivered to it, whatever becomes of it before deliveries are made.
+func TestDeliveriesOfTheDeactivated(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	w := b.subscribed()
+	set := func(active bool) {
+		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current envelope.Webhook) (*envelope.Webhook, store.WebhookMatch, error) {
+			current.Active = active
+			return &current, store.WebhookMatch{Types: []string{"%"}}, nil
+		})
+		require.NoError(t, err)
+	}
+	b.enqueued(newJob("q"), newJob("q"))
+	b.publish()
+	set(false)
+	b.enqueued(newJob("q"))
+	b.publish()
+	made, err := b.MakeDeliveries(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(2), made.Deliveries, "held, and no more than that")
+	require.Empty(t, b.claimed(10))
+	made, err = b.MakeDeliveries(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, store.Made{}, made)
+	set(true)
+	require.Len(t, b.claimed(10), 2)
+
+	b.enqueued(newJob("q"))
+	b.publish()
+	set(false)
+	set(true) // before anything is made of it
+	made, err = b.MakeDeliveries(t.Context())
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, made.Deliveries, int64(1))
+}
+
+// A lost piece of the log is not lost silently.
+func TestDeliveriesOfThePruned(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribed()
+	b.enqueued(newJob("q"), newJob("q"), newJob("q"))
+	b.publish()
+	b.exec(`UPDATE ojs.event_relay SET pruned = watermark`)
+	made, err := b.MakeDeliveries(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, made.Skipped)
+}

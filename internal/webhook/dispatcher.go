@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,7 +143,8 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 			d.failing.CompareAndSwap(0, time.Now().UnixNano())
 			d.Logger.WarnContext(ctx, "webhook deliveries were not claimed", slog.String("category", "webhook"), slog.Any("error", err))
 		}
-		return errorPause
+		serviceutil.CancellableSleep(ctx, errorPause) // whoever calls meanwhile would only fail, too
+		return 0
 	}
 	d.failing.Store(0)
 	d.warnSealed(ctx, claimed.Sealed)
@@ -224,8 +226,10 @@ func deliverySpan(m *Message, res Result) tracing.Outcome {
 	o := tracing.Outcome{Name: "ojs.webhook.deliver", ErrorType: res.Error, Attrs: []attribute.KeyValue{
 		attribute.String("ojs.event.type", m.EventType), attribute.String("ojs.event.id", m.EventID), attribute.String("ojs.webhook.delivery_id", m.ID),
 		attribute.String("ojs.webhook.subscription_id", m.Webhook), attribute.Int("ojs.webhook.attempt", m.Attempt),
-		attribute.Int("http.response.status_code", res.Code),
 	}}
+	if res.Code > 0 {
+		o.Attrs = append(o.Attrs, attribute.Int("http.response.status_code", res.Code))
+	}
 	switch {
 	case res.accepted():
 		o.OK = true
@@ -290,7 +294,11 @@ func (d *Dispatcher) tell(ctx context.Context, delivery *store.Delivery, o store
 	}
 	about := slog.Group("attributes", "subscription_id", webhook, "delivery_id", store.DeliveryPrefix+ojs.FormatID(delivery.ID),
 		"attempt", attempt, "status_code", o.Code, "error", o.Error)
-	event := slog.Group("ojs", "event_id", eventID(delivery))
+	fields := []any{"event_id", eventID(delivery)}
+	if strings.HasPrefix(delivery.EventType, "job.") {
+		fields = append(fields, "job_id", delivery.Subject)
+	}
+	event := slog.Group("ojs", fields...)
 	if o.Status == "dead" {
 		d.Logger.WarnContext(ctx, "webhook delivery given up", slog.String("category", "webhook"), event, about)
 	}
@@ -311,6 +319,12 @@ func (d *Dispatcher) prune(ctx context.Context) {
 	d.pruneAt = time.Now().Add(interval)
 	if err := d.store.CancelOrphans(ctx); err != nil && ctx.Err() == nil {
 		d.Logger.WarnContext(ctx, "deliveries of deleted webhook subscriptions were not cancelled", slog.String("category", "webhook"), slog.Any("error", err))
+	}
+	if healed, err := d.store.HealDeliveries(ctx); err != nil && ctx.Err() == nil {
+		d.Logger.WarnContext(ctx, "waiting webhook deliveries were not looked at", slog.String("category", "webhook"), slog.Any("error", err))
+	} else if healed > 0 {
+		d.Logger.ErrorContext(ctx, "webhook deliveries waited for nobody", slog.String("category", "webhook"), slog.Group("attributes", "deliveries", healed))
+		d.Wake()
 	}
 	for d.config.Retention >= 0 && ctx.Err() == nil {
 		n, err := d.store.PruneDeliveries(ctx, d.config.Retention)

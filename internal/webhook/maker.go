@@ -83,10 +83,17 @@ func (m *Maker) run(ctx context.Context) time.Duration {
 		made, err := m.store.MakeDeliveries(context.WithoutCancel(ctx))
 		if err != nil {
 			m.Logger.WarnContext(ctx, "webhook deliveries were not made", slog.String("category", "webhook"), slog.Any("error", err))
-			return errorPause
+			serviceutil.CancellableSleep(ctx, errorPause) // whoever calls meanwhile would only fail, too
+			return 0
 		}
-		m.wanted.Store(made.Active > 0)
+		if made.Skipped > 0 {
+			m.Logger.WarnContext(ctx, "retention has removed events that webhook deliveries were still to be made of",
+				slog.String("category", "webhook"), slog.Group("attributes", "events_at_most", made.Skipped))
+		}
+		known := m.wanted.Swap(made.Active > 0)
 		switch {
+		case !known && made.Active > 0: // what was published until now has woken nobody
+			continue
 		case made.Busy: // that node may be gone before it has finished
 			return errorPause
 		case !made.More && made.Active > 0:
