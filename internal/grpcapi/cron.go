@@ -48,7 +48,7 @@ func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronReques
 // cronPage is how many crons are read at once.
 const cronPage = 1000
 
-// ListCron is GET /cron, all pages of it.
+// ListCron is GET /cron, all pages of it, without what does not fit into a message.
 func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.ListCronResponse, error) {
 	out := &ojsv1.ListCronResponse{}
 	for {
@@ -60,9 +60,21 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 			out.Entries = append(out.Entries, a.cronOf(&rows[i]))
 		}
 		if len(rows) < cronPage {
-			return out, nil
+			break
 		}
 	}
+	shrink(out,
+		func() {
+			for _, e := range out.GetEntries() {
+				e.Args = nil
+			}
+		},
+		func() {
+			for _, e := range out.GetEntries() {
+				e.Options.Meta = nil
+			}
+		})
+	return out, nil
 }
 
 func (a *API) cronOf(row *dbsqlc.Cron) *ojsv1.CronEntry {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
 	ojsv1 "github.com/ojsd/ojsd/internal/grpcapi/proto/ojs/v1"
@@ -50,21 +48,6 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 	fit := fitting(out)
 	a.handBack(ctx, jobs[fit:])
 	return &ojsv1.FetchResponse{Jobs: out[:fit]}, nil
-}
-
-// room for the rest of a message.
-const room = 64 << 10
-
-// fitting is how many of the jobs, at least one, a client takes in one message: beyond maxMessage it would refuse all of
-// them, fetched as they are.
-func fitting(jobs []*ojsv1.Job) int {
-	size := room
-	for i, j := range jobs {
-		if size += proto.Size(j) + 8; size > maxMessage && i > 0 {
-			return i
-		}
-	}
-	return len(jobs)
 }
 
 // handBackTimeout bounds the return of jobs whose caller may be gone.

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"math"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -292,13 +294,55 @@ func TestGRPCBatch(t *testing.T) {
 		refused(t, err, codes.InvalidArgument, "invalid_request")
 	})
 
+	t.Run("AnswerHasWhatFits", func(t *testing.T) {
+		meta := func(n int) *ojsv1.EnqueueOptions {
+			return &ojsv1.EnqueueOptions{Meta: object(t, map[string]any{"m": strings.Repeat("m", n)}), Tags: []string{strings.Repeat("t", 100), strings.Repeat("u", 100)}}
+		}
+		long := "t." + strings.Repeat("t", 253)
+		for name, c := range map[string]struct {
+			count, args int
+			kind        string
+			options     *ojsv1.EnqueueOptions
+			want        []string
+		}{
+			"args": {count: 100, args: 50_000, kind: "a", options: meta(10), want: []string{"type", "queue", "meta", "tags"}},
+			"meta": {count: 100, args: 10, kind: "b", options: meta(60_000), want: []string{"type", "queue", "tags"}},
+			"rest": {count: 10_000, args: 10, kind: long, options: meta(10), want: []string{"type", "queue"}},
+			"type": {count: 10_000, args: 10, kind: long, options: &ojsv1.EnqueueOptions{Queue: strings.Repeat("q", 128)}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				in := &ojsv1.EnqueueBatchRequest{DefaultOptions: c.options}
+				for range c.count {
+					in.Jobs = append(in.Jobs, &ojsv1.BatchJobEntry{Type: c.kind, Args: []*structpb.Value{value(t, strings.Repeat("x", c.args))}})
+				}
+				for _, ctx := range []context.Context{r.ctx(), r.ctx("x-ojs-idempotency-key", "big-"+name), r.ctx("x-ojs-idempotency-key", "big-"+name)} {
+					res, err := r.EnqueueBatch(ctx, in)
+					require.NoError(t, err)
+					require.EqualValues(t, c.count, res.GetCount())
+					require.Len(t, res.GetJobs(), c.count)
+					for _, j := range res.GetJobs() {
+						var fields []string
+						for _, f := range []string{"type", "queue", "args", "meta", "tags"} {
+							if d := j.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(f)); j.ProtoReflect().Has(d) {
+								fields = append(fields, f)
+							}
+						}
+						require.Equal(t, c.want, fields)
+						require.Len(t, j.GetId(), 36)
+						require.Equal(t, ojsv1.JobState_JOB_STATE_AVAILABLE, j.GetState())
+					}
+				}
+			})
+		}
+	})
+
 	t.Run("MessageOfMoreThan4MiB", func(t *testing.T) {
 		big := value(t, strings.Repeat("x", 900_000))
 		in := &ojsv1.EnqueueBatchRequest{}
 		for range 6 {
 			in.Jobs = append(in.Jobs, &ojsv1.BatchJobEntry{Type: "big", Args: []*structpb.Value{big}, Options: &ojsv1.EnqueueOptions{Queue: "big"}})
 		}
-		res, err := r.EnqueueBatch(r.ctx(), in, grpc.MaxCallRecvMsgSize(32<<20))
+		res, err := r.EnqueueBatch(r.ctx(), in)
 		require.NoError(t, err)
 		require.EqualValues(t, 6, res.GetCount())
 

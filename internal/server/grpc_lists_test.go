@@ -183,6 +183,23 @@ func TestGRPCCron(t *testing.T) {
 		require.Equal(t, "cron", refused(t, err, codes.NotFound, "not_found").metadata["resource_type"])
 	})
 
+	t.Run("ListHasWhatFits", func(t *testing.T) {
+		r := setupGRPC(t)
+		for i := range 6 {
+			big := proto.Clone(in).(*ojsv1.RegisterCronRequest)
+			big.Name, big.Args = fmt.Sprint("big-", i), []*structpb.Value{value(t, strings.Repeat("x", 900_000))}
+			_, err := r.RegisterCron(r.ctx(), big)
+			require.NoError(t, err)
+		}
+		list, err := r.ListCron(r.ctx(), &ojsv1.ListCronRequest{})
+		require.NoError(t, err)
+		require.Len(t, list.GetEntries(), 6)
+		for _, e := range list.GetEntries() {
+			require.Empty(t, e.GetArgs())
+			require.True(t, proto.Equal(in.GetOptions(), e.GetOptions()), "%v", e.GetOptions())
+		}
+	})
+
 	t.Run("Refuses", func(t *testing.T) {
 		for field, change := range map[string]func(*ojsv1.RegisterCronRequest){
 			"name": func(c *ojsv1.RegisterCronRequest) { c.Name = "" }, "expression": func(c *ojsv1.RegisterCronRequest) { c.Cron = "no" },
