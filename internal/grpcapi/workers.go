@@ -2,11 +2,7 @@ package grpcapi
 
 import (
 	"context"
-	"log/slog"
-	"slices"
-	"time"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
 	ojsv1 "github.com/ojsd/ojsd/internal/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/store"
@@ -41,35 +37,13 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 		return nil, err
 	}
 	if ctx.Err() != nil { // nobody waits for them any more
-		a.handBack(ctx, jobs)
+		a.Store.HandBack(ctx, jobs)
 		return nil, ctx.Err()
 	}
 	out := jobsOf(jobs)
 	fit := fitting(out)
-	a.handBack(ctx, jobs[fit:])
+	a.Store.HandBack(ctx, jobs[fit:])
 	return &ojsv1.FetchResponse{Jobs: out[:fit]}, nil
-}
-
-// handBackTimeout bounds the return of jobs whose caller may be gone.
-const handBackTimeout = 5 * time.Second
-
-// handBack returns jobs that were claimed and cannot be delivered, without counting the attempt. What fails here returns
-// when its reservation ends.
-func (a *API) handBack(ctx context.Context, jobs []*dbsqlc.Job) {
-	if len(jobs) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackTimeout)
-	defer cancel()
-	nacks := make([]store.Nack, len(jobs))
-	for i, j := range jobs {
-		nacks[i] = store.Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
-	}
-	_, errs := a.Store.FailEach(ctx, nacks)
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		a.Logger.WarnContext(ctx, "undelivered job was not handed back; it returns when its reservation ends",
-			slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(jobs[i].ID)), slog.Any("error", errs[i]))
-	}
 }
 
 // Ack is POST /workers/ack.
