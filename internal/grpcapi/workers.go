@@ -75,6 +75,10 @@ const anyAttempt = -1
 
 // Nack is POST /workers/nack.
 func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackResponse, error) {
+	if e := in.GetError(); e != nil && e.GetCode() == "" && e.GetMessage() == "" {
+		// Without them retryable is hardly meant as false: the job would be discarded for nothing that anybody could read.
+		return nil, ojs.ErrInvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
+	}
 	o := newObject()
 	o.text("job_id", in.GetJobId())
 	o.failure(in.GetError())
