@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,8 +18,8 @@ const (
 	// OtherQueues stands for the queues beyond the number that is asked for.
 	OtherQueues = "__other__"
 
-	gaugeStatement = "1800ms"
-	gaugeLock      = "100ms"
+	gaugeReply = 200 * time.Millisecond // for Postgres to say that a statement took too long
+	gaugeLock  = "100ms"
 
 	maxUnpublished = 100_000 // rows that are looked at one by one
 )
@@ -58,10 +59,12 @@ type EventGauges struct {
 func (s *Store) gaugeTx(ctx context.Context, read func(ctx context.Context, q *dbsqlc.Queries) error) error {
 	ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 	defer cancel()
+	until, _ := ctx.Deadline()
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error {
 		q := s.q.WithTx(tx)
-		if err := q.MetricsBegin(ctx, gaugeStatement, gaugeLock); err != nil {
+		statement := max(1, (time.Until(until) - gaugeReply).Milliseconds())
+		if err := q.MetricsBegin(ctx, strconv.FormatInt(statement, 10)+"ms", gaugeLock); err != nil {
 			return err
 		}
 		return read(ctx, q)
