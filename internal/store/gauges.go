@@ -2,7 +2,9 @@ package store
 
 import (
 	"context"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -76,7 +78,7 @@ func (s *Store) gaugeTx(ctx context.Context, read func(ctx context.Context, q *d
 func (s *Store) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 	g := Gauges{Queues: map[string]QueueGauges{}}
 	err := s.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
-		for _, read := range []func(context.Context, *dbsqlc.Queries) error{g.readEvents, g.readTotals, g.readQueues(maxQueues), g.readBusy} {
+		for _, read := range []func(context.Context, *dbsqlc.Queries) error{g.readEvents, g.readTotals, g.readQueues(maxQueues), g.readBusy(maxQueues)} {
 			if err := read(ctx, q); err != nil {
 				return err
 			}
@@ -135,19 +137,23 @@ func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries
 	}
 }
 
-func (g *Gauges) readBusy(ctx context.Context, q *dbsqlc.Queries) error {
-	rows, err := q.MetricsBusyWorkers(ctx)
-	for _, r := range rows {
-		name := r.Queue
-		queue, known := g.Queues[name]
-		if !known { // without jobs so far, or one of many
-			name = OtherQueues
-			queue = g.Queues[name]
+// readBusy adds the queues that only workers name while there is room for them.
+func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
+	return func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsBusyWorkers(ctx)
+		slices.SortFunc(rows, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) }) // every node names the same
+		_, full := g.Queues[OtherQueues]
+		for _, r := range rows {
+			name := r.Queue
+			if _, known := g.Queues[name]; !known && (full || len(g.Queues) >= maxQueues) {
+				name, full = OtherQueues, true
+			}
+			queue := g.Queues[name]
+			queue.BusyWorkers += r.Workers
+			g.Queues[name] = queue
 		}
-		queue.BusyWorkers += r.Workers
-		g.Queues[name] = queue
+		return err
 	}
-	return err
 }
 
 // ReadyHead is the next job to be fetched of a queue and priority.
