@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/ojsd/ojsd/internal/envelope"
 	ojsv1 "github.com/ojsd/ojsd/internal/grpcapi/proto/ojs/v1"
@@ -155,8 +156,10 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	out := &ojsv1.HeartbeatResponse{DirectedState: workerStates[res.State]}
 	if len(res.Extended) > 0 {
 		job, err := a.Store.Get(ctx, id)
-		if err != nil {
-			return nil, err
+		if err != nil { // it is extended all the same
+			a.Logger.WarnContext(ctx, "extended job cannot be read; its new deadline is not told",
+				slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(id)), slog.Any("error", err))
+			return out, nil
 		}
 		out.NewDeadline = momentOf(job.LeaseUntil)
 	}

@@ -458,7 +458,7 @@ func (x *HeartbeatRequest) GetCurrentState() WorkerState {
 type HeartbeatResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DirectedState WorkerState            `protobuf:"varint,1,opt,name=directed_state,json=directedState,proto3,enum=ojs.v1.WorkerState" json:"directed_state,omitempty"`
-	// Absent: the job was not extended.
+	// Absent: the job was not extended, or it was, but could not be read again.
 	NewDeadline   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=new_deadline,json=newDeadline,proto3" json:"new_deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
