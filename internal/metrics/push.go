@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
 
-	"github.com/ojsd/ojsd/internal/otlp"
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // Push begins to send all metrics over OTLP, if that is wanted. A collector that does not answer is logged and tried again
@@ -39,7 +39,7 @@ func (m *Metrics) Push(ctx context.Context) error {
 }
 
 func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, error) {
-	if err := otlp.CheckEndpoint("METRICS"); err != nil {
+	if err := tracing.CheckEndpoint("METRICS"); err != nil {
 		return nil, err
 	}
 	switch protocol {

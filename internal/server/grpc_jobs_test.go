@@ -398,7 +398,7 @@ func TestGRPCJobs(t *testing.T) {
 			refused(t, err, codes.NotFound, "not_found")
 			_, err = r.Ack(r.ctx(), &ojsv1.AckRequest{JobId: id})
 			refused(t, err, codes.NotFound, "not_found")
-			_, err = r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{}})
+			_, err = r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{Code: "E"}})
 			refused(t, err, codes.NotFound, "not_found")
 			_, err = r.RetryDeadLetter(r.ctx(), &ojsv1.RetryDeadLetterRequest{JobId: id})
 			require.Equal(t, "dead_letter_job", refused(t, err, codes.NotFound, "not_found").metadata["resource_type"])

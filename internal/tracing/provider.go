@@ -13,8 +13,6 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-
-	"github.com/ojsd/ojsd/internal/otlp"
 )
 
 // Service describes this process to who receives its spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
@@ -51,7 +49,7 @@ func exporting() bool {
 
 // newExporter connects when there is something to export, not now.
 func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
-	if err := otlp.CheckEndpoint("TRACES"); err != nil {
+	if err := CheckEndpoint("TRACES"); err != nil {
 		return nil, err
 	}
 	switch protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf"); protocol {

@@ -1,5 +1,4 @@
-// Package otlp checks what the exporters of OpenTelemetry read from the environment and would not refuse.
-package otlp
+package tracing
 
 import (
 	"cmp"
