@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -92,6 +93,12 @@ func TestTracesAreExported(t *testing.T) { // not parallel: the environment is e
 	for _, want := range []string{"/v1/traces ", "GET /readyz", "service.name", "billing", "team"} {
 		require.Contains(t, got.String(), want)
 	}
+	instances := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?s)/v1/(traces|metrics) .*?service\.instance\.id\x12.\n.(\d+)`).FindAllStringSubmatch(got.String(), -1) {
+		instances[m[1]] = m[2]
+	}
+	require.NotEmpty(t, instances["traces"])
+	require.Equal(t, instances["traces"], instances["metrics"], "one process is one instance")
 }
 
 // An endpoint that is away holds up neither requests nor a stop.

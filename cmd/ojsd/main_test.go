@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -43,6 +44,15 @@ func TestRun(t *testing.T) {
 			require.Equal(t, 2, code, args)
 			require.Contains(t, stderr, "ojsd: ", args)
 		}
+	})
+
+	t.Run("ZeroIsNoDefault", func(t *testing.T) {
+		t.Parallel()
+		code, _, stderr := call(t, "serve", "--metrics-max-label-values=0")
+		require.Equal(t, 2, code)
+		require.Contains(t, stderr, "--metrics-max-label-values")
+		require.Contains(t, stderr, "whole number from 1 on")
+		require.Equal(t, time.Duration(1), metricsSettings{}.config().GaugeInterval, "read each time")
 	})
 
 	t.Run("ReportsErrors", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/duration"
@@ -97,16 +98,29 @@ func (s tracingSettings) config() server.Tracing {
 	return server.Tracing{NoExecuteSpans: !s.ExecuteSpans, NoInjectMeta: !s.InjectMeta, MaxParentDelay: s.MaxParentDelay.limit()}
 }
 
+// number is at least 1, for fields of server.Config where zero stands for the default.
+type number int
+
+// UnmarshalText is what kong calls.
+func (n *number) UnmarshalText(text []byte) error {
+	i, err := strconv.Atoi(string(text))
+	if err != nil || i < 1 {
+		return fmt.Errorf("%q is no whole number from 1 on", text)
+	}
+	*n = number(i)
+	return nil
+}
+
 type metricsSettings struct {
-	RequireAuth    bool `env:"OJS_METRICS_REQUIRE_AUTH" help:"GET /metrics needs a key like everything else, if there are any."`
-	Compat         bool `env:"OJS_METRICS_COMPAT" default:"true" negatable:"" help:"The ojs_job_… series of the observability extension beside ojs_jobs_…."`
-	GaugeInterval  span `env:"OJS_METRICS_GAUGE_INTERVAL" default:"10s" placeholder:"DURATION" help:"How often figures of the whole deployment are read at most, when somebody asks."`
-	MaxLabelValues int  `env:"OJS_METRICS_MAX_LABEL_VALUES" default:"1000" placeholder:"N" help:"How many job types, and how many queues, have series of their own, 1 to 100000; the rest share __other__."`
+	RequireAuth    bool   `env:"OJS_METRICS_REQUIRE_AUTH" help:"GET /metrics needs a key like everything else, if there are any."`
+	Compat         bool   `env:"OJS_METRICS_COMPAT" default:"true" negatable:"" help:"The ojs_job_… series of the observability extension beside ojs_jobs_…."`
+	GaugeInterval  span   `env:"OJS_METRICS_GAUGE_INTERVAL" default:"10s" placeholder:"DURATION" help:"How often figures of the whole deployment are read at most, when somebody asks; 0: each time, if that costs little."`
+	MaxLabelValues number `env:"OJS_METRICS_MAX_LABEL_VALUES" default:"1000" placeholder:"N" help:"How many job types, and how many queues, have series of their own, 1 to 100000; the rest share __other__."`
 }
 
 func (s metricsSettings) config() server.Metrics {
 	return server.Metrics{
-		RequireAuth: s.RequireAuth, NoCompat: !s.Compat, GaugeInterval: time.Duration(s.GaugeInterval), MaxLabelValues: s.MaxLabelValues,
+		RequireAuth: s.RequireAuth, NoCompat: !s.Compat, GaugeInterval: s.GaugeInterval.limit(), MaxLabelValues: int(s.MaxLabelValues),
 		Protocol: metricsProtocol(os.Getenv),
 	}
 }

@@ -2,6 +2,8 @@ package grpcapi
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -15,7 +17,8 @@ import (
 func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (*ojsv1.RegisterCronResponse, error) {
 	o := newObject()
 	o.text("name", in.GetName())
-	o.text("expression", in.GetCron())
+	o.name("cron") // of all names of it that of this message, even if it is empty: errors repeat it
+	o.b = appendText(o.b, in.GetCron())
 	o.text("timezone", in.GetTimezone())
 	o.job(in.GetType(), in.GetArgs(), in.GetOptions())
 	body, err := o.close()
@@ -24,18 +27,44 @@ func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (
 	}
 	cron, wire := envelope.DecodeCron(body, "", a.config.Limits)
 	if wire != nil {
-		return nil, wire
+		return nil, nameCron(wire)
 	}
 	row, _, err := a.Store.PutCron(ctx, cron)
 	if err != nil {
-		return nil, err
+		return nil, nameCron(err)
 	}
 	return &ojsv1.RegisterCronResponse{Name: row.Name, NextRunAt: momentOf(row.NextRunAt)}, nil
+}
+
+// nameCron calls the expression, in an error about it, as its field is called here.
+func nameCron(err error) error {
+	var wire *ojs.Error
+	if !errors.As(err, &wire) || wire.Details["field"] == nil {
+		return err
+	}
+	named := *wire // the original may be shared
+	named.Details = maps.Clone(wire.Details)
+	if named.Details["field"] == "expression" {
+		named.Details["field"] = "cron"
+	}
+	violations := violationsOf(wire)
+	problems := make([]map[string]string, len(violations))
+	for i, v := range violations {
+		if v.GetField() == "expression" {
+			v.Field = "cron"
+		}
+		problems[i] = map[string]string{"path": v.GetField(), "message": v.GetDescription()}
+	}
+	named.Details["validation_errors"] = problems
+	return &named
 }
 
 // UnregisterCron is DELETE /cron/{name}.
 func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronRequest) (*ojsv1.UnregisterCronResponse, error) {
 	name := in.GetName()
+	if name == "" {
+		return nil, ojs.ErrInvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
+	}
 	if !envelope.ValidCronName(name) {
 		return nil, ojs.ErrNotFound("cron", shorten(name, maxDetail))
 	}
@@ -48,7 +77,7 @@ func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronReques
 // cronPage is how many crons are read at once.
 const cronPage = 1000
 
-// ListCron is GET /cron, all pages of it.
+// ListCron is GET /cron, all pages of it, without what does not fit into a message.
 func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.ListCronResponse, error) {
 	out := &ojsv1.ListCronResponse{}
 	for {
@@ -60,9 +89,21 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 			out.Entries = append(out.Entries, a.cronOf(&rows[i]))
 		}
 		if len(rows) < cronPage {
-			return out, nil
+			break
 		}
 	}
+	shrink(out,
+		func() {
+			for _, e := range out.GetEntries() {
+				e.Args = nil
+			}
+		},
+		func() {
+			for _, e := range out.GetEntries() {
+				e.Options.Meta = nil
+			}
+		})
+	return out, nil
 }
 
 func (a *API) cronOf(row *dbsqlc.Cron) *ojsv1.CronEntry {

@@ -59,8 +59,31 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 	return batchOf(stored), nil
 }
 
+// batchOf echoes the jobs. What they were sent with may be more than a client takes in an answer, and without one it would
+// send them again.
 func batchOf(stored []*dbsqlc.Job) *ojsv1.EnqueueBatchResponse {
-	return &ojsv1.EnqueueBatchResponse{Jobs: jobsOf(stored), Count: int32(len(stored))}
+	out := &ojsv1.EnqueueBatchResponse{Jobs: jobsOf(stored), Count: int32(len(stored))}
+	each := func(change func(j *ojsv1.Job)) func() {
+		return func() {
+			for _, j := range out.GetJobs() {
+				change(j)
+			}
+		}
+	}
+	shrink(out,
+		each(func(j *ojsv1.Job) { j.Args = nil }),
+		each(func(j *ojsv1.Job) { j.Meta = nil }),
+		each(func(j *ojsv1.Job) {
+			keep(j, &ojsv1.Job{Id: j.GetId(), Type: j.GetType(), Queue: j.GetQueue(), State: j.GetState()})
+		}),
+		each(func(j *ojsv1.Job) { keep(j, &ojsv1.Job{Id: j.GetId(), State: j.GetState()}) }))
+	return out
+}
+
+// keep leaves only these parts of a job.
+func keep(j, parts *ojsv1.Job) {
+	proto.Reset(j)
+	proto.Merge(j, parts)
 }
 
 // decodeBatch tells of the first entry that is wrong.

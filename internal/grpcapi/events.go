@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -85,6 +86,10 @@ func eventQuery(in *ojsv1.StreamEventsRequest) (eventlog.Query, error) {
 		}
 	}
 	if _, err := eventlog.NewMatcher(q); err != nil {
+		var bad *eventlog.PatternError
+		if errors.As(err, &bad) && bad.Parameter == "types" {
+			bad.Parameter = "event_types" // as the message calls them
+		}
 		return q, eventlog.WireError(err)
 	}
 	for name, id := range map[string]struct {

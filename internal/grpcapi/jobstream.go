@@ -109,7 +109,7 @@ func (s *jobStream) deliver(jobs []*dbsqlc.Job) error {
 			err = s.send(func() error { return s.stream.Send(jobOf(job)) })
 		}
 		if err != nil {
-			s.api.handBack(s.ctx, jobs[i:])
+			s.api.Store.HandBack(s.ctx, jobs[i:])
 			return err
 		}
 	}

@@ -3,12 +3,7 @@ package grpcapi
 import (
 	"context"
 	"log/slog"
-	"slices"
-	"time"
 
-	"google.golang.org/protobuf/proto"
-
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
 	ojsv1 "github.com/ojsd/ojsd/internal/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/store"
@@ -43,50 +38,13 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 		return nil, err
 	}
 	if ctx.Err() != nil { // nobody waits for them any more
-		a.handBack(ctx, jobs)
+		a.Store.HandBack(ctx, jobs)
 		return nil, ctx.Err()
 	}
 	out := jobsOf(jobs)
 	fit := fitting(out)
-	a.handBack(ctx, jobs[fit:])
+	a.Store.HandBack(ctx, jobs[fit:])
 	return &ojsv1.FetchResponse{Jobs: out[:fit]}, nil
-}
-
-// room for the rest of a message.
-const room = 64 << 10
-
-// fitting is how many of the jobs, at least one, a client takes in one message: beyond maxMessage it would refuse all of
-// them, fetched as they are.
-func fitting(jobs []*ojsv1.Job) int {
-	size := room
-	for i, j := range jobs {
-		if size += proto.Size(j) + 8; size > maxMessage && i > 0 {
-			return i
-		}
-	}
-	return len(jobs)
-}
-
-// handBackTimeout bounds the return of jobs whose caller may be gone.
-const handBackTimeout = 5 * time.Second
-
-// handBack returns jobs that were claimed and cannot be delivered, without counting the attempt. What fails here returns
-// when its reservation ends.
-func (a *API) handBack(ctx context.Context, jobs []*dbsqlc.Job) {
-	if len(jobs) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackTimeout)
-	defer cancel()
-	nacks := make([]store.Nack, len(jobs))
-	for i, j := range jobs {
-		nacks[i] = store.Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
-	}
-	_, errs := a.Store.FailEach(ctx, nacks)
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		a.Logger.WarnContext(ctx, "undelivered job was not handed back; it returns when its reservation ends",
-			slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(jobs[i].ID)), slog.Any("error", errs[i]))
-	}
 }
 
 // Ack is POST /workers/ack.
@@ -118,6 +76,10 @@ const anyAttempt = -1
 
 // Nack is POST /workers/nack.
 func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackResponse, error) {
+	if e := in.GetError(); e != nil && e.GetCode() == "" && e.GetMessage() == "" {
+		// Without them retryable is hardly meant as false: the job would be discarded for nothing that anybody could read.
+		return nil, ojs.ErrInvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
+	}
 	o := newObject()
 	o.text("job_id", in.GetJobId())
 	o.failure(in.GetError())
@@ -194,8 +156,10 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	out := &ojsv1.HeartbeatResponse{DirectedState: workerStates[res.State]}
 	if len(res.Extended) > 0 {
 		job, err := a.Store.Get(ctx, id)
-		if err != nil {
-			return nil, err
+		if err != nil { // it is extended all the same
+			a.Logger.WarnContext(ctx, "extended job cannot be read; its new deadline is not told",
+				slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(id)), slog.Any("error", err))
+			return out, nil
 		}
 		out.NewDeadline = momentOf(job.LeaseUntil)
 	}

@@ -26,7 +26,16 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return fetched(c, jobs)
+	ctx := c.Request().Context()
+	if len(jobs) > 0 && ctx.Err() != nil { // nobody waits for them any more
+		a.store.HandBack(ctx, jobs)
+		return ctx.Err()
+	}
+	err = fetched(c, jobs)
+	if err != nil && ctx.Err() != nil { // the connection broke before the end of the answer, which is nothing without it
+		a.store.HandBack(ctx, jobs)
+	}
+	return err
 }
 
 func fetched(c echo.Context, jobs []*dbsqlc.Job) error {

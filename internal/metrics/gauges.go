@@ -55,23 +55,45 @@ func (m *Metrics) Gauges(ctx context.Context) (store.Gauges, error) {
 	})
 }
 
+// roundTimeout bounds what one who asks waits for all parts together.
+const roundTimeout = 3 * time.Second
+
 // gaugeFamilies has no series for what cannot be read.
 func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
 	if m.sources.Store == nil {
 		return nil
 	}
-	up := gauge("ojs.database.up", "1", "1 if the figures of the whole deployment could be read, else 0, and then they have no series.")
-	g, err := m.Gauges(ctx)
-	if err != nil {
-		up.set(noLabels, 0)
-		return []family{up}
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	r := round{up: 1}
+	families := m.databaseFamilies(ctx, &r)
+	up := gauge("ojs.database.up", "1", "1 if the database answered when the figures of the whole deployment were read, else 0; what could not be read has no series.")
+	up.set(noLabels, r.up)
+	return append(families, up)
+}
+
+// round is what all parts together say of the database.
+type round struct{ up float64 }
+
+// missing reports whether a part could not be read.
+func (r *round) missing(err error) bool {
+	if err != nil && store.Unavailable(err) {
+		r.up = 0
 	}
-	up.set(noLabels, 1)
-	families := append([]family{up}, eventFamilies(g.Events)...)
-	families = append(families, m.queueFamilies(ctx, g)...)
-	families = append(families, m.xminFamilies(ctx)...)
-	families = append(families, m.tableFamilies(ctx)...)
-	return append(families, m.webhookGauges(ctx)...)
+	return err != nil
+}
+
+func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
+	g, err := m.Gauges(ctx)
+	if r.missing(err) {
+		r.up = 0 // whatever it was
+		return nil
+	}
+	families := eventFamilies(g.Events)
+	families = append(families, m.queueFamilies(ctx, g, r)...)
+	families = append(families, m.xminFamilies(ctx, r)...)
+	families = append(families, m.tableFamilies(ctx, r)...)
+	return append(families, m.webhookGauges(ctx, r)...)
 }
 
 func eventFamilies(e store.EventGauges) []family {
@@ -91,7 +113,7 @@ var states = []ojs.JobState{
 	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded,
 }
 
-func (m *Metrics) queueFamilies(ctx context.Context, g store.Gauges) []family {
+func (m *Metrics) queueFamilies(ctx context.Context, g store.Gauges, r *round) []family {
 	depth := gauge("ojs.queue.depth", "{job}", "Jobs that wait to be fetched.")
 	active := gauge("ojs.queue.active", "{job}", "Jobs that are being worked on.")
 	jobs := gauge("ojs.queue.jobs", "{job}", "Jobs by state, finished ones as long as they are kept.")
@@ -100,8 +122,10 @@ func (m *Metrics) queueFamilies(ctx context.Context, g store.Gauges) []family {
 	dead := gauge("ojs.dead_letter.depth", "{job}", "Dead letters.")
 	oldest := gauge("ojs.queue.oldest_ready_seconds", "s", "How long the job has been available that will be fetched next, at the priority where that is longest; 0: none.")
 	workers.set(noLabels, float64(g.WorkersActive))
-	letters, lettersErr := m.deadLetters(ctx, g)
-	ages, agesErr := m.readyAges(ctx, g)
+	letters, err := m.deadLetters(ctx, g)
+	noLetters := r.missing(err)
+	ages, err := m.readyAges(ctx, g)
+	noAges := r.missing(err)
 	for name, q := range g.Queues {
 		labels := label("queue", name)
 		depth.set(labels, float64(q.Jobs[ojs.StateAvailable]))
@@ -110,10 +134,10 @@ func (m *Metrics) queueFamilies(ctx context.Context, g store.Gauges) []family {
 		for _, state := range states {
 			jobs.set(with(labels, attribute.String("state", string(state))), float64(q.Jobs[state]))
 		}
-		if lettersErr == nil {
+		if !noLetters {
 			dead.set(labels, float64(letters[name]))
 		}
-		if agesErr == nil && name != store.OtherQueues {
+		if !noAges && name != store.OtherQueues {
 			oldest.set(labels, ages[name].Seconds())
 		}
 	}
@@ -150,9 +174,9 @@ func (m *Metrics) readyAges(ctx context.Context, g store.Gauges) (map[string]tim
 	})
 }
 
-func (m *Metrics) xminFamilies(ctx context.Context) []family {
+func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
 	h, err := m.gauges.xmin.get(ctx, m.sources.Store.OldestXminHolder)
-	if err != nil {
+	if r.missing(err) {
 		return nil
 	}
 	seconds := gauge("ojs.db.xmin_age_seconds", "s", "Age of the transaction that keeps the oldest dead rows from being cleaned; 0: none.")
@@ -169,9 +193,9 @@ func (m *Metrics) xminFamilies(ctx context.Context) []family {
 	return []family{seconds, transactions, holder}
 }
 
-func (m *Metrics) tableFamilies(ctx context.Context) []family {
+func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {
 	tables, err := m.gauges.tables.get(ctx, m.sources.Store.TableStats)
-	if err != nil {
+	if r.missing(err) {
 		return nil
 	}
 	live := gauge("ojs.db.table_live_rows", "{row}", "Rows of a table, as Postgres estimates them.")
@@ -186,7 +210,7 @@ func (m *Metrics) tableFamilies(ctx context.Context) []family {
 	return []family{live, dead, size}
 }
 
-func (m *Metrics) webhookGauges(ctx context.Context) []family {
+func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 	if m.sources.Webhooks == nil {
 		return nil
 	}
@@ -196,7 +220,7 @@ func (m *Metrics) webhookGauges(ctx context.Context) []family {
 		g.subscriptions, g.pending, err = m.sources.Webhooks(ctx)
 		return g, err
 	})
-	if err != nil {
+	if r.missing(err) {
 		return nil
 	}
 	subscriptions := gauge("ojs.webhook.subscription_count", "{subscription}", "Webhook subscriptions.")

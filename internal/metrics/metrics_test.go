@@ -133,6 +133,37 @@ func TestPart(t *testing.T) {
 		require.NoError(t, err)
 	})
 
+	t.Run("EndsByTheDeadlineOfItsCaller", func(t *testing.T) {
+		t.Parallel()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*leastTime)
+		defer cancel()
+		var p part[int]
+		_, err := p.get(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, ctx.Err() })
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = p.get(ctx, func(context.Context) (int, error) { return 1, nil })
+		require.ErrorIs(t, err, errNoTime)
+		got, err := p.get(t.Context(), func(context.Context) (int, error) { return 1, nil })
+		require.NoError(t, err)
+		require.Equal(t, 1, got)
+	})
+
+	t.Run("WaitsForAnotherNoLongerThanItsCaller", func(t *testing.T) {
+		t.Parallel()
+		var p part[int]
+		looking, answer, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = p.get(t.Context(), func(context.Context) (int, error) { close(looking); <-answer; return 1, nil })
+		}()
+		<-looking
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, err := p.get(ctx, func(context.Context) (int, error) { return 2, nil })
+		require.ErrorIs(t, err, errNoTime)
+		close(answer)
+		<-done
+	})
+
 	t.Run("RestsAfterACostlyLook", func(t *testing.T) {
 		t.Parallel()
 		p := part[int]{every: time.Nanosecond}
@@ -202,7 +233,7 @@ func TestSeriesOfOthers(t *testing.T) {
 	} {
 		require.Contains(t, text, line+"\n")
 	}
-	families := m.webhookGauges(t.Context())
+	families := m.webhookGauges(t.Context(), &round{})
 	require.Len(t, families, 2)
 	for i, want := range []float64{3, 7} {
 		require.InDelta(t, want, families[i].(*gaugeFamily).points[0].Value, 0)

@@ -14,6 +14,8 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/resource"
+
+	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 // Push begins to send all metrics over OTLP, if that is wanted. A collector that does not answer is logged and tried again
@@ -37,6 +39,9 @@ func (m *Metrics) Push(ctx context.Context) error {
 }
 
 func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, error) {
+	if err := tracing.CheckEndpoint("METRICS"); err != nil {
+		return nil, err
+	}
 	switch protocol {
 	case "grpc":
 		return otlpmetricgrpc.New(ctx)

@@ -186,3 +186,9 @@ func TestPush(t *testing.T) {
 		require.NoError(t, m.Shutdown(t.Context()))
 	})
 }
+
+func TestPushToWhatIsNoURL(t *testing.T) { // not parallel: see TestPush
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", ":::bad")
+	m := setup(t, Config{Protocol: "grpc"})
+	require.ErrorContains(t, m.Push(t.Context()), "OTEL_EXPORTER_OTLP_ENDPOINT must be a URL")
+}

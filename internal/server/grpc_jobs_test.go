@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"math"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -292,13 +294,55 @@ func TestGRPCBatch(t *testing.T) {
 		refused(t, err, codes.InvalidArgument, "invalid_request")
 	})
 
+	t.Run("AnswerHasWhatFits", func(t *testing.T) {
+		meta := func(n int) *ojsv1.EnqueueOptions {
+			return &ojsv1.EnqueueOptions{Meta: object(t, map[string]any{"m": strings.Repeat("m", n)}), Tags: []string{strings.Repeat("t", 100), strings.Repeat("u", 100)}}
+		}
+		long := "t." + strings.Repeat("t", 253)
+		for name, c := range map[string]struct {
+			count, args int
+			kind        string
+			options     *ojsv1.EnqueueOptions
+			want        []string
+		}{
+			"args": {count: 100, args: 50_000, kind: "a", options: meta(10), want: []string{"type", "queue", "meta", "tags"}},
+			"meta": {count: 100, args: 10, kind: "b", options: meta(60_000), want: []string{"type", "queue", "tags"}},
+			"rest": {count: 10_000, args: 10, kind: long, options: meta(10), want: []string{"type", "queue"}},
+			"type": {count: 10_000, args: 10, kind: long, options: &ojsv1.EnqueueOptions{Queue: strings.Repeat("q", 128)}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				in := &ojsv1.EnqueueBatchRequest{DefaultOptions: c.options}
+				for range c.count {
+					in.Jobs = append(in.Jobs, &ojsv1.BatchJobEntry{Type: c.kind, Args: []*structpb.Value{value(t, strings.Repeat("x", c.args))}})
+				}
+				for _, ctx := range []context.Context{r.ctx(), r.ctx("x-ojs-idempotency-key", "big-"+name), r.ctx("x-ojs-idempotency-key", "big-"+name)} {
+					res, err := r.EnqueueBatch(ctx, in)
+					require.NoError(t, err)
+					require.EqualValues(t, c.count, res.GetCount())
+					require.Len(t, res.GetJobs(), c.count)
+					for _, j := range res.GetJobs() {
+						var fields []string
+						for _, f := range []string{"type", "queue", "args", "meta", "tags"} {
+							if d := j.ProtoReflect().Descriptor().Fields().ByName(protoreflect.Name(f)); j.ProtoReflect().Has(d) {
+								fields = append(fields, f)
+							}
+						}
+						require.Equal(t, c.want, fields)
+						require.Len(t, j.GetId(), 36)
+						require.Equal(t, ojsv1.JobState_JOB_STATE_AVAILABLE, j.GetState())
+					}
+				}
+			})
+		}
+	})
+
 	t.Run("MessageOfMoreThan4MiB", func(t *testing.T) {
 		big := value(t, strings.Repeat("x", 900_000))
 		in := &ojsv1.EnqueueBatchRequest{}
 		for range 6 {
 			in.Jobs = append(in.Jobs, &ojsv1.BatchJobEntry{Type: "big", Args: []*structpb.Value{big}, Options: &ojsv1.EnqueueOptions{Queue: "big"}})
 		}
-		res, err := r.EnqueueBatch(r.ctx(), in, grpc.MaxCallRecvMsgSize(32<<20))
+		res, err := r.EnqueueBatch(r.ctx(), in)
 		require.NoError(t, err)
 		require.EqualValues(t, 6, res.GetCount())
 
@@ -354,7 +398,7 @@ func TestGRPCJobs(t *testing.T) {
 			refused(t, err, codes.NotFound, "not_found")
 			_, err = r.Ack(r.ctx(), &ojsv1.AckRequest{JobId: id})
 			refused(t, err, codes.NotFound, "not_found")
-			_, err = r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{}})
+			_, err = r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{Code: "E"}})
 			refused(t, err, codes.NotFound, "not_found")
 			_, err = r.RetryDeadLetter(r.ctx(), &ojsv1.RetryDeadLetterRequest{JobId: id})
 			require.Equal(t, "dead_letter_job", refused(t, err, codes.NotFound, "not_found").metadata["resource_type"])
@@ -475,10 +519,17 @@ func TestGRPCWorkers(t *testing.T) {
 		fetch(t, q)
 		_, err := r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id})
 		require.Equal(t, []string{"error"}, refused(t, err, codes.InvalidArgument, "invalid_payload").violations)
-		_, err = r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{Details: &structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewNumberValue(math.NaN())}}}})
+		_, err = r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{Code: "E", Details: &structpb.Struct{Fields: map[string]*structpb.Value{"x": structpb.NewNumberValue(math.NaN())}}}})
 		refused(t, err, codes.InvalidArgument, "invalid_payload")
 		require.Equal(t, ojsv1.JobState_JOB_STATE_ACTIVE, r.state(id))
-		res, err := r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{}})
+		for _, empty := range []*ojsv1.JobError{{}, {Retryable: true}, {Backtrace: "a"}} {
+			_, err = r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: empty})
+			e := refused(t, err, codes.InvalidArgument, "invalid_payload")
+			require.Equal(t, []string{"error"}, e.violations)
+			require.Contains(t, e.message, "code or a message")
+			require.Equal(t, ojsv1.JobState_JOB_STATE_ACTIVE, r.state(id))
+		}
+		res, err := r.Nack(r.ctx(), &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{Code: "E"}})
 		require.NoError(t, err)
 		require.Equal(t, ojsv1.JobState_JOB_STATE_DISCARDED, res.GetState())
 		require.Nil(t, res.GetNextAttemptAt())

@@ -183,9 +183,26 @@ func TestGRPCCron(t *testing.T) {
 		require.Equal(t, "cron", refused(t, err, codes.NotFound, "not_found").metadata["resource_type"])
 	})
 
+	t.Run("ListHasWhatFits", func(t *testing.T) {
+		r := setupGRPC(t)
+		for i := range 6 {
+			big := proto.Clone(in).(*ojsv1.RegisterCronRequest)
+			big.Name, big.Args = fmt.Sprint("big-", i), []*structpb.Value{value(t, strings.Repeat("x", 900_000))}
+			_, err := r.RegisterCron(r.ctx(), big)
+			require.NoError(t, err)
+		}
+		list, err := r.ListCron(r.ctx(), &ojsv1.ListCronRequest{})
+		require.NoError(t, err)
+		require.Len(t, list.GetEntries(), 6)
+		for _, e := range list.GetEntries() {
+			require.Empty(t, e.GetArgs())
+			require.True(t, proto.Equal(in.GetOptions(), e.GetOptions()), "%v", e.GetOptions())
+		}
+	})
+
 	t.Run("Refuses", func(t *testing.T) {
 		for field, change := range map[string]func(*ojsv1.RegisterCronRequest){
-			"name": func(c *ojsv1.RegisterCronRequest) { c.Name = "" }, "expression": func(c *ojsv1.RegisterCronRequest) { c.Cron = "no" },
+			"name": func(c *ojsv1.RegisterCronRequest) { c.Name = "" }, "cron": func(c *ojsv1.RegisterCronRequest) { c.Cron = "no" },
 			"timezone": func(c *ojsv1.RegisterCronRequest) { c.Timezone = "Mars" }, "type": func(c *ojsv1.RegisterCronRequest) { c.Type = "" },
 			"options.priority": func(c *ojsv1.RegisterCronRequest) { c.Options = &ojsv1.EnqueueOptions{Priority: 999} },
 		} {
@@ -194,7 +211,18 @@ func TestGRPCCron(t *testing.T) {
 			_, err := r.RegisterCron(r.ctx(), bad)
 			require.Contains(t, refused(t, err, codes.InvalidArgument, "invalid_payload").violations, field)
 		}
-		for _, name := range []string{"", "A", "a\x00", strings.Repeat("a", 300)} {
+		for _, expression := range []string{"", "no", "\x00", "0 0 30 2 *"} {
+			bad := proto.Clone(in).(*ojsv1.RegisterCronRequest)
+			bad.Cron = expression
+			_, err := r.RegisterCron(r.ctx(), bad)
+			e := refused(t, err, codes.InvalidArgument, "invalid_payload")
+			require.Equal(t, []string{"cron"}, e.violations)
+			require.NotContains(t, e.message, "expression'")
+			require.Equal(t, "cron", e.metadata["field"])
+		}
+		_, err := r.UnregisterCron(r.ctx(), &ojsv1.UnregisterCronRequest{})
+		require.Equal(t, []string{"name"}, refused(t, err, codes.InvalidArgument, "invalid_payload").violations)
+		for _, name := range []string{"A", "a\x00", strings.Repeat("a", 300)} {
 			_, err := r.UnregisterCron(r.ctx(), &ojsv1.UnregisterCronRequest{Name: name})
 			refused(t, err, codes.NotFound, "not_found")
 		}

@@ -62,7 +62,7 @@ func TestGRPCOutage(t *testing.T) {
 			return err
 		},
 		"Nack": func(ctx context.Context) error {
-			_, err := r.Nack(ctx, &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{}}, h)
+			_, err := r.Nack(ctx, &ojsv1.NackRequest{JobId: id, Error: &ojsv1.JobError{Code: "E"}}, h)
 			return err
 		},
 		"Heartbeat": func(ctx context.Context) error {

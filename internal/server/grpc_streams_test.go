@@ -102,7 +102,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 			in    *ojsv1.StreamEventsRequest
 			field string
 		}{
-			"Pattern":    {&ojsv1.StreamEventsRequest{EventTypes: []string{"job:x"}}, "types"},
+			"Pattern":    {&ojsv1.StreamEventsRequest{EventTypes: []string{"job:x"}}, "event_types"},
 			"Source":     {&ojsv1.StreamEventsRequest{Sources: []string{"a*b"}}, "sources"},
 			"Many":       {&ojsv1.StreamEventsRequest{Queues: many}, "queues"},
 			"NUL":        {&ojsv1.StreamEventsRequest{JobTypes: []string{"a\x00"}}, "job_types"},

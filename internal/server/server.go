@@ -32,6 +32,7 @@ import (
 // Server is one running node. Use Start.
 type Server struct {
 	config   Config
+	node     int32 // who this process is to others
 	pool     *pgxpool.Pool
 	store    *store.Store
 	relay    *eventlog.Relay
@@ -82,7 +83,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, pool: pool, failed: make(chan error, 1)}
+	s := &Server{config: config, node: store.NewNode(), pool: pool, failed: make(chan error, 1)}
 	if err := s.exportTraces(ctx); err != nil {
 		pool.Close()
 		return nil, err
@@ -163,6 +164,7 @@ func (s *Server) build() (err error) {
 		return err
 	}
 	s.store = store.New(s.pool, store.Config{
+		Node:              s.node,
 		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
 		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
 		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat,

@@ -3,7 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
-	"os"
+	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -20,8 +20,7 @@ func (s *Server) exportTraces(ctx context.Context) error {
 	if s.config.TracerProvider != nil {
 		return nil
 	}
-	host, _ := os.Hostname() // without a name there is none to show
-	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: s.config.Events.ServiceName, Version: s.config.Version, Instance: host})
+	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: s.config.Events.ServiceName, Version: s.config.Version, Instance: strconv.Itoa(int(s.node))})
 	if err != nil || traces == nil {
 		return err
 	}

@@ -2,6 +2,9 @@ package store
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,8 +20,8 @@ const (
 	// OtherQueues stands for the queues beyond the number that is asked for.
 	OtherQueues = "__other__"
 
-	gaugeStatement = "1800ms"
-	gaugeLock      = "100ms"
+	gaugeReply = 200 * time.Millisecond // for Postgres to say that a statement took too long
+	gaugeLock  = "100ms"
 
 	maxUnpublished = 100_000 // rows that are looked at one by one
 )
@@ -58,10 +61,12 @@ type EventGauges struct {
 func (s *Store) gaugeTx(ctx context.Context, read func(ctx context.Context, q *dbsqlc.Queries) error) error {
 	ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 	defer cancel()
+	until, _ := ctx.Deadline()
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error {
 		q := s.q.WithTx(tx)
-		if err := q.MetricsBegin(ctx, gaugeStatement, gaugeLock); err != nil {
+		statement := max(1, (time.Until(until) - gaugeReply).Milliseconds())
+		if err := q.MetricsBegin(ctx, strconv.FormatInt(statement, 10)+"ms", gaugeLock); err != nil {
 			return err
 		}
 		return read(ctx, q)
@@ -73,7 +78,7 @@ func (s *Store) gaugeTx(ctx context.Context, read func(ctx context.Context, q *d
 func (s *Store) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 	g := Gauges{Queues: map[string]QueueGauges{}}
 	err := s.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
-		for _, read := range []func(context.Context, *dbsqlc.Queries) error{g.readEvents, g.readTotals, g.readQueues(maxQueues), g.readBusy} {
+		for _, read := range []func(context.Context, *dbsqlc.Queries) error{g.readEvents, g.readTotals, g.readQueues(maxQueues), g.readBusy(maxQueues)} {
 			if err := read(ctx, q); err != nil {
 				return err
 			}
@@ -132,19 +137,23 @@ func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries
 	}
 }
 
-func (g *Gauges) readBusy(ctx context.Context, q *dbsqlc.Queries) error {
-	rows, err := q.MetricsBusyWorkers(ctx)
-	for _, r := range rows {
-		name := r.Queue
-		queue, known := g.Queues[name]
-		if !known { // without jobs so far, or one of many
-			name = OtherQueues
-			queue = g.Queues[name]
+// readBusy adds the queues that only workers name while there is room for them.
+func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
+	return func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsBusyWorkers(ctx)
+		slices.SortFunc(rows, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) }) // every node names the same
+		_, full := g.Queues[OtherQueues]
+		for _, r := range rows {
+			name := r.Queue
+			if _, known := g.Queues[name]; !known && (full || len(g.Queues) >= maxQueues) {
+				name, full = OtherQueues, true
+			}
+			queue := g.Queues[name]
+			queue.BusyWorkers += r.Workers
+			g.Queues[name] = queue
 		}
-		queue.BusyWorkers += r.Workers
-		g.Queues[name] = queue
+		return err
 	}
-	return err
 }
 
 // ReadyHead is the next job to be fetched of a queue and priority.

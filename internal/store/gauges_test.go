@@ -69,7 +69,21 @@ func TestGauges(t *testing.T) {
 		g := b.gauges(10)
 		require.EqualValues(t, 3, g.WorkersActive)
 		require.EqualValues(t, 2, g.Queues["a"].BusyWorkers)
-		require.EqualValues(t, 2, g.Queues[store.OtherQueues].BusyWorkers)
+		require.EqualValues(t, 2, g.Queues["unknown"].BusyWorkers)
+		require.Len(t, g.Queues, 2)
+	})
+
+	t.Run("BusyWorkersOfQueuesBeyondTheLimit", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.enqueued(newJob("m"))
+		_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: "w", ActiveJobs: 1, Queues: []string{"z", "m", "y", "a"}})
+		require.NoError(t, err)
+		busy := map[string]int64{}
+		for name, q := range b.gauges(2).Queues {
+			busy[name] = q.BusyWorkers
+		}
+		require.Equal(t, map[string]int64{"m": 1, "a": 1, store.OtherQueues: 2}, busy)
 	})
 
 	t.Run("WaitForNoLock", func(t *testing.T) {

@@ -5,6 +5,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -93,6 +94,9 @@ type Config struct {
 
 	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
 	NoWorkerHeartbeatEvents bool
+
+	// Node marks what this process writes. One at random.
+	Node int32
 
 	// OnChanges gets the events of each commit of this node, in their order, on the goroutine that committed and before
 	// anybody is answered. It must not block. ctx is of whoever made the flush, which may serve many. nil: nobody.
@@ -190,7 +194,7 @@ type hooks struct {
 
 // New returns a store on the pool.
 func New(pool *pgxpool.Pool, config Config) *Store {
-	s := &Store{pool: pool, q: dbsqlc.New(pool), config: config.withDefaults(), node: newNode()}
+	s := &Store{pool: pool, q: dbsqlc.New(pool), config: config.withDefaults(), node: cmp.Or(config.Node, NewNode())}
 	drain := make(chan struct{})
 	s.hooks.draining.Store(&drain)
 	s.ready.init()
@@ -269,10 +273,11 @@ func (s *Store) origin(source string) string { return source + s.instance }
 // Node is the mark of this process in the events it writes.
 func (s *Store) Node() int32 { return s.node }
 
-func newNode() int32 {
+// NewNode is the mark of a process, at random.
+func NewNode() int32 {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return int32(binary.BigEndian.Uint32(b[:]) & 0x7fffffff)
+	return max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))
 }
 
 // bounded is the context of a statement.

@@ -49,6 +49,9 @@ func exporting() bool {
 
 // newExporter connects when there is something to export, not now.
 func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
+	if err := CheckEndpoint("TRACES"); err != nil {
+		return nil, err
+	}
 	switch protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf"); protocol {
 	case "grpc":
 		return otlptracegrpc.New(ctx)

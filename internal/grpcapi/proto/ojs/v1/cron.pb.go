@@ -276,8 +276,9 @@ func (*ListCronRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListCronResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entries       []*CronEntry           `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All of them. If they do not fit into 4 MiB they come without args; if that is not enough, without options.meta, too.
+	Entries       []*CronEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

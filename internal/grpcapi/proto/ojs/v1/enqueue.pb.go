@@ -387,8 +387,10 @@ func (x *EnqueueBatchRequest) GetDefaultOptions() *EnqueueOptions {
 
 type EnqueueBatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Jobs  []*Job                 `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	Count int32                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// All jobs. If they do not fit into 4 MiB they come without args; if that is not enough, without meta, too; then with id,
+	// type, queue and state only; and at last with id and state.
+	Jobs  []*Job `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	Count int32  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	// Unused: a batch is atomic.
 	Errors        map[int32]*BatchJobError `protobuf:"bytes,3,rep,name=errors,proto3" json:"errors,omitempty" protobuf_key:"varint,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields

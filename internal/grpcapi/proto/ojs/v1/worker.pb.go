@@ -280,9 +280,11 @@ func (x *AckResponse) GetAcknowledged() bool {
 }
 
 type NackRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobId         string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
-	Error         *JobError              `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	JobId string                 `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// Required, with a code or a message. retryable must be set to true for the job to be tried again: false and unset are the
+	// same in proto3.
+	Error         *JobError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -456,7 +458,7 @@ func (x *HeartbeatRequest) GetCurrentState() WorkerState {
 type HeartbeatResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DirectedState WorkerState            `protobuf:"varint,1,opt,name=directed_state,json=directedState,proto3,enum=ojs.v1.WorkerState" json:"directed_state,omitempty"`
-	// Absent: the job was not extended.
+	// Absent: the job was not extended, or it was, but could not be read again.
 	NewDeadline   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=new_deadline,json=newDeadline,proto3" json:"new_deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,71 @@
+package metrics
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// mute is a connection whose answers stop to come when it is told so, as from a host that is gone.
+type mute struct {
+	net.Conn
+	gone <-chan struct{}
+}
+
+func (c mute) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b)
+		select {
+		case <-c.gone:
+			if err != nil {
+				return 0, err
+			}
+		default:
+			return n, err
+		}
+	}
+}
+
+// Contract 40 §11: a scrape does not hang with the database, and says so.
+func TestDatabaseThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	config, err := pgxpool.ParseConfig(dbtest.URL(t))
+	require.NoError(t, err)
+	gone := make(chan struct{})
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return mute{conn, gone}, err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	st := store.New(pool, store.Config{})
+	m := setup(t, Config{GaugeInterval: time.Hour})
+	m.SetSources(Sources{Store: st, Webhooks: func(ctx context.Context) (int64, int64, error) { return 0, 0, pool.Ping(ctx) }})
+
+	_, err = m.Gauges(t.Context()) // remembered from now on; the rest is read when it does not answer any more
+	require.NoError(t, err)
+	close(gone)
+	start := time.Now()
+	texts := make([]string, 3)
+	var scrapes sync.WaitGroup
+	for i := range texts {
+		scrapes.Go(func() { texts[i] = m.text(t, false) })
+	}
+	scrapes.Wait()
+	require.Less(t, time.Since(start), roundTimeout+time.Second)
+	for _, text := range texts {
+		require.Contains(t, text, "ojs_database_up 0\n")
+		require.Contains(t, text, "ojs_events_unpublished ")
+		require.NotContains(t, text, "ojs_db_table_bytes")
+	}
+}

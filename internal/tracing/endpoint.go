@@ -1,0 +1,26 @@
+package tracing
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"os"
+)
+
+// CheckEndpoint refuses an endpoint of a signal, TRACES or METRICS, that an exporter would silently replace by its default.
+func CheckEndpoint(signal string) error {
+	const common = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	own := "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"
+	name := own
+	if os.Getenv(own) == "" {
+		name = common
+	}
+	endpoint := cmp.Or(os.Getenv(own), os.Getenv(common))
+	if endpoint == "" {
+		return nil
+	}
+	if u, err := url.Parse(endpoint); err != nil || u.Host == "" { // not shown: it may have a password
+		return fmt.Errorf("%s must be a URL such as http://localhost:4318", name)
+	}
+	return nil
+}
