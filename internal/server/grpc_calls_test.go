@@ -206,9 +206,13 @@ func TestGRPCSystem(t *testing.T) {
 	t.Run("Health", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
-		h, err := r.Health(r.ctx(), &ojsv1.HealthRequest{})
-		require.NoError(t, err)
-		require.Equal(t, ojsv1.HealthStatus_HEALTH_STATUS_OK, h.GetStatus())
+		var h *ojsv1.HealthResponse
+		eventually(t, func() bool { // LISTEN comes up a moment after the start
+			var err error
+			h, err = r.Health(r.ctx(), &ojsv1.HealthRequest{})
+			require.NoError(t, err)
+			return h.GetStatus() == ojsv1.HealthStatus_HEALTH_STATUS_OK
+		})
 		require.WithinDuration(t, time.Now(), h.GetTimestamp().AsTime(), time.Minute)
 		require.Equal(t, "postgres", h.GetDetails().GetFields()["backend"].GetStructValue().GetFields()["type"].GetStringValue())
 		require.Equal(t, "ok", h.GetDetails().GetFields()["components"].GetStructValue().GetFields()["listener"].GetStringValue())

@@ -173,7 +173,8 @@ func TestMetrics(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
-	a := setup(t, quick, e.quick)
+	// Subtests may have to wait a minute for their turn, and the worker must not die meanwhile.
+	a := setup(t, quick, e.quick, func(c *server.Config) { c.WorkerDeadAfter = time.Hour })
 	a.subscribe(e, "/", `"job.cancelled","job.completed"`)
 	a.onceEach("q")
 	eventually(t, func() bool {
