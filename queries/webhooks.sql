@@ -230,11 +230,11 @@ FROM claimed ORDER BY turn, event_seq, event_sub;
 -- name: WebhookDeliveryNext :one
 -- When something that is not due yet will be, in ms; -1: nothing waits.
 SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
-        ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms, count(*) AS webhooks
-FROM ojs.webhooks w LEFT JOIN LATERAL (
+        ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
+FROM ojs.webhooks w CROSS JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
     WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
-) n ON true
+) n
 WHERE w.active;
 
 -- name: WebhookLockEach :exec
@@ -359,7 +359,7 @@ SET round_start = d.attempt_count, lost = 0, completed_at = NULL,
     status = CASE WHEN d.leased THEN d.status ELSE 'pending' END, next_attempt_at = CASE WHEN d.leased THEN d.next_attempt_at ELSE clock_timestamp() END
 FROM ojs.webhooks w
 WHERE d.id = @id AND w.id = d.webhook_id AND d.event_seq > 0
-RETURNING d.id, w.active;
+RETURNING d.id;
 
 -- name: WebhookReplayFailed :one
 -- Abandoned deliveries of a time span that were over before the replay began, at most max_rows at once, oldest first.

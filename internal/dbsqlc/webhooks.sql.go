@@ -623,25 +623,20 @@ func (q *Queries) WebhookDeliveryLog(ctx context.Context, arg WebhookDeliveryLog
 
 const webhookDeliveryNext = `-- name: WebhookDeliveryNext :one
 SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
-        ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms, count(*) AS webhooks
-FROM ojs.webhooks w LEFT JOIN LATERAL (
+        ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
+FROM ojs.webhooks w CROSS JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
     WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
-) n ON true
+) n
 WHERE w.active
 `
 
-type WebhookDeliveryNextRow struct {
-	WaitMs   int64
-	Webhooks int64
-}
-
 // When something that is not due yet will be, in ms; -1: nothing waits.
-func (q *Queries) WebhookDeliveryNext(ctx context.Context) (WebhookDeliveryNextRow, error) {
+func (q *Queries) WebhookDeliveryNext(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryNext)
-	var i WebhookDeliveryNextRow
-	err := row.Scan(&i.WaitMs, &i.Webhooks)
-	return i, err
+	var wait_ms int64
+	err := row.Scan(&wait_ms)
+	return wait_ms, err
 }
 
 const webhookDeliveryPlan = `-- name: WebhookDeliveryPlan :exec
@@ -835,29 +830,24 @@ SET round_start = d.attempt_count, lost = 0, completed_at = NULL,
     status = CASE WHEN d.leased THEN d.status ELSE 'pending' END, next_attempt_at = CASE WHEN d.leased THEN d.next_attempt_at ELSE clock_timestamp() END
 FROM ojs.webhooks w
 WHERE d.id = $1 AND w.id = d.webhook_id AND d.event_seq > 0
-RETURNING d.id, w.active
+RETURNING d.id
 `
-
-type WebhookDeliveryRetryRow struct {
-	ID     [16]byte
-	Active bool
-}
 
 // By hand: due now, with the whole schedule before it. One that is on its way gets the schedule only. A delivery whose subscription
 // is gone has nowhere to go.
-func (q *Queries) WebhookDeliveryRetry(ctx context.Context, id [16]byte) ([]WebhookDeliveryRetryRow, error) {
+func (q *Queries) WebhookDeliveryRetry(ctx context.Context, id [16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryRetry, id)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []WebhookDeliveryRetryRow
+	var items [][16]byte
 	for rows.Next() {
-		var i WebhookDeliveryRetryRow
-		if err := rows.Scan(&i.ID, &i.Active); err != nil {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

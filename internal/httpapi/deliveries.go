@@ -48,7 +48,7 @@ func (a *API) listDeliveries(c echo.Context) error {
 	next := ""
 	for i := range rows {
 		shown[i] = showDelivery(&rows[i])
-		next = store.DeliveryPrefix + ojs.FormatID(rows[i].ID)
+		next = store.DeliveryID(rows[i].ID)
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"deliveries": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
@@ -125,7 +125,7 @@ func (a *API) retryDelivery(c echo.Context, body []byte) error {
 
 func showDelivery(d *dbsqlc.WebhookDelivery) map[string]any {
 	m := map[string]any{
-		"id": store.DeliveryPrefix + ojs.FormatID(d.ID), "subscription_id": store.WebhookPrefix + ojs.FormatID(d.WebhookID),
+		"id": store.DeliveryID(d.ID), "subscription_id": store.WebhookID(d.WebhookID),
 		"event_type": d.EventType, "subject": d.Subject, "status": d.Status, "attempt_count": d.AttemptCount,
 		"created_at": ojs.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
 	}

@@ -63,10 +63,7 @@ func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 			return do(t)
 		})
 	}
-	err := run()
-	for tries := 0; retryable(err) && tries < 3; tries++ {
-		err = run()
-	}
+	err := retried(run)
 	if err != nil {
 		return WireError(err)
 	}

@@ -35,7 +35,6 @@ type Delivery struct {
 type Claimed struct {
 	Deliveries []Delivery
 	Sealed     [][16]byte    // subscriptions whose secrets this node cannot open
-	Webhooks   int64         // active subscriptions
 	Next       time.Duration // until something that is not due yet is; negative: nothing waits
 }
 
@@ -46,8 +45,8 @@ func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err e
 		if c.Deliveries, c.Sealed, err = s.claimDeliveries(ctx, q, want); err != nil {
 			return err
 		}
-		next, err := q.WebhookDeliveryNext(ctx)
-		c.Webhooks, c.Next = next.Webhooks, time.Duration(next.WaitMs)*time.Millisecond
+		waitMS, err := q.WebhookDeliveryNext(ctx)
+		c.Next = time.Duration(waitMS) * time.Millisecond
 		return err
 	})
 	return c, err
@@ -65,19 +64,12 @@ func (s *Store) claimDeliveries(ctx context.Context, q *dbsqlc.Queries, want int
 	}
 	ours := slices.DeleteFunc(locked, func(id [16]byte) bool { return slices.Contains(sealed, id) })
 	rows, err := q.WebhookDeliveryClaim(ctx, dbsqlc.WebhookDeliveryClaimParams{
-		WebhookIds: notNilIDs(ours), MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
+		WebhookIds: notNil(ours), MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
 	})
 	for _, row := range rows {
 		list = append(list, Delivery{row, secrets[row.WebhookID]})
 	}
 	return list, sealed, err
-}
-
-func notNilIDs(ids [][16]byte) [][16]byte {
-	if ids == nil {
-		return [][16]byte{}
-	}
-	return ids
 }
 
 // secretsOf opens the valid secrets, newest first. sealed are the subscriptions with one that cannot be opened here.
@@ -262,7 +254,7 @@ func (s *Store) Delivery(ctx context.Context, id [16]byte) (*dbsqlc.WebhookDeliv
 	case err != nil:
 		return nil, nil, WireError(err)
 	case len(rows) == 0:
-		return nil, nil, ErrNoDelivery(DeliveryPrefix + ojs.FormatID(id))
+		return nil, nil, ErrNoDelivery(DeliveryID(id))
 	}
 	attempts, err := s.q.WebhookAttemptList(ctx, id)
 	return &rows[0], attempts, WireError(err)
@@ -285,7 +277,7 @@ func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*dbsqlc.Webhook
 		return nil, nil, err
 	case len(again) == 0:
 		return nil, nil, ojs.NewError(ojs.KindInvalidStateTransition,
-			"The delivery cannot be repeated: its subscription is gone, or it was a test.", map[string]any{"delivery_id": DeliveryPrefix + ojs.FormatID(id)})
+			"The delivery cannot be repeated: its subscription is gone, or it was a test.", map[string]any{"delivery_id": DeliveryID(id)})
 	}
 	return row, attempts, WireError(s.q.WebhookWake(ctx))
 }
@@ -334,14 +326,8 @@ func (s *Store) inPieces(ctx context.Context, change func(q *dbsqlc.Queries) (in
 }
 
 // inPlannedTx keeps plans off sequential scans, whatever the statistics of a queue say at the moment.
-func (s *Store) inPlannedTx(ctx context.Context, do func(q *dbsqlc.Queries) error) (err error) {
-	for range 3 {
-		err = s.planned(ctx, do)
-		if !retryable(err) {
-			return err
-		}
-	}
-	return err
+func (s *Store) inPlannedTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+	return retried(func() error { return s.planned(ctx, do) })
 }
 
 func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) error {

@@ -32,6 +32,15 @@ func retryable(err error) bool {
 	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
 }
 
+// retried runs a transaction again, up to three times, if it failed for what others did at the same moment.
+func retried(run func() error) error {
+	err := run()
+	for tries := 0; retryable(err) && tries < 3; tries++ {
+		err = run()
+	}
+	return err
+}
+
 // noPartition: the row found no partition (contract: check_violation with this routine).
 func noPartition(err error) bool {
 	var pg *pgconn.PgError

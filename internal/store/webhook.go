@@ -20,6 +20,12 @@ const (
 	SecretPrefix   = "sec_"
 )
 
+// WebhookID is the id of a subscription as clients see it.
+func WebhookID(id [16]byte) string { return WebhookPrefix + ojs.FormatID(id) }
+
+// DeliveryID is that of a delivery.
+func DeliveryID(id [16]byte) string { return DeliveryPrefix + ojs.FormatID(id) }
+
 // Webhook is a subscription with its valid secrets, newest first.
 type Webhook struct {
 	dbsqlc.Webhook
@@ -63,9 +69,9 @@ func (s *Store) CreateWebhook(ctx context.Context, in *envelope.Webhook, match W
 }
 
 // notNil: an empty array, not SQL's NULL.
-func notNil(list []string) []string {
+func notNil[T any](list []T) []T {
 	if list == nil {
-		return []string{}
+		return []T{}
 	}
 	return list
 }
@@ -73,13 +79,21 @@ func notNil(list []string) []string {
 func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	var err error
-	for range 3 {
-		if err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) }); !retryable(err) {
-			break
-		}
+	return WireError(retried(func() error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) })
+	}))
+}
+
+// lockWebhook reads a subscription that the transaction is about to change.
+func lockWebhook(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (dbsqlc.Webhook, error) {
+	rows, err := q.WebhookGetForUpdate(ctx, id)
+	switch {
+	case err != nil:
+		return dbsqlc.Webhook{}, err
+	case len(rows) == 0:
+		return dbsqlc.Webhook{}, ErrNoWebhook(WebhookID(id))
 	}
-	return WireError(err)
+	return rows[0], nil
 }
 
 // Webhook reads a subscription.
@@ -95,7 +109,7 @@ func (s *Store) Webhook(ctx context.Context, id [16]byte) (*Webhook, error) {
 
 func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []dbsqlc.Webhook, id [16]byte) (*Webhook, error) {
 	if len(rows) == 0 {
-		return nil, ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
+		return nil, ErrNoWebhook(WebhookID(id))
 	}
 	list, err := s.withSecrets(ctx, q, rows)
 	if err != nil {
@@ -169,14 +183,10 @@ func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(curr
 	var before dbsqlc.Webhook
 	var changed *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
-		rows, err := q.WebhookGetForUpdate(ctx, id)
-		if err != nil {
+		var err error
+		if before, err = lockWebhook(ctx, q, id); err != nil {
 			return err
 		}
-		if len(rows) == 0 {
-			return ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
-		}
-		before = rows[0]
 		in, match, err := change(webhookOf(&before))
 		if err != nil {
 			return err
@@ -235,7 +245,7 @@ func (s *Store) DeleteWebhook(ctx context.Context, id [16]byte) error {
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
 		gone, err := q.WebhookDelete(ctx, id)
 		if err == nil && len(gone) == 0 {
-			err = ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
+			err = ErrNoWebhook(WebhookID(id))
 		}
 		return err
 	})
@@ -264,17 +274,14 @@ func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, 
 func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
 	var changed *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
-		rows, err := q.WebhookGetForUpdate(ctx, id)
+		row, err := lockWebhook(ctx, q, id)
 		if err != nil {
 			return err
-		}
-		if len(rows) == 0 {
-			return ErrNoWebhook(WebhookPrefix + ojs.FormatID(id))
 		}
 		if err := change(q); err != nil {
 			return err
 		}
-		changed, err = s.oneWebhook(ctx, q, rows, id)
+		changed, err = s.oneWebhook(ctx, q, []dbsqlc.Webhook{row}, id)
 		return err
 	})
 	return changed, err

@@ -11,15 +11,12 @@ import (
 
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
-	"github.com/riverqueue/river/rivershared/testsignal"
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
-	"github.com/riverqueue/river/rivershared/util/testutil"
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/tracing"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
@@ -51,8 +48,6 @@ type Dispatcher struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
 
-	TestSignals dispatcherSignals
-
 	config Config
 	store  *store.Store
 	sender *sender
@@ -65,13 +60,6 @@ type Dispatcher struct {
 
 	pruneAt, warnedAt time.Time // of the loop
 }
-
-type dispatcherSignals struct {
-	Passed testsignal.TestSignal[int] // a claim, with the number it got
-}
-
-// Init prepares the signals for a test.
-func (ts *dispatcherSignals) Init(tb testutil.TestingTB) { ts.Passed.Init(tb) }
 
 // NewDispatcher returns a dispatcher; Start it.
 func NewDispatcher(archetype *baseservice.Archetype, s *store.Store, config Config) *Dispatcher {
@@ -151,7 +139,6 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	for i := range claimed.Deliveries {
 		d.start(sending, &claimed.Deliveries[i])
 	}
-	d.TestSignals.Passed.Signal(len(claimed.Deliveries))
 	d.prune(ctx)
 	return d.nextLook(claimed)
 }
@@ -164,7 +151,7 @@ func (d *Dispatcher) warnSealed(ctx context.Context, sealed [][16]byte) {
 	d.warnedAt = time.Now()
 	ids := make([]string, len(sealed))
 	for i, id := range sealed {
-		ids[i] = store.WebhookPrefix + ojs.FormatID(id)
+		ids[i] = store.WebhookID(id)
 	}
 	d.Logger.WarnContext(ctx, "webhook secrets are sealed with a key that this node does not have; nodes that have it deliver",
 		slog.String("category", "webhook"), slog.Group("attributes", "subscription_ids", ids))
@@ -243,7 +230,7 @@ func deliverySpan(m *Message, res Result) tracing.Outcome {
 
 func (d *Dispatcher) message(delivery *store.Delivery, signer store.Secret, attempt int) *Message {
 	return &Message{
-		URL: delivery.Url, ID: store.DeliveryPrefix + ojs.FormatID(delivery.ID), Webhook: store.WebhookPrefix + ojs.FormatID(delivery.WebhookID),
+		URL: delivery.Url, ID: store.DeliveryID(delivery.ID), Webhook: store.WebhookID(delivery.WebhookID),
 		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
 		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
 		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond,
@@ -286,13 +273,13 @@ func (d *Dispatcher) tell(ctx context.Context, delivery *store.Delivery, o store
 	if !recorded.Counted {
 		return
 	}
-	webhook := store.WebhookPrefix + ojs.FormatID(delivery.WebhookID)
+	webhook := store.WebhookID(delivery.WebhookID)
 	status := map[string]string{"delivered": "success", "failed": "failed", "dead": "dead"}[o.Status]
 	d.config.Observer.Attempt(delivery.EventType, webhook, status, o.Duration)
 	if o.Status != "failed" {
 		d.config.Observer.Done(delivery.EventType, attempt-1)
 	}
-	about := slog.Group("attributes", "subscription_id", webhook, "delivery_id", store.DeliveryPrefix+ojs.FormatID(delivery.ID),
+	about := slog.Group("attributes", "subscription_id", webhook, "delivery_id", store.DeliveryID(delivery.ID),
 		"attempt", attempt, "status_code", o.Code, "error", o.Error)
 	fields := []any{"event_id", eventID(delivery)}
 	if strings.HasPrefix(delivery.EventType, "job.") {

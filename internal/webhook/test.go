@@ -61,7 +61,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *store.Webhook) (Tested, error)
 }
 
 func (d *Dispatcher) testMessage(w *store.Webhook, secrets []store.Secret, now time.Time) (*Message, error) {
-	webhook := store.WebhookPrefix + ojs.FormatID(w.ID)
+	webhook := store.WebhookID(w.ID)
 	data, err := json.Marshal(map[string]string{"message": "This is a test of the webhook subscription.", "subscription_id": webhook})
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (d *Dispatcher) testMessage(w *store.Webhook, secrets []store.Secret, now t
 		return nil, err
 	}
 	return &Message{
-		URL: w.Url, ID: store.DeliveryPrefix + ojs.FormatID(store.NewID()), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
+		URL: w.Url, ID: store.DeliveryID(store.NewID()), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
 		Body: string(body), Secrets: secrets, Signer: signer(secrets, w.ProvenSecret.Bytes, 1), Standard: w.StandardWebhooks,
 		CloudEvents: w.PayloadFormat == "cloudevents", Timeout: time.Duration(w.TimeoutMs) * time.Millisecond,
 	}, nil
