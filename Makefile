@@ -7,7 +7,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOLANGCI_LINT := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 SQLC          := $(GO) run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
-PROTO         := internal/grpcapi/proto
+PROTO         := internal/api/grpcapi/proto
 
 .PHONY: help run build test lint generate verify conformance bench postgres
 
@@ -24,7 +24,7 @@ test: postgres ## Run all tests with the race detector, on a real Postgres. Set 
 	@.ci/ensure-cc
 	@.ci/ensure-node
 	CGO_ENABLED=1 $(GOTEST) -race ./...
-	$(GO) test -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/envelope
+	$(GO) test -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/job
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./internal/cron
 	$(GO) test -run '^$$' -fuzz '^FuzzPosition$$' -fuzztime $(FUZZTIME) ./internal/eventlog
 

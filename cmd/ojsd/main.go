@@ -14,8 +14,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ojsd/ojsd/internal/logging"
-	"github.com/ojsd/ojsd/internal/server"
+	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
 // cli is every subcommand, flag and environment variable. Each subcommand has a file of its own.
@@ -105,7 +105,7 @@ func withoutValues(err error) string {
 }
 
 // apply sets what a server has to know of its log. A zero LogSample would mean the default.
-func (f logFlags) apply(c *server.Config) {
+func (f logFlags) apply(c *app.Config) {
 	c.LogSample, c.LogMeta, c.LogPayloads = f.SampleSuccess, f.Meta, f.Payloads
 	if f.SampleSuccess <= 0 {
 		c.LogSample = -1

@@ -6,8 +6,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ojsd/ojsd/internal/logging"
-	"github.com/ojsd/ojsd/internal/server"
+	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
 // serveCmd runs a node.
@@ -29,9 +29,9 @@ func (c *serveCmd) Run(ctx context.Context, k *kong.Context, flags *cli) error {
 }
 
 // serve runs a server and says in the log, not beside it, why it cannot.
-func serve(ctx context.Context, k *kong.Context, config server.Config) error {
+func serve(ctx context.Context, k *kong.Context, config app.Config) error {
 	config.Logger.LogAttrs(ctx, slog.LevelInfo, "configuration", slog.String("category", "lifecycle"), summary(k))
-	err := server.Run(ctx, config)
+	err := app.Run(ctx, config)
 	if err == nil {
 		return nil
 	}

@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/duration"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/node"
-	"github.com/ojsd/ojsd/internal/server"
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 // span is a duration in Go's form (168h, 1m30s) or in ISO 8601 (P7D).
@@ -37,7 +37,7 @@ func (s *span) UnmarshalText(text []byte) error {
 // String is how the summary of the configuration shows it.
 func (s span) String() string { return time.Duration(s).String() }
 
-// limit is for fields of server.Config where zero stands for the default: an explicit zero is the shortest time there is.
+// limit is for fields of app.Config where zero stands for the default: an explicit zero is the shortest time there is.
 func (s span) limit() time.Duration {
 	if s == 0 {
 		return 1
@@ -94,11 +94,11 @@ type tracingSettings struct {
 	MaxParentDelay span `env:"OJS_TRACING_MAX_PARENT_DELAY" default:"1h" placeholder:"DURATION" help:"Wait of a job beyond which its execution begins a trace of its own, with a link; negative: always."`
 }
 
-func (s tracingSettings) config() server.Tracing {
-	return server.Tracing{NoExecuteSpans: !s.ExecuteSpans, NoInjectMeta: !s.InjectMeta, MaxParentDelay: s.MaxParentDelay.limit()}
+func (s tracingSettings) config() app.Tracing {
+	return app.Tracing{NoExecuteSpans: !s.ExecuteSpans, NoInjectMeta: !s.InjectMeta, MaxParentDelay: s.MaxParentDelay.limit()}
 }
 
-// number is at least 1, for fields of server.Config where zero stands for the default.
+// number is at least 1, for fields of app.Config where zero stands for the default.
 type number int
 
 // UnmarshalText is what kong calls.
@@ -118,8 +118,8 @@ type metricsSettings struct {
 	MaxLabelValues number `env:"OJS_METRICS_MAX_LABEL_VALUES" default:"1000" placeholder:"N" help:"How many job types, and how many queues, have series of their own, 1 to 100000; the rest share __other__."`
 }
 
-func (s metricsSettings) config() server.Metrics {
-	return server.Metrics{
+func (s metricsSettings) config() app.Metrics {
+	return app.Metrics{
 		RequireAuth: s.RequireAuth, NoCompat: !s.Compat, GaugeInterval: s.GaugeInterval.limit(), MaxLabelValues: int(s.MaxLabelValues),
 		Protocol: metricsProtocol(os.Getenv),
 	}
@@ -136,8 +136,8 @@ type realtimeSettings struct {
 	StatsInterval           span     `env:"OJS_REALTIME_STATS_INTERVAL" default:"2s" placeholder:"DURATION" help:"Pause between two overviews of the stats stream."`
 }
 
-func (s realtimeSettings) config() node.Realtime {
-	r := node.Realtime{
+func (s realtimeSettings) config() api.Realtime {
+	r := api.Realtime{
 		BufferSize: s.BufferSize, DropOldest: s.Overflow == "drop", RateLimit: s.RateLimitPerSecond,
 		MaxConnections: s.MaxConnections, MaxPerClient: s.MaxConnectionsPerClient,
 		QueryToken: s.AllowQueryToken, AllowedOrigins: s.AllowedOrigins, StatsInterval: time.Duration(s.StatsInterval),
@@ -158,8 +158,8 @@ type grpcSettings struct {
 	StateConflictCode string `env:"OJS_GRPC_STATE_CONFLICT_CODE" enum:"failed_precondition,already_exists" default:"failed_precondition" placeholder:"CODE" help:"Status of a conflict of states, failed_precondition or already_exists, which the conformance runner expects."`
 }
 
-func (s grpcSettings) config(listen string) server.GRPC {
-	return server.GRPC{
+func (s grpcSettings) config(listen string) app.GRPC {
+	return app.GRPC{
 		Disabled: !s.Enabled, Listen: listen, NoReflection: !s.Reflection, TLSCert: s.TLSCert, TLSKey: s.TLSKey, ClientCA: s.ClientCA,
 		ConflictExists: s.StateConflictCode == "already_exists",
 	}
@@ -179,26 +179,26 @@ type eventSettings struct {
 	EnqueuedOnRequeue       bool   `env:"OJS_EVENTS_ENQUEUED_ON_REQUEUE" help:"job.enqueued also when a job becomes available again: handed back, lost or retried."`
 }
 
-// config is the part of server.Config that the settings decide.
-func (s settings) config(log *slog.Logger) server.Config {
+// config is the part of app.Config that the settings decide.
+func (s settings) config(log *slog.Logger) app.Config {
 	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	return server.Config{
+	return app.Config{
 		DatabaseListenURL: s.DatabaseListenURL, DatabaseMaxConns: s.DatabaseMaxConns, DatabasePooler: s.DatabasePooler,
 		Version: currentVersion(), Logger: log,
 		APIKeys: s.APIKey, PublicURL: s.PublicURL, CORSOrigins: s.CORSOrigins,
-		Limits:        envelope.Limits{MaxEnvelopeBytes: s.MaxEnvelopeBytes, MaxResultBytes: s.ResultMaxBytes},
+		Limits:        job.Limits{MaxEnvelopeBytes: s.MaxEnvelopeBytes, MaxResultBytes: s.ResultMaxBytes},
 		MaxBatchBytes: s.MaxBatchBytes, MaxBatchSize: s.MaxBatchSize,
 
 		DefaultVisibility: ms(s.DefaultVisibilityTimeoutMS), DefaultTimeout: ms(s.DefaultTimeoutMS), CronVisibility: ms(s.CronVisibilityTimeoutMS),
 		WorkerDeadAfter: ms(s.WorkerDeadAfterMS), ResultTTL: resultTTL(s.ResultTTL),
 		MaxErrorHistory: s.MaxErrorHistory, ShutdownTimeout: ms(s.ShutdownTimeoutMS),
-		Retention: server.Retention{
+		Retention: app.Retention{
 			Completed: s.RetentionCompleted.limit(), Cancelled: s.RetentionCancelled.limit(), Discarded: s.RetentionDiscarded.limit(),
 			DeadLetterMaxAge: s.DeadLetterMaxAge.limit(), DeadLetterMaxCount: s.DeadLetterMaxCount, PruneInterval: ms(s.PruneIntervalMS),
 		},
 		NoPythonQuirk: !s.CompatPythonSDK, NoV1Prefix: !s.CompatV1Prefix, NoCompatMembers: !s.Events.CompatMembers, TestReset: s.EnableTestReset, TestDirectives: s.TestDirectives,
 		Realtime: s.Realtime.config(), Tracing: s.Tracing.config(), Webhooks: s.Webhooks.config(), Metrics: s.Metrics.config(),
-		Events: server.Events{
+		Events: app.Events{
 			ServiceName: s.Events.ServiceName, MaxDataBytes: s.Events.MaxDataBytes, PollFallback: time.Duration(s.Events.PollFallback),
 			RetentionPeriod: time.Duration(s.Events.RetentionPeriod), MaxCount: s.Events.MaxCount,
 			PruneInterval: time.Duration(s.Events.PruneInterval), NoWorkerHeartbeat: s.Events.WorkerHeartbeat == "off",
@@ -207,7 +207,7 @@ func (s settings) config(log *slog.Logger) server.Config {
 	}
 }
 
-// resultTTL of 0 s is the shortest there is, because a zero field of server.Config stands for its default.
+// resultTTL of 0 s is the shortest there is, because a zero field of app.Config stands for its default.
 func resultTTL(seconds int64) time.Duration {
 	const most = 36_500*24*3600 + 1 // one more than is allowed: no overflow, and refused
 	switch {

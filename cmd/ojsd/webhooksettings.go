@@ -7,8 +7,8 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/egress"
-	"github.com/ojsd/ojsd/internal/server"
+	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 type webhookSettings struct {
@@ -50,8 +50,8 @@ func (k *sealKey) UnmarshalText(text []byte) error {
 // String keeps the key out of messages.
 func (k sealKey) String() string { return "…" }
 
-func (s webhookSettings) config() server.Webhooks {
-	w := server.Webhooks{
+func (s webhookSettings) config() app.Webhooks {
+	w := app.Webhooks{
 		Disabled: !s.Enabled, GenerateSecret: s.GenerateSecret,
 		Rules:  egress.Rules{AllowHTTP: s.AllowHTTP, AllowNetworks: s.AllowNetworks, AllowHosts: s.AllowHosts, AllowedPorts: s.AllowedPorts},
 		CAFile: s.CAFile, ProxyURL: s.ProxyURL, RotationOverlap: s.RotationOverlap.limit(), SignatureList: s.SignatureList,

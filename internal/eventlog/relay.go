@@ -16,7 +16,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/tracing"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.

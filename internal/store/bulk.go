@@ -7,14 +7,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/tracing"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // BulkChange is a bulk operation over chosen jobs (contract 10 §6.3).
 type BulkChange struct {
-	Op     envelope.BulkOp
+	Op     job.BulkOp
 	IDs    [][16]byte
 	States []ojs.JobState // in which jobs are taken; see Eligible
 	Cancel Cancel
@@ -29,11 +29,11 @@ type BulkResult struct {
 }
 
 // Eligible are the states in which an operation takes a job.
-func Eligible(op envelope.BulkOp) []ojs.JobState {
+func Eligible(op job.BulkOp) []ojs.JobState {
 	switch op {
-	case envelope.BulkCancel:
+	case job.BulkCancel:
 		return idleStates
-	case envelope.BulkRetry:
+	case job.BulkRetry:
 		return []ojs.JobState{ojs.StateDiscarded, ojs.StateRetryable}
 	default:
 		return []ojs.JobState{ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded}
@@ -48,7 +48,7 @@ type Tx struct {
 	store *Store
 	tx    pgx.Tx
 	after []func()
-	spans map[*envelope.Job]tracing.Enqueue // begun: a transaction that is tried again goes on with them
+	spans map[*job.Job]tracing.Enqueue // begun: a transaction that is tried again goes on with them
 }
 
 // InTx runs do in a transaction, again after a deadlock, and tells fetchers, timers and the relay of its changes after
@@ -75,11 +75,11 @@ func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 
 // Enqueue stores the jobs that can be stored, or with atomic all or none of them; errs tells why others were not (nil if
 // all were).
-func (t *Tx) Enqueue(ctx context.Context, jobs []*envelope.Job, atomic bool) (stored []*dbsqlc.Job, errs []error, err error) {
+func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*dbsqlc.Job, errs []error, err error) {
 	seen := make(map[[16]byte]int, len(jobs))
 	errs = make([]error, len(jobs))
 	bad := false
-	var once []*envelope.Job // the first job of each id
+	var once []*job.Job // the first job of each id
 	for i, job := range jobs {
 		t.store.assignID(job)
 		if _, twice := seen[job.ID]; twice {
@@ -156,7 +156,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[[16]byte]bool, func(), error) {
 	changed := make(map[[16]byte]bool, len(b.IDs))
 	switch b.Op {
-	case envelope.BulkCancel:
+	case job.BulkCancel:
 		cs := make([]cancellation, len(b.IDs))
 		for i, id := range b.IDs {
 			cs[i] = cancellation{id, b.Cancel.eventData()}
@@ -170,7 +170,7 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 			s.announce(ctx, aftermath{crons: cronsOf(rows, cancelledCron)})
 			s.committedEvents()
 		}, err
-	case envelope.BulkRetry:
+	case job.BulkRetry:
 		rows, err := s.retryRows(ctx, q, retrial{ids: b.IDs, states: b.States})
 		for _, r := range rows {
 			changed[r.ID] = true

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -41,7 +41,7 @@ type Change struct {
 	Reason string
 
 	// Error is of job.failed and what follows from it. It must not be modified.
-	Error *envelope.WorkerError
+	Error *job.WorkerError
 
 	// Job is the whole job as it is after the change, or nil where the statement does not return it (heartbeat, progress,
 	// promotion, bulk retry, removal). It must not be modified.
@@ -184,7 +184,7 @@ func promoteChange(changes []Change, r *dbsqlc.JobPromoteDueRow) []Change {
 		At: r.Now.Time, Reason: r.Dead,
 	}
 	switch {
-	case r.Dead == envelope.TotalTimeout:
+	case r.Dead == job.TotalTimeout:
 		c.Type = "job.discarded"
 	case r.Dead != "":
 		c.Type = "job.expired"
@@ -280,7 +280,7 @@ func dieChange(changes []Change, r *dbsqlc.WorkerDieRow) []Change {
 	if r.Stopped {
 		return changes // it has been told
 	}
-	return append(changes, Change{Type: "worker.stopped", Subject: r.ID, WorkerID: r.ID, At: r.DiedAt.Time, Reason: envelope.WorkerDeath})
+	return append(changes, Change{Type: "worker.stopped", Subject: r.ID, WorkerID: r.ID, At: r.DiedAt.Time, Reason: job.WorkerDeath})
 }
 
 func deregisterChange(changes []Change, r *dbsqlc.WorkerDeregisterRow) []Change {

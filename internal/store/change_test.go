@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -68,7 +68,7 @@ func TestChanges(t *testing.T) {
 	t.Run("TellWhatAFailureMeans", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.enqueued(newJob("q"))[0]
+		j := b.enqueued(newJob("q"))[0]
 		b.fetched(1, "q")
 		b.exec(`UPDATE ojs.jobs SET started_at = started_at - interval '26 hours 1.0005 s', lease_until = now(), due_at = now()`)
 		_, failed, err := b.FailOverdue(t.Context(), store.FromTheStart)
@@ -77,10 +77,10 @@ func TestChanges(t *testing.T) {
 		told := b.ledger.all()
 		require.Len(t, told, 4)
 		require.Equal(t, "job.failed", told[2].Type)
-		require.Equal(t, envelope.Timeout, told[2].Reason)
-		require.Equal(t, envelope.Timeout, told[2].Error.Code)
+		require.Equal(t, job.Timeout, told[2].Reason)
+		require.Equal(t, job.Timeout, told[2].Error.Code)
 		require.Equal(t, "w1", told[2].WorkerID)
-		require.Equal(t, job.ID, told[2].JobID)
+		require.Equal(t, j.ID, told[2].JobID)
 		require.Greater(t, told[2].Took, 26*time.Hour)
 		require.Equal(t, "job.retrying", told[3].Type)
 		require.Equal(t, "retryable", told[3].Job.State)
@@ -97,16 +97,16 @@ func TestChanges(t *testing.T) {
 		require.NoError(t, err)
 		told := b.ledger.all()
 		require.Len(t, told, 4)
-		require.Equal(t, envelope.VisibilityTimeout, told[2].Reason)
+		require.Equal(t, job.VisibilityTimeout, told[2].Reason)
 		require.Equal(t, "job.state_changed", told[3].Type)
-		require.Equal(t, envelope.VisibilityTimeout, told[3].Reason)
+		require.Equal(t, job.VisibilityTimeout, told[3].Reason)
 	})
 
 	t.Run("TellNothingOfARollback", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		err := b.InTx(t.Context(), func(tx *store.Tx) error {
-			_, _, err := tx.Enqueue(t.Context(), []*envelope.Job{newJob("q")}, true)
+			_, _, err := tx.Enqueue(t.Context(), []*job.Job{newJob("q")}, true)
 			require.NoError(t, err)
 			return context.Canceled
 		})

@@ -10,13 +10,13 @@ import (
 
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // PutCron registers a cron or replaces the one of that name (contract 20 §11.3). One whose schedule does not change keeps
 // its next run, so that registering at every deploy does not shift it.
-func (s *Store) PutCron(ctx context.Context, in *envelope.Cron) (row *dbsqlc.Cron, created bool, err error) {
+func (s *Store) PutCron(ctx context.Context, in *job.Cron) (row *dbsqlc.Cron, created bool, err error) {
 	err = s.changeCron(ctx, func(c *cronChange) error {
 		for {
 			old, err := c.q.CronLock(ctx, in.Name)
@@ -37,7 +37,7 @@ func (s *Store) PutCron(ctx context.Context, in *envelope.Cron) (row *dbsqlc.Cro
 }
 
 // ChangeCron replaces a cron by what change makes of it, while nobody else changes or fires it.
-func (s *Store) ChangeCron(ctx context.Context, name string, change func(current *dbsqlc.Cron) (*envelope.Cron, error)) (row *dbsqlc.Cron, err error) {
+func (s *Store) ChangeCron(ctx context.Context, name string, change func(current *dbsqlc.Cron) (*job.Cron, error)) (row *dbsqlc.Cron, err error) {
 	err = s.changeCron(ctx, func(c *cronChange) error {
 		old, err := c.q.CronLock(ctx, name)
 		if err != nil {
@@ -159,7 +159,7 @@ func (s *Store) changeCron(ctx context.Context, do func(c *cronChange) error) er
 	return nil
 }
 
-func (c *cronChange) insert(ctx context.Context, in *envelope.Cron) (*dbsqlc.Cron, error) {
+func (c *cronChange) insert(ctx context.Context, in *job.Cron) (*dbsqlc.Cron, error) {
 	id := NewID()
 	next, err := c.schedule(in)
 	if err != nil {
@@ -176,7 +176,7 @@ func (c *cronChange) insert(ctx context.Context, in *envelope.Cron) (*dbsqlc.Cro
 	return &rows[0], c.tellGaps(ctx, &rows[0])
 }
 
-func (c *cronChange) update(ctx context.Context, old *dbsqlc.Cron, in *envelope.Cron) (*dbsqlc.Cron, error) {
+func (c *cronChange) update(ctx context.Context, old *dbsqlc.Cron, in *job.Cron) (*dbsqlc.Cron, error) {
 	next := old.NextRunAt
 	rescheduled := old.Expression != in.Expression || old.Timezone != in.Timezone
 	changed := rescheduled || old.Enabled != in.Enabled
@@ -197,7 +197,7 @@ func (c *cronChange) update(ctx context.Context, old *dbsqlc.Cron, in *envelope.
 	if err != nil {
 		return nil, err
 	}
-	if in.Overlap == envelope.OverlapEnqueue && old.OverlapPolicy != in.Overlap {
+	if in.Overlap == job.OverlapEnqueue && old.OverlapPolicy != in.Overlap {
 		if err := c.serialize(ctx, in.Name); err != nil {
 			return nil, err
 		}
@@ -209,7 +209,7 @@ func (c *cronChange) update(ctx context.Context, old *dbsqlc.Cron, in *envelope.
 }
 
 // schedule finds the next run of a cron from now on, and what it steps over.
-func (c *cronChange) schedule(in *envelope.Cron) (next pgtype.Timestamptz, err error) {
+func (c *cronChange) schedule(in *job.Cron) (next pgtype.Timestamptz, err error) {
 	c.gaps = nil
 	schedule, err := cron.Parse(in.Expression, in.Timezone)
 	if err != nil {
@@ -217,7 +217,7 @@ func (c *cronChange) schedule(in *envelope.Cron) (next pgtype.Timestamptz, err e
 	}
 	at, ok := schedule.Next(c.now)
 	if !ok || at.Sub(c.now) > cron.Reach {
-		return next, envelope.ErrCronNever(in.Expression)
+		return next, job.ErrCronNever(in.Expression)
 	}
 	if in.Enabled {
 		c.next, c.gaps = at, schedule.Skipped(c.now, at)
@@ -253,7 +253,7 @@ func timestamp(t time.Time) pgtype.Timestamptz {
 
 func optionalText(text string) pgtype.Text { return pgtype.Text{String: text, Valid: text != ""} }
 
-func description(in *envelope.Cron) pgtype.Text {
+func description(in *job.Cron) pgtype.Text {
 	if in.Description == nil {
 		return pgtype.Text{}
 	}
@@ -261,8 +261,8 @@ func description(in *envelope.Cron) pgtype.Text {
 }
 
 // CronOf is a stored cron as a request would have given it.
-func CronOf(row *dbsqlc.Cron) envelope.Cron {
-	c := envelope.Cron{
+func CronOf(row *dbsqlc.Cron) job.Cron {
+	c := job.Cron{
 		Name: row.Name, Expression: row.Expression, Timezone: row.Timezone, Overlap: row.OverlapPolicy, Enabled: row.Enabled,
 		Type: row.Type, Args: row.Args, Meta: row.Meta, Options: row.Options, Queue: row.Queue, TraceID: row.TraceID.String,
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -19,7 +19,7 @@ import (
 // cron registers one. body is the object without its braces.
 func (b *bundle) cron(name, body string, args ...any) *dbsqlc.Cron {
 	b.t.Helper()
-	in, wire := envelope.DecodeCron([]byte("{"+fmt.Sprintf(body, args...)+"}"), name, envelope.Limits{})
+	in, wire := job.DecodeCron([]byte("{"+fmt.Sprintf(body, args...)+"}"), name, job.Limits{})
 	require.Nil(b.t, wire)
 	row, _, err := b.PutCron(b.t.Context(), in)
 	require.NoError(b.t, err)
@@ -111,7 +111,7 @@ func TestCronFiring(t *testing.T) {
 		b := setup(t)
 		b.cron("p", every, "skip")
 		for _, enabled := range []bool{false, true} {
-			_, err := b.ChangeCron(t.Context(), "p", func(row *dbsqlc.Cron) (*envelope.Cron, error) {
+			_, err := b.ChangeCron(t.Context(), "p", func(row *dbsqlc.Cron) (*job.Cron, error) {
 				in := store.CronOf(row)
 				in.Enabled = enabled
 				return &in, nil

@@ -10,8 +10,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/tracing"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -74,7 +74,7 @@ type tick struct {
 	next      time.Time // zero: never again
 	gaps      []time.Time
 	previous  [][16]byte // to cancel
-	job       *envelope.Job
+	job       *job.Job
 	span      tracing.Enqueue
 	reason    string    // why there is no job
 	existing  *[16]byte // the job that prevents it
@@ -124,7 +124,7 @@ func (f *firing) newTick(ctx context.Context, row *dbsqlc.Cron, now time.Time) *
 }
 
 // cronJob makes the job of a tick or of a run by hand.
-func (s *Store) cronJob(row *dbsqlc.Cron, at time.Time) (*envelope.Job, *ojs.Error) {
+func (s *Store) cronJob(row *dbsqlc.Cron, at time.Time) (*job.Job, *ojs.Error) {
 	c := CronOf(row)
 	job, err := c.Job(at, s.config.Limits)
 	if err != nil {
@@ -149,7 +149,7 @@ func (f *firing) open(policies ...string) (ticks []*tick, names []string) {
 
 // findBusy finds what the policy skip prevents.
 func (f *firing) findBusy(ctx context.Context) error {
-	ticks, names := f.open(envelope.OverlapSkip)
+	ticks, names := f.open(job.OverlapSkip)
 	if names == nil {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (f *firing) findDraining(ctx context.Context) error {
 // findPrevious finds what the policy cancel_previous cancels. A job that another transaction holds is waited for, but for
 // a moment only and without a lock: its tick stays due.
 func (f *firing) findPrevious(ctx context.Context) error {
-	ticks, names := f.open(envelope.OverlapCancelPrevious)
+	ticks, names := f.open(job.OverlapCancelPrevious)
 	if names == nil {
 		return nil
 	}
@@ -260,11 +260,11 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 		if cancelled, err = f.cancelPrevious(ctx, q, ticks, fresh); err != nil {
 			return err
 		}
-		var jobs []*envelope.Job
+		var jobs []*job.Job
 		var mark dbsqlc.CronMarkParams
 		for _, t := range ticks {
 			if fresh[t.row.ID] {
-				serial := t.row.OverlapPolicy == envelope.OverlapEnqueue
+				serial := t.row.OverlapPolicy == job.OverlapEnqueue
 				jobs = append(jobs, t.job)
 				mark.Ids, mark.Names = append(mark.Ids, t.job.ID), append(mark.Names, t.row.Name)
 				mark.Serial, mark.Held = append(mark.Serial, serial), append(mark.Held, serial)
@@ -298,7 +298,7 @@ func (f *firing) cancelPrevious(ctx context.Context, q *dbsqlc.Queries, ticks []
 }
 
 // insertMarked inserts jobs of crons and says so on their rows.
-func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*envelope.Job, mark dbsqlc.CronMarkParams) ([]enqueued, error) {
+func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, mark dbsqlc.CronMarkParams) ([]enqueued, error) {
 	if len(jobs) == 0 {
 		return nil, nil
 	}
@@ -311,7 +311,7 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*envelope.Jo
 		return nil, err
 	}
 	for _, r := range rows {
-		at := slices.IndexFunc(jobs, func(j *envelope.Job) bool { return j.ID == r.ID })
+		at := slices.IndexFunc(jobs, func(j *job.Job) bool { return j.ID == r.ID })
 		if job := res[at].job; job != nil {
 			job.ReadySeq, job.DueAt = r.ReadySeq, r.DueAt
 		}
@@ -401,7 +401,7 @@ func (f *firing) committed(ctx context.Context) {
 		if !t.next.IsZero() {
 			s.armed(max(0, t.next.Sub(t.now)))
 		}
-		if t.reason == "" && t.row.OverlapPolicy == envelope.OverlapEnqueue {
+		if t.reason == "" && t.row.OverlapPolicy == job.OverlapEnqueue {
 			serial = append(serial, t.row.Name)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/tracing"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -130,31 +130,31 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	if err != nil {
 		return nil, err
 	}
-	job, wire := s.cronJob(&row, now.Time)
+	j, wire := s.cronJob(&row, now.Time)
 	if wire != nil {
 		return nil, wire
 	}
-	draining, err := q.CronListDraining(ctx, []string{job.Queue})
+	draining, err := q.CronListDraining(ctx, []string{j.Queue})
 	if err != nil {
 		return nil, err
 	}
 	if len(draining) > 0 {
-		return nil, ojs.ErrQueuePaused(job.Queue).With("status", "draining")
+		return nil, ojs.ErrQueuePaused(j.Queue).With("status", "draining")
 	}
-	if _, err := q.CronTrigger(ctx, dbsqlc.CronTriggerParams{ID: row.ID, Now: now, JobID: pgtype.UUID{Bytes: job.ID, Valid: true}}); err != nil {
+	if _, err := q.CronTrigger(ctx, dbsqlc.CronTriggerParams{ID: row.ID, Now: now, JobID: pgtype.UUID{Bytes: j.ID, Valid: true}}); err != nil {
 		return nil, err
 	}
-	*span = s.config.Tracer.Enqueue(ctx, job)
-	serial := row.OverlapPolicy == envelope.OverlapEnqueue
-	mark := dbsqlc.CronMarkParams{Ids: [][16]byte{job.ID}, Names: []string{name}, Serial: []bool{serial}, Held: []bool{false}}
-	res, err := s.insertMarked(ctx, tx, []*envelope.Job{job}, mark)
+	*span = s.config.Tracer.Enqueue(ctx, j)
+	serial := row.OverlapPolicy == job.OverlapEnqueue
+	mark := dbsqlc.CronMarkParams{Ids: [][16]byte{j.ID}, Names: []string{name}, Serial: []bool{serial}, Held: []bool{false}}
+	res, err := s.insertMarked(ctx, tx, []*job.Job{j}, mark)
 	if err != nil || !serial {
 		return res, err
 	}
 	if err := q.CronQueueUp(ctx, []string{name}); err != nil {
 		return nil, err
 	}
-	return res, q.CronHold(ctx, name, job.ID)
+	return res, q.CronHold(ctx, name, j.ID)
 }
 
 // aftermath collects what changed jobs mean to others.

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -171,7 +171,7 @@ func unquoted(literal string) string {
 func (s *Store) DeleteDiscarded(ctx context.Context, id [16]byte) (bool, error) {
 	deleted := false
 	err := s.InTx(ctx, func(tx *Tx) error {
-		res, err := tx.Bulk(ctx, BulkChange{Op: envelope.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
+		res, err := tx.Bulk(ctx, BulkChange{Op: job.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
 		deleted = res.Changed[id]
 		return err
 	})
@@ -242,7 +242,7 @@ func (s *Store) deadLettersForBulk(ctx context.Context, p dbsqlc.DeadLetterListF
 func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *DeadLetterRetry) error {
 	var done BulkResult
 	err := s.InTx(ctx, func(tx *Tx) (err error) {
-		done, err = tx.Bulk(ctx, BulkChange{Op: envelope.BulkRetry, IDs: ids, States: []ojs.JobState{ojs.StateDiscarded}})
+		done, err = tx.Bulk(ctx, BulkChange{Op: job.BulkRetry, IDs: ids, States: []ojs.JobState{ojs.StateDiscarded}})
 		return err
 	})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -49,7 +49,7 @@ func (b *bundle) countsHold() {
 }
 
 // deadLetter makes one by failing a job.
-func (b *bundle) deadLetter(change ...func(j *envelope.Job)) *dbsqlc.Job {
+func (b *bundle) deadLetter(change ...func(j *job.Job)) *dbsqlc.Job {
 	b.t.Helper()
 	in := newJob("q")
 	in.MaxAttempts, in.Retry = 1, []byte(`{"max_attempts":1,"on_exhaustion":"dead_letter"}`)
@@ -72,17 +72,17 @@ func TestRetry(t *testing.T) {
 	t.Run("StartsTheTotalTimeoutAnew", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter(func(j *envelope.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
+		j := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
 		b.exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', total_due_at = total_due_at - interval '3 days'`)
 		for range 2 {
-			got, err := b.Retry(t.Context(), job.ID, nil)
+			got, err := b.Retry(t.Context(), j.ID, nil)
 			require.NoError(t, err)
 			require.InDelta(t, time.Hour, got.TotalDueAt.Time.Sub(got.ReEnqueuedAt.Time), 1e6)
 			require.Equal(t, got.TotalDueAt, got.DueAt)
 			require.Len(t, b.fetched(1, "q"), 1)
 			b.exec(`UPDATE ojs.jobs SET total_due_at = re_enqueued_at + interval '1 hour', due_at = now()`)
 			b.exec(`UPDATE ojs.jobs SET re_enqueued_at = re_enqueued_at - interval '1 hour', total_due_at = total_due_at - interval '1 hour'`)
-			failed := b.sweep(job.ID, ojs.StateActive)
+			failed := b.sweep(j.ID, ojs.StateActive)
 			require.Equal(t, "discarded", failed.State)
 			require.InDelta(t, 3600, errorOf(t, failed).Limit, 0.01, "of the retry, not of the creation")
 			require.InDelta(t, 3600, errorOf(t, failed).Elapsed, 10)
@@ -92,11 +92,11 @@ func TestRetry(t *testing.T) {
 	t.Run("AWaitingJobOfARetryTimesOut", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter(func(j *envelope.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
-		_, err := b.Retry(t.Context(), job.ID, nil)
+		j := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
+		_, err := b.Retry(t.Context(), j.ID, nil)
 		require.NoError(t, err)
 		b.exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', re_enqueued_at = now() - interval '1 hour', total_due_at = now(), due_at = now()`)
-		dead := b.sweep(job.ID, ojs.StateAvailable)
+		dead := b.sweep(j.ID, ojs.StateAvailable)
 		require.Equal(t, "total_timeout", errorOf(t, dead).Code)
 		require.InDelta(t, 3600, errorOf(t, dead).Limit, 0.01)
 	})
@@ -104,23 +104,23 @@ func TestRetry(t *testing.T) {
 	t.Run("ClearsWhatBelongsToTheOldRun", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter()
+		j := b.deadLetter()
 		b.exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'm', progress_data = '{}', progress_at = now(), checkpoint = '{}', checkpoint_seq = 1, checkpoint_at = now(), ttl_due_at = now()`)
-		got, err := b.Retry(t.Context(), job.ID, nil)
+		got, err := b.Retry(t.Context(), j.ID, nil)
 		require.NoError(t, err)
 		require.Nil(t, got.ProgressData)
 		require.Nil(t, got.Checkpoint)
 		require.False(t, got.Progress.Valid || got.ProgressMessage.Valid || got.ProgressAt.Valid || got.CheckpointSeq.Valid || got.CheckpointAt.Valid || got.TtlDueAt.Valid)
 		require.False(t, got.DeadLetteredAt.Valid || got.FinishedAt.Valid || got.PreviousState.Valid || got.WorkerID.Valid || got.Failed)
-		require.Equal(t, "job.enqueued:discarded>available", b.eventTypes(job.ID)[4])
+		require.Equal(t, "job.enqueued:discarded>available", b.eventTypes(j.ID)[4])
 	})
 
 	t.Run("KeepsTheNewestFiftyErrors", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter()
+		j := b.deadLetter()
 		b.exec(`UPDATE ojs.jobs SET errors = ARRAY(SELECT to_json(g) FROM generate_series(31, 60) g), previous_errors = ARRAY(SELECT to_json(g) FROM generate_series(1, 30) g)`)
-		got, err := b.Retry(t.Context(), job.ID, nil)
+		got, err := b.Retry(t.Context(), j.ID, nil)
 		require.NoError(t, err)
 		require.Len(t, got.PreviousErrors, 50)
 		require.Equal(t, "11", string(got.PreviousErrors[0]))
@@ -131,14 +131,14 @@ func TestRetry(t *testing.T) {
 	t.Run("MovesQueuesWithExactCounts", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter()
-		override, wire := envelope.DecodeRetry([]byte(`{"override":{"queue":"other","meta":{"trace_id":"abc"}}}`), envelope.Limits{})
+		j := b.deadLetter()
+		override, wire := job.DecodeRetry([]byte(`{"override":{"queue":"other","meta":{"trace_id":"abc"}}}`), job.Limits{})
 		require.Nil(t, wire)
 		require.Empty(t, b.fetched(1, "other"), "the cursor of this node knows the queue")
-		got, err := b.Retry(t.Context(), job.ID, override)
+		got, err := b.Retry(t.Context(), j.ID, override)
 		require.NoError(t, err)
 		require.Equal(t, "abc", got.TraceID.String)
-		require.Equal(t, []string{"job.state_changed:discarded", "job.state_changed>discarded", "job.enqueued:discarded>available"}, b.eventTypes(job.ID)[4:])
+		require.Equal(t, []string{"job.state_changed:discarded", "job.state_changed>discarded", "job.enqueued:discarded>available"}, b.eventTypes(j.ID)[4:])
 		require.EqualValues(t, 1, b.number(`SELECT count(*) FROM ojs.queues WHERE name = 'other'`))
 		require.Len(t, b.fetched(1, "other"), 1)
 		b.countsHold()
@@ -147,16 +147,16 @@ func TestRetry(t *testing.T) {
 	t.Run("BackoffKeepsItsDeadlines", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.enqueued(with(func(j *envelope.Job) { j.TotalTimeoutMS, j.TimeoutMS = 7_200_000, 1000 }))[0]
+		j := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 7_200_000, 1000 }))[0]
 		b.fetched(1, "q")
-		_, err := b.Fail(t.Context(), store.Nack{JobID: job.ID, Attempt: -1, Error: decodeError(t, `{}`)})
+		_, err := b.Fail(t.Context(), store.Nack{JobID: j.ID, Attempt: -1, Error: decodeError(t, `{}`)})
 		require.NoError(t, err)
 		require.NoError(t, b.InTx(t.Context(), func(tx *store.Tx) error {
-			res, err := tx.Bulk(t.Context(), store.BulkChange{Op: envelope.BulkRetry, IDs: [][16]byte{job.ID}, States: store.Eligible(envelope.BulkRetry)})
+			res, err := tx.Bulk(t.Context(), store.BulkChange{Op: job.BulkRetry, IDs: [][16]byte{j.ID}, States: store.Eligible(job.BulkRetry)})
 			require.Len(t, res.Changed, 1)
 			return err
 		}))
-		got, err := b.Get(t.Context(), job.ID)
+		got, err := b.Get(t.Context(), j.ID)
 		require.NoError(t, err)
 		require.Equal(t, got.TotalDueAt, got.DueAt)
 		require.Equal(t, int32(1), got.Attempt)
@@ -167,8 +167,8 @@ func TestRetry(t *testing.T) {
 	t.Run("RefusesOtherStates", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.enqueued(newJob("q"))[0]
-		_, err := b.Retry(t.Context(), job.ID, nil)
+		j := b.enqueued(newJob("q"))[0]
+		_, err := b.Retry(t.Context(), j.ID, nil)
 		requireCode(t, err, ojs.KindInvalidStateTransition)
 		_, err = b.Retry(t.Context(), store.NewID(), nil)
 		requireCode(t, err, ojs.KindNotFound)
@@ -180,7 +180,7 @@ func TestErrorHistory(t *testing.T) {
 	t.Parallel()
 	for configured, kept := range map[int]int{3: 10, 12: 12, 0: 16} {
 		b := newBundle(t, dbtest.New(t), store.Config{MaxErrorHistory: configured})
-		job := b.enqueued(with(func(j *envelope.Job) { j.MaxAttempts = 100 }))[0]
+		job := b.enqueued(with(func(j *job.Job) { j.MaxAttempts = 100 }))[0]
 		for range 16 {
 			require.Len(t, b.fetched(1, "q"), 1)
 			_, err := b.Fail(t.Context(), store.Nack{JobID: job.ID, Attempt: -1, Error: decodeError(t, `{}`)})
@@ -204,7 +204,7 @@ func TestErrorLabels(t *testing.T) {
 	nasty := []string{`x`, `","type":"`, `\`, `a\","message":"`, `,"code":"`, "ü\u0001", strings.Repeat("\x01", 255)}
 	for _, code := range nasty {
 		for _, kind := range nasty {
-			e := envelope.WorkerError{Code: code, Type: kind, Message: `","type":"`, Details: []byte(`{"a":"\u0000","code":"no","type":"no"}`)}
+			e := job.WorkerError{Code: code, Type: kind, Message: `","type":"`, Details: []byte(`{"a":"\u0000","code":"no","type":"no"}`)}
 			quoted := func(s string) string {
 				text, err := jsontext.AppendQuote(nil, s)
 				require.NoError(t, err)

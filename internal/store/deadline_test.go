@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -43,7 +43,7 @@ func (b *bundle) sweep(id [16]byte, from ojs.JobState) *dbsqlc.Job {
 	return job
 }
 
-func with(change func(j *envelope.Job)) *envelope.Job {
+func with(change func(j *job.Job)) *job.Job {
 	j := newJob("q")
 	change(j)
 	return j
@@ -57,17 +57,17 @@ func TestDeadlines(t *testing.T) {
 		t.Parallel()
 		for _, state := range []ojs.JobState{ojs.StateAvailable, ojs.StatePending, ojs.StateScheduled} {
 			b := setup(t)
-			id := b.enqueued(with(func(j *envelope.Job) {
+			id := b.enqueued(with(func(j *job.Job) {
 				j.TotalTimeoutMS, j.Pending = 60, state == ojs.StatePending
 				if state == ojs.StateScheduled {
-					j.ScheduledAt = envelope.When{Set: true, Relative: true, In: time.Hour}
+					j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
 				}
 			}))[0].ID
-			job := b.sweep(id, state)
-			require.Equal(t, string(ojs.StateDiscarded), job.State)
-			require.False(t, job.Failed, "no completed_at")
-			require.Empty(t, job.Errors)
-			f := errorOf(t, job)
+			j := b.sweep(id, state)
+			require.Equal(t, string(ojs.StateDiscarded), j.State)
+			require.False(t, j.Failed, "no completed_at")
+			require.Empty(t, j.Errors)
+			f := errorOf(t, j)
 			require.Equal(t, failure{"total_timeout", "total", 0.06, f.Elapsed, false}, f)
 			require.GreaterOrEqual(t, f.Elapsed, 0.06)
 			types := b.eventTypes(id)
@@ -78,51 +78,51 @@ func TestDeadlines(t *testing.T) {
 	t.Run("TotalTimeoutOfARunningJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *envelope.Job) { j.TotalTimeoutMS = 100 }))[0].ID
+		id := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS = 100 }))[0].ID
 		require.Len(t, b.fetched(1, "q"), 1)
-		job := b.sweep(id, ojs.StateActive)
-		require.Equal(t, string(ojs.StateDiscarded), job.State)
-		require.True(t, job.Failed)
-		require.Len(t, job.Errors, 1)
-		require.Equal(t, "total_timeout", errorOf(t, job).Code)
+		j := b.sweep(id, ojs.StateActive)
+		require.Equal(t, string(ojs.StateDiscarded), j.State)
+		require.True(t, j.Failed)
+		require.Len(t, j.Errors, 1)
+		require.Equal(t, "total_timeout", errorOf(t, j).Code)
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.discarded:active>discarded"}, b.eventTypes(id))
 	})
 
 	t.Run("TotalTimeoutLeavesNoRoomForARetry", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *envelope.Job) { j.TotalTimeoutMS, j.TimeoutMS = 60_000, 60_000 }))[0].ID
+		id := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 60_000, 60_000 }))[0].ID
 		b.fetched(1, "q")
-		job, err := b.Fail(t.Context(), store.Nack{JobID: id, Attempt: -1, Error: envelope.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+		j, err := b.Fail(t.Context(), store.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 		require.NoError(t, err)
-		require.Equal(t, string(ojs.StateDiscarded), job.State)
+		require.Equal(t, string(ojs.StateDiscarded), j.State)
 	})
 
 	t.Run("TotalTimeoutDuringBackoff", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *envelope.Job) { j.TotalTimeoutMS, j.TimeoutMS = 2500, 1 }))[0].ID
+		id := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 2500, 1 }))[0].ID
 		b.fetched(1, "q")
-		job := b.sweep(id, ojs.StateActive)
-		require.Equal(t, string(ojs.StateRetryable), job.State, "%s", job.Error)
+		j := b.sweep(id, ojs.StateActive)
+		require.Equal(t, string(ojs.StateRetryable), j.State, "%s", j.Error)
 		b.exec(`UPDATE ojs.jobs SET next_attempt_at = now() + interval '1 hour', due_at = total_due_at WHERE id = $1`, id)
-		job = b.sweep(id, ojs.StateRetryable)
-		require.Equal(t, string(ojs.StateDiscarded), job.State)
-		require.Equal(t, "total_timeout", errorOf(t, job).Code)
-		require.Len(t, job.Errors, 1, "only failed attempts are history")
+		j = b.sweep(id, ojs.StateRetryable)
+		require.Equal(t, string(ojs.StateDiscarded), j.State)
+		require.Equal(t, "total_timeout", errorOf(t, j).Code)
+		require.Len(t, j.Errors, 1, "only failed attempts are history")
 	})
 
 	t.Run("EnqueueTTLUntilTheFirstClaimOnly", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *envelope.Job) { j.EnqueueTTLMS = 50 }))[0].ID
-		job := b.sweep(id, ojs.StateAvailable)
-		require.Equal(t, string(ojs.StateDiscarded), job.State)
-		require.Equal(t, "enqueue_ttl_expired", errorOf(t, job).Code)
+		id := b.enqueued(with(func(j *job.Job) { j.EnqueueTTLMS = 50 }))[0].ID
+		j := b.sweep(id, ojs.StateAvailable)
+		require.Equal(t, string(ojs.StateDiscarded), j.State)
+		require.Equal(t, "enqueue_ttl_expired", errorOf(t, j).Code)
 		types := b.eventTypes(id)
 		require.Equal(t, "job.expired:available>discarded", types[len(types)-1])
 
-		claimed := b.enqueued(with(func(j *envelope.Job) { j.EnqueueTTLMS = 1000 }))[0].ID
+		claimed := b.enqueued(with(func(j *job.Job) { j.EnqueueTTLMS = 1000 }))[0].ID
 		require.Len(t, b.fetched(1, "q"), 1)
 		_, err := b.Fail(t.Context(), store.Nack{JobID: claimed, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestDeadlines(t *testing.T) {
 	t.Run("AnEnqueueTTLThatIsOverIsNotDelivered", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(with(func(j *envelope.Job) { j.EnqueueTTLMS = 1 }), with(func(j *envelope.Job) { j.TotalTimeoutMS = 1 }))
+		b.enqueued(with(func(j *job.Job) { j.EnqueueTTLMS = 1 }), with(func(j *job.Job) { j.TotalTimeoutMS = 1 }))
 		time.Sleep(10 * time.Millisecond)
 		require.Empty(t, b.fetched(2, "q"))
 	})
@@ -143,27 +143,27 @@ func TestDeadlines(t *testing.T) {
 	t.Run("HeartbeatTimeoutCountsFromTheLatestSignOfLife", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *envelope.Job) { j.HeartbeatTimeoutMS = 500 }))[0].ID
+		id := b.enqueued(with(func(j *job.Job) { j.HeartbeatTimeoutMS = 500 }))[0].ID
 		started := b.fetched(1, "q")[0].StartedAt.Time
 		time.Sleep(300 * time.Millisecond)
 		_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
 		require.NoError(t, err)
-		job := b.sweep(id, ojs.StateActive)
-		require.Equal(t, string(ojs.StateRetryable), job.State)
-		f := errorOf(t, job)
+		j := b.sweep(id, ojs.StateActive)
+		require.Equal(t, string(ojs.StateRetryable), j.State)
+		f := errorOf(t, j)
 		require.Equal(t, failure{"stalled", "stalled", 0.5, f.Elapsed, true}, f)
 		require.GreaterOrEqual(t, f.Elapsed, 0.5)
-		require.GreaterOrEqual(t, job.NextAttemptAt.Time.Sub(started), 800*time.Millisecond)
+		require.GreaterOrEqual(t, j.NextAttemptAt.Time.Sub(started), 800*time.Millisecond)
 	})
 
 	t.Run("ExecutionTimeoutBeatsTheReservation", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *envelope.Job) { j.TimeoutMS, j.VisibilityMS = 50, 50 }))[0].ID
+		id := b.enqueued(with(func(j *job.Job) { j.TimeoutMS, j.VisibilityMS = 50, 50 }))[0].ID
 		b.fetched(1, "q")
-		job := b.sweep(id, ojs.StateActive)
-		require.Equal(t, string(ojs.StateRetryable), job.State)
-		f := errorOf(t, job)
+		j := b.sweep(id, ojs.StateActive)
+		require.Equal(t, string(ojs.StateRetryable), j.State)
+		f := errorOf(t, j)
 		require.Equal(t, failure{"timeout", "execution", 0.05, f.Elapsed, true}, f)
 	})
 
@@ -171,17 +171,17 @@ func TestDeadlines(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		policy := []byte(`{"max_attempts":1,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"dead_letter","backoff_strategy":"exponential"}`)
-		kept := with(func(j *envelope.Job) { j.TotalTimeoutMS, j.Retry, j.MaxAttempts = 30, policy, 1 })
-		plain := with(func(j *envelope.Job) { j.TotalTimeoutMS = 30 })
+		kept := with(func(j *job.Job) { j.TotalTimeoutMS, j.Retry, j.MaxAttempts = 30, policy, 1 })
+		plain := with(func(j *job.Job) { j.TotalTimeoutMS = 30 })
 		ids := b.enqueued(kept, plain)
 		require.True(t, b.sweep(ids[0].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
 		require.False(t, b.sweep(ids[1].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
 
-		failing := with(func(j *envelope.Job) { j.Retry, j.MaxAttempts = policy, 1 })
+		failing := with(func(j *job.Job) { j.Retry, j.MaxAttempts = policy, 1 })
 		id := b.enqueued(failing)[0].ID
 		b.fetched(1, "q")
-		job, err := b.Fail(t.Context(), store.Nack{JobID: id, Attempt: -1, Error: envelope.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+		j, err := b.Fail(t.Context(), store.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 		require.NoError(t, err)
-		require.Equal(t, job.FinishedAt, job.DeadLetteredAt)
+		require.Equal(t, j.FinishedAt, j.DeadLetteredAt)
 	})
 }

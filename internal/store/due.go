@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -85,21 +85,21 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	elapsed := now.Sub(r.StartedAt.Time)
 	n := nack{
 		Nack:      Nack{JobID: r.ID, Attempt: r.Attempt},
-		startedAt: r.StartedAt, dueOnly: true, reason: envelope.VisibilityTimeout, source: s.origin("scheduler"),
+		startedAt: r.StartedAt, dueOnly: true, reason: job.VisibilityTimeout, source: s.origin("scheduler"),
 	}
 	switch {
 	case r.TotalDueAt.Valid && !r.TotalDueAt.Time.After(now):
-		n.reason = envelope.TotalTimeout
-		n.Error = envelope.ServerError(n.reason, r.TotalDueAt.Time.Sub(r.EnteredAt.Time), now.Sub(r.EnteredAt.Time))
+		n.reason = job.TotalTimeout
+		n.Error = job.ServerError(n.reason, r.TotalDueAt.Time.Sub(r.EnteredAt.Time), now.Sub(r.EnteredAt.Time))
 	case elapsed >= limit+time.Duration(r.GraceMs.Int64)*time.Millisecond:
-		n.reason = envelope.Timeout
-		n.Error = envelope.ServerError(n.reason, limit, elapsed)
+		n.reason = job.Timeout
+		n.Error = job.ServerError(n.reason, limit, elapsed)
 	case r.StallDueAt.Valid && !r.StallDueAt.Time.After(now):
 		silence := time.Duration(r.StallMs.Int64) * time.Millisecond
-		n.reason = envelope.Stalled
-		n.Error = envelope.ServerError(n.reason, silence, now.Sub(r.StallDueAt.Time)+silence)
+		n.reason = job.Stalled
+		n.Error = job.ServerError(n.reason, silence, now.Sub(r.StallDueAt.Time)+silence)
 	default:
-		n.Error = envelope.ServerError(n.reason, r.LeaseUntil.Time.Sub(r.StartedAt.Time), elapsed)
+		n.Error = job.ServerError(n.reason, r.LeaseUntil.Time.Sub(r.StartedAt.Time), elapsed)
 	}
 	return n
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -31,7 +31,7 @@ type conn interface {
 var errTaken = errors.New("id is in use")
 
 // Enqueue stores a job (contract 10 §5). An id that is in use gives ojs.ErrDuplicate.
-func (s *Store) Enqueue(ctx context.Context, job *envelope.Job) (*dbsqlc.Job, error) {
+func (s *Store) Enqueue(ctx context.Context, job *job.Job) (*dbsqlc.Job, error) {
 	s.assignID(job)
 	b := s.enqueue
 	if job.ClientID {
@@ -49,7 +49,7 @@ func (s *Store) Enqueue(ctx context.Context, job *envelope.Job) (*dbsqlc.Job, er
 	return stored, err
 }
 
-func (e enqueued) outcome(job *envelope.Job) (*dbsqlc.Job, error) {
+func (e enqueued) outcome(job *job.Job) (*dbsqlc.Job, error) {
 	if e.taken {
 		return nil, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
 	}
@@ -57,7 +57,7 @@ func (e enqueued) outcome(job *envelope.Job) (*dbsqlc.Job, error) {
 }
 
 // EnqueueEach stores the jobs that can be stored; errs (nil if none failed) tells about the others.
-func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored []*dbsqlc.Job, errs []error) {
+func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*dbsqlc.Job, errs []error) {
 	b := s.enqueue
 	for _, job := range jobs {
 		s.assignID(job)
@@ -85,7 +85,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*envelope.Job) (stored [
 }
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that prevented it, or -1.
-func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []*dbsqlc.Job, at int, err error) {
+func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*dbsqlc.Job, at int, err error) {
 	seen := make(map[[16]byte]bool)
 	for i, job := range jobs {
 		s.assignID(job)
@@ -112,13 +112,13 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*envelope.Job) (stored []
 	return stored, -1, nil
 }
 
-func (s *Store) assignID(job *envelope.Job) {
+func (s *Store) assignID(job *job.Job) {
 	if !job.ClientID {
 		job.ID = NewID()
 	}
 }
 
-func (s *Store) flushEnqueue(ctx context.Context, jobs []*envelope.Job) ([]enqueued, error) {
+func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 	res, err := s.insert(ctx, s.pool, jobs, false)
 	if err == nil {
 		s.afterEnqueue(ctx, res)
@@ -128,7 +128,7 @@ func (s *Store) flushEnqueue(ctx context.Context, jobs []*envelope.Job) ([]enque
 
 // insert stores the jobs whose ids are free; all or nothing if atomic, and then a result that is taken means that
 // nothing was stored.
-func (s *Store) insert(ctx context.Context, db conn, jobs []*envelope.Job, atomic bool) ([]enqueued, error) {
+func (s *Store) insert(ctx context.Context, db conn, jobs []*job.Job, atomic bool) ([]enqueued, error) {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
 	if err := s.knowQueues(ctx, db, jobs); err != nil {
@@ -218,7 +218,7 @@ const maxDeadlocks = 10
 
 // insertion is one try: the jobs at todo, and where their outcomes go.
 type insertion struct {
-	jobs      []*envelope.Job
+	jobs      []*job.Job
 	todo      []int
 	res       []enqueued
 	clientIDs bool
@@ -251,7 +251,7 @@ func (in insertion) markTaken(done [][16]byte) bool {
 }
 
 // newJob is the stored row as the statement wrote it, without reading it back.
-func newJob(j *envelope.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
+func newJob(j *job.Job, r *dbsqlc.JobInsertRow) *dbsqlc.Job {
 	job := &dbsqlc.Job{
 		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
 		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
@@ -290,7 +290,7 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued) {
 	s.committedEvents()
 }
 
-func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertParams {
+func (s *Store) insertParams(jobs []*job.Job, todo []int) dbsqlc.JobInsertParams {
 	n := len(todo)
 	p := dbsqlc.JobInsertParams{
 		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
@@ -322,7 +322,7 @@ func (s *Store) insertParams(jobs []*envelope.Job, todo []int) dbsqlc.JobInsertP
 const noResultTTL = -2
 
 // when gives an absolute time, or microseconds from the database's now; -1 if it is not relative.
-func when(w envelope.When) (at pgtype.Timestamptz, inUS int64) {
+func when(w job.When) (at pgtype.Timestamptz, inUS int64) {
 	switch {
 	case w.Set && w.Relative:
 		return at, w.In.Microseconds()
@@ -334,7 +334,7 @@ func when(w envelope.When) (at pgtype.Timestamptz, inUS int64) {
 
 // knowQueues creates queues that this node has not seen; known ones cost nothing. In a transaction it takes its
 // connection, not a second one, and a queue is known only when somebody has created it outside.
-func (s *Store) knowQueues(ctx context.Context, db conn, jobs []*envelope.Job) error {
+func (s *Store) knowQueues(ctx context.Context, db conn, jobs []*job.Job) error {
 	var unknown []string
 	for _, job := range jobs {
 		if _, known := s.queues.Load(job.Queue); !known && !slices.Contains(unknown, job.Queue) {

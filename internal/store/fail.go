@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/retry"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,7 +19,7 @@ type Nack struct {
 	WorkerID string // "": not said
 	Attempt  int32  // -1: not said
 	Requeue  bool
-	Error    envelope.WorkerError
+	Error    job.WorkerError
 }
 
 // nack is a Nack or a failure that a sweep found.

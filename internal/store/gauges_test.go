@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -141,7 +141,7 @@ func TestDeadLetterCounts(t *testing.T) {
 	for range 3 {
 		b.deadLetter()
 	}
-	b.deadLetter(func(j *envelope.Job) { j.Queue = "other" })
+	b.deadLetter(func(j *job.Job) { j.Queue = "other" })
 	counts, err := b.DeadLetterCounts(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[string]int64{"q": 3, "other": 1}, counts)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -45,7 +45,7 @@ func TestHeldJobs(t *testing.T) {
 			return nil
 		}, ojs.StateCompleted},
 		"Nack": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			_, err := b.Fail(ctx, store.Nack{JobID: id, Attempt: -1, Error: envelope.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+			_, err := b.Fail(ctx, store.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 			return err
 		}, ojs.StateRetryable},
 		"Cancel": {func(ctx context.Context, b *bundle, id [16]byte) error {

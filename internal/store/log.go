@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/logging"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -81,7 +81,7 @@ func about(c *Change) saying {
 	case "worker.heartbeat":
 		return saying{slog.LevelDebug, "worker heartbeat", "worker", true}
 	case "worker.stopped":
-		if c.Reason == envelope.WorkerDeath {
+		if c.Reason == job.WorkerDeath {
 			return saying{slog.LevelError, "worker lost", "worker", false}
 		}
 		return saying{slog.LevelInfo, "worker stopped", "worker", false}
@@ -100,7 +100,7 @@ func aboutGap(c *Change) saying {
 		return saying{slog.LevelInfo, "job pending", "lifecycle", true}
 	case "requeue":
 		return saying{slog.LevelInfo, "job handed back", "lifecycle", true}
-	case envelope.VisibilityTimeout, envelope.WorkerDeath:
+	case job.VisibilityTimeout, job.WorkerDeath:
 		return saying{slog.LevelError, "job lost its worker", "error", false}
 	case "retry":
 		return saying{slog.LevelDebug, "job is up for another attempt", "lifecycle", true}
@@ -132,7 +132,7 @@ func ojsAttr(c *Change) slog.Attr {
 		fields = append(fields, slog.String("worker_id", c.WorkerID))
 	}
 	if c.Job != nil {
-		if id := envelope.CorrelationID(c.Job.Meta); id != "" {
+		if id := job.CorrelationID(c.Job.Meta); id != "" {
 			fields = append(fields, slog.String("correlation_id", id))
 		}
 	}
@@ -140,12 +140,12 @@ func ojsAttr(c *Change) slog.Attr {
 }
 
 // traceAttr is the trace that a job carries, and the span it was made in if that is known.
-func traceAttr(job *dbsqlc.Job) (slog.Attr, bool) {
-	if job == nil || !job.TraceID.Valid {
+func traceAttr(j *dbsqlc.Job) (slog.Attr, bool) {
+	if j == nil || !j.TraceID.Valid {
 		return slog.Attr{}, false
 	}
-	ids := []slog.Attr{slog.String("trace_id", job.TraceID.String)}
-	if parent := envelope.TraceContextOf(job.Meta).Traceparent; parent != "" && parent[3:35] == job.TraceID.String {
+	ids := []slog.Attr{slog.String("trace_id", j.TraceID.String)}
+	if parent := job.TraceContextOf(j.Meta).Traceparent; parent != "" && parent[3:35] == j.TraceID.String {
 		ids = append(ids, slog.String("span_id", parent[36:52]))
 	}
 	return slog.Attr{Key: "trace", Value: slog.GroupValue(ids...)}, true
@@ -154,8 +154,8 @@ func traceAttr(job *dbsqlc.Job) (slog.Attr, bool) {
 // maxLoggedMessage bounds a worker's message in the log, in bytes.
 const maxLoggedMessage = 2048
 
-func workerErrorAttr(e *envelope.WorkerError) slog.Attr {
-	attrs := []slog.Attr{slog.String("type", e.Type), slog.String("message", envelope.Shorten(e.Message, maxLoggedMessage))}
+func workerErrorAttr(e *job.WorkerError) slog.Attr {
+	attrs := []slog.Attr{slog.String("type", e.Type), slog.String("message", job.Shorten(e.Message, maxLoggedMessage))}
 	if len(e.Backtrace) > 0 {
 		attrs = append(attrs, slog.String("backtrace", logging.Cut(strings.Join(e.Backtrace, "\n"))))
 	}

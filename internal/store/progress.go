@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,7 +20,7 @@ type Report struct {
 	Progress   *float64
 	Message    *string
 	Data       []byte // JSON; nil: not sent
-	Checkpoint []byte // as envelope.Checkpoint encodes it; nil: not sent
+	Checkpoint []byte // as job.Checkpoint encodes it; nil: not sent
 }
 
 // Progress is how far a job has come.
@@ -163,13 +163,13 @@ func (s *Store) progressData(message *string) string {
 	if message == nil || *message == "" {
 		return ""
 	}
-	text := envelope.Shorten(*message, 2048)
+	text := job.Shorten(*message, 2048)
 	for {
 		b, _ := jsontext.AppendQuote([]byte(`,"progress_message":`), text) // the text was checked when decoded
 		if len(b) <= s.config.MaxEventDataBytes-eventRoom {
 			return string(b)
 		}
-		text = envelope.Shorten(text, len(text)/2)
+		text = job.Shorten(text, len(text)/2)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -25,16 +25,16 @@ func TestReportProgress(t *testing.T) {
 		jobs := b.fetched(n, "q")
 		require.Len(t, jobs, n)
 		var wg sync.WaitGroup
-		for i, job := range jobs {
+		for i, j := range jobs {
 			wg.Go(func() {
 				share := float64(i) / n
-				p, err := b.ReportProgress(t.Context(), store.Report{JobID: job.ID, Attempt: 1, Progress: &share, Data: []byte(`{"z":"\u0000"}`)})
+				p, err := b.ReportProgress(t.Context(), store.Report{JobID: j.ID, Attempt: 1, Progress: &share, Data: []byte(`{"z":"\u0000"}`)})
 				require.NoError(t, err)
-				require.Equal(t, job.ID, p.JobID)
+				require.Equal(t, j.ID, p.JobID)
 				require.InDelta(t, share, p.Progress.Float64, 0)
 			})
 			wg.Go(func() {
-				c, err := b.SaveCheckpoint(t.Context(), store.Save{JobID: job.ID, Attempt: 1, Stored: []byte(`{"state":"\u0000"}`), Sequence: int64(i) + 1})
+				c, err := b.SaveCheckpoint(t.Context(), store.Save{JobID: j.ID, Attempt: 1, Stored: []byte(`{"state":"\u0000"}`), Sequence: int64(i) + 1})
 				require.NoError(t, err)
 				require.Equal(t, int64(i)+1, c.Sequence)
 			})
@@ -88,9 +88,9 @@ func TestReportProgress(t *testing.T) {
 	t.Run("LeavesTheDueTimeOfAWaitingJobAlone", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := newJob("q")
-		job.ExpiresAt = envelope.When{At: time.Now().Add(time.Hour), Set: true}
-		id := b.enqueued(job)[0].ID
+		j := newJob("q")
+		j.ExpiresAt = job.When{At: time.Now().Add(time.Hour), Set: true}
+		id := b.enqueued(j)[0].ID
 		before, err := b.Get(t.Context(), id)
 		require.NoError(t, err)
 		_, err = b.SaveCheckpoint(t.Context(), store.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: store.NextSequence})

@@ -7,13 +7,13 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Retry moves a discarded job back to available with all its attempts (contract 20 §8.3, T14). What override holds is
 // changed on the way; nil changes nothing.
-func (s *Store) Retry(ctx context.Context, id [16]byte, override *envelope.Override) (*dbsqlc.Job, error) {
+func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) (*dbsqlc.Job, error) {
 	var job *dbsqlc.Job
 	err := s.InTx(ctx, func(tx *Tx) error {
 		job = nil // a transaction may be tried again
@@ -46,7 +46,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *envelope.Overr
 type retrial struct {
 	ids      [][16]byte
 	states   []ojs.JobState
-	override *envelope.Override // only with a single id
+	override *job.Override // only with a single id
 }
 
 // retryRows locks the jobs, rewrites what they echo, and moves them. q is in a transaction.
@@ -61,16 +61,16 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r retrial) ([]
 			return nil, err
 		}
 	}
-	for _, job := range locked {
-		p.Ids = append(p.Ids, job.ID)
-		p.Extras = append(p.Extras, job.Extra)
-		p.UnexpiredExtras = append(p.UnexpiredExtras, envelope.WithoutExpiry(job.Extra))
+	for _, j := range locked {
+		p.Ids = append(p.Ids, j.ID)
+		p.Extras = append(p.Extras, j.Extra)
+		p.UnexpiredExtras = append(p.UnexpiredExtras, job.WithoutExpiry(j.Extra))
 	}
 	return q.JobRetry(ctx, p)
 }
 
 // override fills in what changes, and returns what the job is to echo.
-func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRetryParams, o envelope.Override, job dbsqlc.JobLockForRetryRow) ([]byte, error) {
+func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRetryParams, o job.Override, j dbsqlc.JobLockForRetryRow) ([]byte, error) {
 	if o.Queue != "" {
 		p.Queue = pgtype.Text{String: o.Queue, Valid: true}
 		if _, known := s.queues.Load(o.Queue); !known {
@@ -83,22 +83,22 @@ func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRe
 		p.Priority = pgtype.Int2{Int16: *o.Priority, Valid: true}
 	}
 	p.Args = o.Args
-	meta, wire := o.MergedMeta(job.Meta)
+	meta, wire := o.MergedMeta(j.Meta)
 	if wire != nil {
 		return nil, wire
 	}
 	if p.Meta = meta; meta != nil {
-		trace := envelope.TraceID(meta)
+		trace := job.TraceID(meta)
 		p.TraceID = pgtype.Text{String: trace, Valid: trace != ""}
 	}
-	policy, err := o.MergedRetry(job.Retry, job.MaxAttempts)
+	policy, err := o.MergedRetry(j.Retry, j.MaxAttempts)
 	if err != nil {
 		return nil, err
 	}
 	if policy != nil {
 		p.Retry, p.MaxAttempts = policy.Encode(), pgtype.Int8{Int64: policy.MaxAttempts, Valid: true}
 	}
-	return o.MergedExtra(job.Extra), nil
+	return o.MergedExtra(j.Extra), nil
 }
 
 // afterRetry tells fetchers, timers and the relay of jobs that were retried.

@@ -17,7 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -54,7 +54,7 @@ func (p push) sql(ctx context.Context, db querier) (id [16]byte, err error) {
 	return id, err
 }
 
-func (p push) http() (*envelope.Job, *ojs.Error) {
+func (p push) http() (*job.Job, *ojs.Error) {
 	var b strings.Builder
 	b.WriteString("{")
 	member := func(name string, value any, quoted bool) {
@@ -75,7 +75,7 @@ func (p push) http() (*envelope.Job, *ojs.Error) {
 	member("queue", p.queue, true)
 	member("id", p.id, false)
 	member("options", p.options, false)
-	return envelope.DecodeJob([]byte(b.String()+"}"), envelope.Limits{})
+	return job.DecodeJob([]byte(b.String()+"}"), job.Limits{})
 }
 
 // difference sends p both ways and says in what they differ; "" if in nothing.
@@ -133,7 +133,7 @@ SELECT ARRAY['type=' || j.type, 'queue=' || j.queue, 'state=' || j.state, 'prior
         FROM ojs.events e WHERE e.job_id = j.id)]
 FROM ojs.jobs j WHERE j.id = $1`
 
-func (b *bundle) row(id [16]byte, job *envelope.Job) []string {
+func (b *bundle) row(id [16]byte, job *job.Job) []string {
 	b.t.Helper()
 	var cells []*string
 	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), rowSQL, id, job.ScheduledAt.Relative, job.ExpiresAt.Relative).Scan(&cells))

@@ -19,8 +19,8 @@ import (
 
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/tracing"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
 // Config holds what the store decides by. The zero value of a field means its default.
@@ -38,7 +38,7 @@ type Config struct {
 	CronVisibility time.Duration
 
 	// Limits hold for the jobs of crons, whose templates are read anew at each firing.
-	Limits envelope.Limits
+	Limits job.Limits
 
 	// MaxErrorHistory is the number of failures kept per job, the newest win. 50, at least 10.
 	MaxErrorHistory int
@@ -159,8 +159,8 @@ type Store struct {
 	instance string // what is put behind the sources of events, if anything
 	node     int32  // marks this process's events, so that it does not announce its own jobs to itself
 
-	enqueue   *batch.Batcher[*envelope.Job, enqueued]
-	named     *batch.Batcher[*envelope.Job, enqueued] // jobs with client-chosen ids, which may have to wait for another's
+	enqueue   *batch.Batcher[*job.Job, enqueued]
+	named     *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids, which may have to wait for another's
 	complete  *batch.Batcher[Ack, *dbsqlc.Job]
 	fail      *batch.Batcher[nack, *dbsqlc.Job]
 	cancel    *batch.Batcher[cancellation, *dbsqlc.Job]
@@ -200,9 +200,9 @@ func New(pool *pgxpool.Pool, config Config) *Store {
 	s.ready.init()
 	s.crew.init()
 	s.fetchers.byQueues = map[string]*batch.Batcher[claimant, []*dbsqlc.Job]{}
-	enqueue := batch.Config[*envelope.Job, enqueued]{
+	enqueue := batch.Config[*job.Job, enqueued]{
 		Flush: s.flushEnqueue, Split: splittable, Retry: retryable,
-		Key:     func(j *envelope.Job) ([16]byte, bool) { return j.ID, j.ClientID },
+		Key:     func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID },
 		Flushed: s.flushed("enqueue"),
 	}
 	s.enqueue, s.named = batch.New(enqueue), batch.New(enqueue)

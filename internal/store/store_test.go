@@ -10,7 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -44,11 +44,11 @@ func (b *bundle) node() *bundle {
 	return newBundle(b.t, b.pool, store.Config{})
 }
 
-func newJob(queue string) *envelope.Job {
-	return &envelope.Job{Type: "test.job", Queue: queue, MaxAttempts: 3, Args: []byte(`[1]`)}
+func newJob(queue string) *job.Job {
+	return &job.Job{Type: "test.job", Queue: queue, MaxAttempts: 3, Args: []byte(`[1]`)}
 }
 
-func (b *bundle) enqueued(jobs ...*envelope.Job) []*dbsqlc.Job {
+func (b *bundle) enqueued(jobs ...*job.Job) []*dbsqlc.Job {
 	b.t.Helper()
 	stored, errs := b.EnqueueEach(b.t.Context(), jobs)
 	require.Nil(b.t, errs)
@@ -175,7 +175,7 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		pending, scheduled := newJob("p"), newJob("s")
 		pending.Pending = true
-		scheduled.ScheduledAt = envelope.When{Set: true, Relative: true, In: time.Hour}
+		scheduled.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
 		jobs := b.enqueued(newJob("q"), pending, scheduled, newJob("a"))
 		b.fetched(1, "a")
 		for i, was := range []string{"available", "pending", "scheduled", "active"} {
@@ -228,7 +228,7 @@ func TestLifecycle(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		in := newJob("q")
-		in.ExpiresAt = envelope.When{Set: true, At: time.Now().Add(-time.Hour)}
+		in.ExpiresAt = job.When{Set: true, At: time.Now().Add(-time.Hour)}
 		job := b.enqueued(in)[0]
 		require.Empty(t, b.fetched(1, "q"))
 		_, err := b.PromoteDue(t.Context(), store.FromTheStart)
@@ -316,12 +316,12 @@ func TestClientIDs(t *testing.T) {
 		_, err = b.Enqueue(t.Context(), again)
 		requireCode(t, err, ojs.KindDuplicateJob)
 
-		_, at, err := b.EnqueueAll(t.Context(), []*envelope.Job{newJob("z"), again})
+		_, at, err := b.EnqueueAll(t.Context(), []*job.Job{newJob("z"), again})
 		requireCode(t, err, ojs.KindDuplicateJob)
 		require.Equal(t, 1, at)
 		require.Empty(t, b.fetched(1, "z"), "nothing of a refused batch is stored")
 
-		stored, errs := b.EnqueueEach(t.Context(), []*envelope.Job{newJob("y"), again, newJob("y")})
+		stored, errs := b.EnqueueEach(t.Context(), []*job.Job{newJob("y"), again, newJob("y")})
 		requireCode(t, errs[1], ojs.KindDuplicateJob)
 		require.NotNil(t, stored[0])
 		require.NotNil(t, stored[2])
@@ -333,9 +333,9 @@ func TestClientIDs(t *testing.T) {
 	}
 }
 
-func decodeError(t *testing.T, text string) envelope.WorkerError {
+func decodeError(t *testing.T, text string) job.WorkerError {
 	t.Helper()
-	n, err := envelope.DecodeNack([]byte(`{"job_id":"x","error":`+text+`}`), envelope.Limits{})
+	n, err := job.DecodeNack([]byte(`{"job_id":"x","error":`+text+`}`), job.Limits{})
 	require.Nil(t, err)
 	return n.Error
 }

@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
-	"github.com/ojsd/ojsd/internal/tracing"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // beginEnqueues starts the spans of jobs that are about to be stored; nil if none are recorded.
-func (s *Store) beginEnqueues(ctx context.Context, jobs []*envelope.Job) []tracing.Enqueue {
+func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
 	for i, job := range jobs {
 		span := s.config.Tracer.Enqueue(ctx, job)
@@ -26,18 +26,18 @@ func (s *Store) beginEnqueues(ctx context.Context, jobs []*envelope.Job) []traci
 	return spans
 }
 
-func (t *Tx) beginEnqueues(ctx context.Context, jobs []*envelope.Job) []tracing.Enqueue {
+func (t *Tx) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
-	for i, job := range jobs {
-		span, begun := t.spans[job]
+	for i, j := range jobs {
+		span, begun := t.spans[j]
 		if !begun {
-			if span = t.store.config.Tracer.Enqueue(ctx, job); !span.Begun() {
+			if span = t.store.config.Tracer.Enqueue(ctx, j); !span.Begun() {
 				continue
 			}
 			if t.spans == nil {
-				t.spans = map[*envelope.Job]tracing.Enqueue{}
+				t.spans = map[*job.Job]tracing.Enqueue{}
 			}
-			t.spans[job] = span
+			t.spans[j] = span
 		}
 		if spans == nil {
 			spans = make([]tracing.Enqueue, len(jobs))
@@ -91,7 +91,7 @@ func attemptOf(c *Change, start time.Time) tracing.Attempt {
 		a.Attempt++ // it has been taken back, but there was one
 	}
 	if c.Error != nil {
-		a.Failed, a.ErrorType, a.ErrorMessage = true, c.Error.Type, envelope.Shorten(c.Error.Message, maxLoggedMessage)
+		a.Failed, a.ErrorType, a.ErrorMessage = true, c.Error.Type, job.Shorten(c.Error.Message, maxLoggedMessage)
 	}
 	return a
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -38,7 +38,7 @@ type WebhookMatch struct {
 }
 
 // CreateWebhook stores a subscription with its secret.
-func (s *Store) CreateWebhook(ctx context.Context, in *envelope.Webhook, match WebhookMatch) (*Webhook, error) {
+func (s *Store) CreateWebhook(ctx context.Context, in *job.Webhook, match WebhookMatch) (*Webhook, error) {
 	var made *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
 		if err := q.WebhookLock(ctx); err != nil {
@@ -179,7 +179,7 @@ var lastID = [16]byte{
 }
 
 // ChangeWebhook has change decide from the subscription as it is, and stores that. A secret is a rotation.
-func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(current envelope.Webhook) (*envelope.Webhook, WebhookMatch, error)) (*Webhook, error) {
+func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(current job.Webhook) (*job.Webhook, WebhookMatch, error)) (*Webhook, error) {
 	var before dbsqlc.Webhook
 	var changed *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
@@ -231,9 +231,9 @@ func (s *Store) follow(ctx context.Context, before *dbsqlc.Webhook, now *Webhook
 	return errors.Join(err, WireError(s.q.WebhookWake(ctx))) // limits may have changed, too
 }
 
-func webhookOf(row *dbsqlc.Webhook) envelope.Webhook {
-	filter := envelope.FilterOf(row.Filter) // as it was sent: the columns have patterns in another form
-	return envelope.Webhook{
+func webhookOf(row *dbsqlc.Webhook) job.Webhook {
+	filter := job.FilterOf(row.Filter) // as it was sent: the columns have patterns in another form
+	return job.Webhook{
 		URL: row.Url, Events: row.Events, Queues: filter.Queues, JobTypes: filter.JobTypes, Sources: filter.Sources, Filter: row.Filter, Metadata: row.Metadata,
 		Active: row.Active, TimeoutMS: row.TimeoutMs, MaxInFlight: row.MaxInFlight, Ordering: row.Ordering, PayloadFormat: row.PayloadFormat,
 		StandardWebhooks: row.StandardWebhooks,

@@ -8,15 +8,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // subscribed makes a subscription to everything.
-func (b *bundle) subscribed(change ...func(*envelope.Webhook)) *store.Webhook {
+func (b *bundle) subscribed(change ...func(*job.Webhook)) *store.Webhook {
 	b.t.Helper()
-	in := &envelope.Webhook{
+	in := &job.Webhook{
 		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
 	}
 	for _, c := range change {
@@ -163,7 +163,7 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("NeverMoreThanTheSubscriptionAllowsFromAnyNode", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(func(w *envelope.Webhook) { w.MaxInFlight = 7 })
+		w := b.subscribed(func(w *job.Webhook) { w.MaxInFlight = 7 })
 		for i := range 200 {
 			b.delivery(w, i+1, fmt.Sprint(i))
 		}
@@ -226,7 +226,7 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("OfOneSubjectInOrder", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(func(w *envelope.Webhook) { w.Ordering = "subject" })
+		w := b.subscribed(func(w *job.Webhook) { w.Ordering = "subject" })
 		first, second, other := b.delivery(w, 1, "a"), b.delivery(w, 2, "a"), b.delivery(w, 3, "b")
 		got := b.claimed(10)
 		require.Len(t, got, 2)
@@ -331,7 +331,7 @@ func TestWebhookLimit(t *testing.T) {
 	var made sync.WaitGroup
 	for range 120 {
 		made.Go(func() {
-			_, _ = b.CreateWebhook(t.Context(), &envelope.Webhook{URL: "u", Events: []string{"*"}, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678"}, store.WebhookMatch{})
+			_, _ = b.CreateWebhook(t.Context(), &job.Webhook{URL: "u", Events: []string{"*"}, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678"}, store.WebhookMatch{})
 		})
 	}
 	made.Wait()
@@ -371,7 +371,7 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, next_attempt_at, created_at)
 		SELECT ojs.new_id(now()), $1, i, 0, now(), 'job.enqueued', i::text, '{}', 'failed', now() + interval '1 day', now() FROM generate_series(1, $2::integer) i`, w.ID, backlog)
 	set := func(active bool) {
-		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current envelope.Webhook) (*envelope.Webhook, store.WebhookMatch, error) {
+		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current job.Webhook) (*job.Webhook, store.WebhookMatch, error) {
 			current.Active = active
 			return &current, store.WebhookMatch{Types: []string{"%"}}, nil
 		})
@@ -399,7 +399,7 @@ func (b *bundle) sendable() (n int) {
 
 func TestDeliveryOrder(t *testing.T) {
 	t.Parallel()
-	ordered := func(w *envelope.Webhook) { w.Ordering = "subject" }
+	ordered := func(w *job.Webhook) { w.Ordering = "subject" }
 	waiting := func(b *bundle, w *store.Webhook, seq int) [16]byte {
 		id := b.delivery(w, seq, "s")
 		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = NULL WHERE id = $1`, id)
@@ -470,7 +470,7 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	b := setup(t)
 	w := b.subscribed()
 	set := func(active bool) {
-		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current envelope.Webhook) (*envelope.Webhook, store.WebhookMatch, error) {
+		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current job.Webhook) (*job.Webhook, store.WebhookMatch, error) {
 			current.Active = active
 			return &current, store.WebhookMatch{Types: []string{"%"}}, nil
 		})

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -141,9 +141,9 @@ func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, he
 			nacks[i] = nack{
 				Nack: Nack{
 					JobID: r.ID, WorkerID: r.WorkerID, Attempt: r.Attempt,
-					Error: envelope.ServerError(envelope.WorkerDeath, s.config.WorkerDeadAfter, silences[r.WorkerID]),
+					Error: job.ServerError(job.WorkerDeath, s.config.WorkerDeadAfter, silences[r.WorkerID]),
 				},
-				startedAt: r.StartedAt, reason: envelope.WorkerDeath, source: s.origin("scheduler"),
+				startedAt: r.StartedAt, reason: job.WorkerDeath, source: s.origin("scheduler"),
 			}
 		}
 		jobs, err := s.flushFail(ctx, nacks)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -54,7 +54,7 @@ func (b *bundle) fetchedBy(worker string, count int) (ids [][16]byte) {
 
 func (b *bundle) many(n int) {
 	b.t.Helper()
-	jobs := make([]*envelope.Job, n)
+	jobs := make([]*job.Job, n)
 	for i := range jobs {
 		jobs[i] = newJob("q")
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/sweep"
 )
@@ -46,11 +46,11 @@ func (b *bundle) start() {
 
 func (b *bundle) enqueue(in time.Duration) [16]byte {
 	b.t.Helper()
-	job := &envelope.Job{Type: "test.job", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`)}
+	j := &job.Job{Type: "test.job", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`)}
 	if in > 0 {
-		job.ScheduledAt = envelope.When{Set: true, Relative: true, In: in}
+		j.ScheduledAt = job.When{Set: true, Relative: true, In: in}
 	}
-	stored, err := b.store.Enqueue(b.t.Context(), job)
+	stored, err := b.store.Enqueue(b.t.Context(), j)
 	require.NoError(b.t, err)
 	return stored.ID
 }
@@ -159,10 +159,10 @@ func TestSweeper(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.New(t)
 		a, b := setup(t, pool), setup(t, pool)
-		var jobs []*envelope.Job
+		var jobs []*job.Job
 		for range 3000 {
-			jobs = append(jobs, &envelope.Job{Type: "test.job", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`),
-				ScheduledAt: envelope.When{Set: true, Relative: true, In: time.Second}})
+			jobs = append(jobs, &job.Job{Type: "test.job", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`),
+				ScheduledAt: job.When{Set: true, Relative: true, In: time.Second}})
 		}
 		_, _, err := a.store.EnqueueAll(t.Context(), jobs)
 		require.NoError(t, err)

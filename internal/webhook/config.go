@@ -10,8 +10,8 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/egress"
-	"github.com/ojsd/ojsd/internal/tracing"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 // Config holds what a dispatcher decides by. The zero value of a field means its default.

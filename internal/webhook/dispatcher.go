@@ -15,8 +15,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/store"
-	"github.com/ojsd/ojsd/internal/tracing"
 )
 
 const (

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/egress"
 	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 const (

@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/egress"
 	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}

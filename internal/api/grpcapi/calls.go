@@ -1,0 +1,217 @@
+package grpcapi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ojsd/ojsd/internal/api"
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Names of metadata (contract 40 §8.1).
+const (
+	requestIDKey   = "x-ojs-request-id"
+	apiKeyKey      = "x-ojs-api-key"
+	actorKey       = "x-ojs-actor"
+	idempotencyKey = "x-ojs-idempotency-key"
+	versionKey     = "x-ojs-server-version"
+	levelKey       = "x-ojs-conformance-level"
+	retryAfterKey  = "retry-after"
+)
+
+// call is what is known of a call besides its message.
+type call struct {
+	method    string
+	route     string // method, if it exists
+	requestID string
+	principal string // "": no key was shown
+	started   time.Time
+	span      tracing.Request
+	setHeader func(metadata.MD) error
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) *call {
+	c, _ := ctx.Value(callKey{}).(*call)
+	if c == nil {
+		c = &call{}
+	}
+	return c
+}
+
+// sent is the first value of a name in the metadata of a request.
+func sent(ctx context.Context, name string) string {
+	if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+// begin does for every call what is done before its message is looked at. The context is of use even with an error.
+func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.MD) error) (context.Context, error) {
+	a.running.add(1)
+	c := &call{
+		method: method, route: a.route(method), requestID: api.RequestID(sent(ctx, requestIDKey)), started: time.Now(), setHeader: setHeader,
+	}
+	ctx, c.span = a.trace(ctx, c.route)
+	ctx = context.WithValue(ctx, callKey{}, c)
+	err := setHeader(metadata.Pairs(requestIDKey, c.requestID, versionKey, a.config.Version, levelKey, strconv.Itoa(api.ConformanceLevel)))
+	if err != nil {
+		return ctx, err
+	}
+	principal, known := a.keys.Bearer(sent(ctx, "authorization"))
+	if !known {
+		principal, known = a.keys.Token(sent(ctx, apiKeyKey))
+	}
+	c.principal = principal
+	if len(a.keys) > 0 && !known && !public(method) {
+		return ctx, ojs.ErrUnauthenticated()
+	}
+	return ctx, nil
+}
+
+// public methods need no key, as over HTTP.
+func public(method string) bool {
+	return method == ojsv1.OJSService_Manifest_FullMethodName || method == ojsv1.OJSService_Health_FullMethodName ||
+		strings.HasPrefix(method, "/grpc.health.v1.Health/")
+}
+
+func (a *API) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	ctx, err := a.begin(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) })
+	if err == nil {
+		err = a.checkMessage(ctx, req)
+	}
+	var res any
+	if err == nil {
+		res, err = recovered(func() (any, error) { return handler(ctx, req) })
+	}
+	if err = a.end(ctx, err); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// checkMessage refuses what could not be read, and what is of a size that only EnqueueBatch may have.
+func (a *API) checkMessage(ctx context.Context, req any) error {
+	if err := readable(req); err != nil {
+		return err
+	}
+	field, limit := "envelope", maxMessage
+	if callOf(ctx).method == ojsv1.OJSService_EnqueueBatch_FullMethodName {
+		field, limit = "batch", a.config.MaxBatchBytes
+	}
+	if message, ok := req.(proto.Message); ok {
+		if size := proto.Size(message); size > limit {
+			return ojs.ErrTooLarge(field, limit, size)
+		}
+	}
+	return nil
+}
+
+// stream serves the streams of this package, and those of libraries, which know nothing of a node that stops.
+func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, err := a.begin(stream.Context(), info.FullMethod, stream.SetHeader)
+	if err == nil {
+		wrapped := &serverStream{stream, a, ctx}
+		run := func() (any, error) { return nil, handler(srv, wrapped) }
+		if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
+			err = a.untilStop(run)
+		} else {
+			_, err = recovered(run)
+		}
+	}
+	return a.end(ctx, err)
+}
+
+// untilStop leaves a handler to itself when the node stops: its stream has then ended, and so does what it does with it.
+func (a *API) untilStop(run func() (any, error)) error {
+	done := make(chan error, 1)
+	go func() {
+		_, err := recovered(run)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-a.Streams.Life().Done():
+		return ojs.ErrUnavailable()
+	}
+}
+
+// serverStream has the context of begin.
+type serverStream struct {
+	grpc.ServerStream
+	api *API
+	ctx context.Context
+}
+
+func (s *serverStream) Context() context.Context { return s.ctx }
+
+// RecvMsg refuses what unary refuses.
+func (s *serverStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.api.checkMessage(s.ctx, m)
+}
+
+func unknown(_ any, stream grpc.ServerStream) error {
+	return errNotOffered("The method "+callOf(stream.Context()).method+" does not exist.", nil)
+}
+
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+// recovered turns a panic into an error with its stack.
+func recovered(do func() (any, error)) (res any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			res, err = nil, &panicked{p, debug.Stack()}
+		}
+	}()
+	return do()
+}
+
+// actor names who did something: the key, else the metadata, else "api" (contract 40 §3.3).
+func actor(ctx context.Context) string {
+	if principal := callOf(ctx).principal; principal != "" {
+		return principal
+	}
+	if name := sent(ctx, actorKey); name != "" && len(name) <= 255 && plain(name) {
+		return name
+	}
+	return "api"
+}
+
+// client is who a stream counts for: the key, else the address.
+func client(ctx context.Context) string {
+	if principal := callOf(ctx).principal; principal != "" {
+		return principal
+	}
+	address := remote(ctx)
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}
+
+// plain reports whether a text may be stored in a text column: valid UTF-8 without U+0000.
+func plain(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }

@@ -1,0 +1,186 @@
+package grpcapi
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"pgregory.net/rapid"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// TestValuesSurvive: what a client sends as a Value comes back as it was.
+func TestValuesSurvive(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		v := drawValue(t, 4)
+		o := newObject()
+		o.value("args", ojs.KindInvalidArgs, v)
+		text := jsontext.Value(o.b[1:])
+		if !text.IsValid() {
+			t.Fatalf("%s is no JSON", text)
+		}
+		if back := valueOf(text); !proto.Equal(v, back) {
+			t.Fatalf("%v became %v by %s", v, back, text)
+		}
+	})
+}
+
+func drawValue(t *rapid.T, depth int) *structpb.Value {
+	kinds := 4
+	if depth > 0 {
+		kinds = 6
+	}
+	switch rapid.IntRange(0, kinds-1).Draw(t, "kind") {
+	case 0:
+		return structpb.NewNullValue()
+	case 1:
+		return structpb.NewBoolValue(rapid.Bool().Draw(t, "bool"))
+	case 2:
+		return structpb.NewNumberValue(rapid.Float64().Draw(t, "number"))
+	case 3:
+		return structpb.NewStringValue(rapid.String().Draw(t, "string"))
+	case 4:
+		list := &structpb.ListValue{}
+		for range rapid.IntRange(0, 3).Draw(t, "length") {
+			list.Values = append(list.Values, drawValue(t, depth-1))
+		}
+		return structpb.NewListValue(list)
+	}
+	s := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	for range rapid.IntRange(0, 3).Draw(t, "members") {
+		s.Fields[rapid.String().Draw(t, "name")] = drawValue(t, depth-1)
+	}
+	return structpb.NewStructValue(s)
+}
+
+func TestNumbers(t *testing.T) {
+	t.Parallel()
+	for f, want := range map[float64]string{
+		0: "0", 1: "1", -2: "-2", 2.5: "2.5", 1e6: "1000000", 9007199254740993: "9007199254740992", 1e21: "1e+21", 1e-7: "1e-07", 0.000001: "0.000001",
+		math.MaxFloat64: "1.7976931348623157e+308",
+	} {
+		require.Equal(t, want, string(appendNumber(nil, f)))
+	}
+	require.Equal(t, structpb.NewNullValue().GetKind(), valueOf(jsontext.Value("null")).GetKind())
+	require.InDelta(t, math.MaxFloat64, number(jsontext.Value("1e400")), 0)
+	broken := valueOf(jsontext.Value(`{"\ud800":"a\udc00b\u0000"}`)) // what SQL producers may store
+	_, err := proto.Marshal(broken)
+	require.NoError(t, err)
+}
+
+func TestMilliseconds(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]*durationpb.Duration{
+		`{}`: {}, `{"ms":1}`: {Nanos: 1}, `{"ms":-1}`: {Nanos: -1}, `{"ms":1500}`: {Seconds: 1, Nanos: 500_000_000}, `{"ms":2}`: {Nanos: 1_000_001},
+		`{"ms":315576000000000}`: {Seconds: 315_576_000_000},
+	} {
+		o := newObject()
+		o.milliseconds("ms", "ms", d)
+		text, err := o.close()
+		require.NoError(t, err)
+		require.Equal(t, want, string(text))
+	}
+	for _, d := range []*durationpb.Duration{{Seconds: math.MaxInt64}, {Seconds: math.MinInt64}, {Seconds: 1, Nanos: -1}, {Nanos: math.MaxInt32}} {
+		o := newObject()
+		o.milliseconds("ms", "ms", d)
+		_, err := o.close()
+		require.Error(t, err)
+	}
+	require.Equal(t, 1500*time.Millisecond, milliseconds(1500).AsDuration())
+}
+
+func TestZeroOptionsAreNotGiven(t *testing.T) {
+	t.Parallel()
+	o := newObject()
+	o.options(&ojsv1.EnqueueOptions{DelayUntil: &timestamppb.Timestamp{}, Timeout: &durationpb.Duration{}, Ttl: &durationpb.Duration{}, Retry: &ojsv1.RetryPolicy{InitialInterval: &durationpb.Duration{}}})
+	text, err := o.close()
+	require.NoError(t, err)
+	require.Equal(t, `{"options":{"retry":{}}}`, string(text))
+}
+
+// TestCodes is contract 40 §8.6.
+func TestCodes(t *testing.T) {
+	t.Parallel()
+	var a API
+	for kind, want := range map[ojs.ErrorKind]codes.Code{
+		ojs.KindInvalidPayload: codes.InvalidArgument, ojs.KindInvalidRequest: codes.InvalidArgument, ojs.KindValidation: codes.InvalidArgument,
+		ojs.KindSchemaValidation: codes.InvalidArgument, ojs.KindInvalidCron: codes.InvalidArgument, ojs.KindUnauthenticated: codes.Unauthenticated,
+		ojs.KindPermissionDenied: codes.PermissionDenied, ojs.KindNotFound: codes.NotFound, ojs.KindDuplicateJob: codes.AlreadyExists,
+		ojs.KindInvalidStateTransition: codes.FailedPrecondition, ojs.KindNotOwner: codes.FailedPrecondition, ojs.KindIdempotencyConflict: codes.FailedPrecondition,
+		ojs.KindQueuePaused: codes.FailedPrecondition, ojs.KindUnsupported: codes.FailedPrecondition, ojs.KindCursorExpired: codes.OutOfRange,
+		ojs.KindPayloadTooLarge: codes.ResourceExhausted, ojs.KindMetadataTooLarge: codes.ResourceExhausted, ojs.KindBatchSize: codes.ResourceExhausted,
+		ojs.KindRateLimited: codes.ResourceExhausted, ojs.KindQueueFull: codes.ResourceExhausted, ojs.KindInternal: codes.Internal,
+		ojs.KindUnavailable: codes.Unavailable, ojs.KindTimeout: codes.DeadlineExceeded,
+	} {
+		require.Equal(t, want, a.code(ojs.NewError(kind, "m", nil)), kind)
+	}
+	a.config.ConflictExists = true
+	require.Equal(t, codes.AlreadyExists, a.code(ojs.NewError(ojs.KindInvalidStateTransition, "m", nil)))
+	require.Equal(t, codes.FailedPrecondition, a.code(ojs.NewError(ojs.KindQueuePaused, "m", nil)))
+}
+
+// TestDetailsFitIntoTrailers: some clients refuse trailers of more than 8 KiB.
+func TestDetailsFitIntoTrailers(t *testing.T) {
+	t.Parallel()
+	var a API
+	a.Logger = nil
+	huge := strings.Repeat("x", 100_000)
+	violations := make([]map[string]string, 50)
+	for i := range violations {
+		violations[i] = map[string]string{"path": "$." + huge, "message": huge}
+	}
+	e := ojs.ErrInvalidPayload("field", huge, huge, huge+"\xff").With("validation_errors", violations).With("bad", "\xff")
+	size := 0
+	for _, d := range a.details(t.Context(), e, codes.InvalidArgument) {
+		size += proto.Size(d.(proto.Message))
+	}
+	require.Less(t, size, 7000)
+	require.Len(t, violationsOf(e), maxViolations)
+	require.True(t, plain(errorMetadata(t.Context(), e)["bad"]))
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	id, start := [16]byte{1}, time.Now()
+	s := newSlots(1)
+	free, err := s.wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, free)
+	s.take(id, start)
+	s.release([16]byte{2}, start.Add(time.Second))
+	s.release(id, start) // news of the run before
+	s.drop(id, start.Add(-time.Second))
+	held, ids := s.all()
+	require.Len(t, held, 1)
+	require.Len(t, ids, 1)
+	go s.release(id, start.Add(time.Millisecond))
+	free, err = s.wait(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, free)
+	s.take(id, start)
+	s.drop(id, start)
+	held, _ = s.all()
+	require.Empty(t, held)
+}
+
+func TestWord(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "replace_except_schedule", word(ojsv1.UniqueConflictAction_UNIQUE_CONFLICT_ACTION_REPLACE_EXCEPT_SCHEDULE, "UNIQUE_CONFLICT_ACTION_"))
+	require.Equal(t, "99", word(ojsv1.JobState(99), "JOB_STATE_"))
+	for _, s := range []ojs.JobState{ojs.StateScheduled, ojs.StateAvailable, ojs.StatePending, ojs.StateActive, ojs.StateCompleted, ojs.StateRetryable, ojs.StateCancelled, ojs.StateDiscarded} {
+		require.NotZero(t, stateOf(string(s)))
+		require.Equal(t, string(s), word(stateOf(string(s)), "JOB_STATE_"), fmt.Sprint(s))
+	}
+}

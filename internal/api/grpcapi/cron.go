@@ -1,0 +1,119 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// RegisterCron is POST /cron.
+func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (*ojsv1.RegisterCronResponse, error) {
+	o := newObject()
+	o.text("name", in.GetName())
+	o.name("cron") // of all names of it that of this message, even if it is empty: errors repeat it
+	o.b = appendText(o.b, in.GetCron())
+	o.text("timezone", in.GetTimezone())
+	o.job(in.GetType(), in.GetArgs(), in.GetOptions())
+	body, err := o.close()
+	if err != nil {
+		return nil, err
+	}
+	cron, wire := job.DecodeCron(body, "", a.config.Limits)
+	if wire != nil {
+		return nil, nameCron(wire)
+	}
+	row, _, err := a.Store.PutCron(ctx, cron)
+	if err != nil {
+		return nil, nameCron(err)
+	}
+	return &ojsv1.RegisterCronResponse{Name: row.Name, NextRunAt: momentOf(row.NextRunAt)}, nil
+}
+
+// nameCron calls the expression, in an error about it, as its field is called here.
+func nameCron(err error) error {
+	var wire *ojs.Error
+	if !errors.As(err, &wire) || wire.Details["field"] == nil {
+		return err
+	}
+	named := *wire // the original may be shared
+	named.Details = maps.Clone(wire.Details)
+	if named.Details["field"] == "expression" {
+		named.Details["field"] = "cron"
+	}
+	violations := violationsOf(wire)
+	problems := make([]map[string]string, len(violations))
+	for i, v := range violations {
+		if v.GetField() == "expression" {
+			v.Field = "cron"
+		}
+		problems[i] = map[string]string{"path": v.GetField(), "message": v.GetDescription()}
+	}
+	named.Details["validation_errors"] = problems
+	return &named
+}
+
+// UnregisterCron is DELETE /cron/{name}.
+func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronRequest) (*ojsv1.UnregisterCronResponse, error) {
+	name := in.GetName()
+	if name == "" {
+		return nil, ojs.ErrInvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
+	}
+	if !job.ValidCronName(name) {
+		return nil, ojs.ErrNotFound("cron", shorten(name, maxDetail))
+	}
+	if _, err := a.Store.DeleteCron(ctx, name); err != nil {
+		return nil, err
+	}
+	return &ojsv1.UnregisterCronResponse{}, nil
+}
+
+// cronPage is how many crons are read at once.
+const cronPage = 1000
+
+// ListCron is GET /cron, all pages of it, without what does not fit into a message.
+func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.ListCronResponse, error) {
+	out := &ojsv1.ListCronResponse{}
+	for {
+		rows, _, err := a.Store.Crons(ctx, store.CronList{Offset: len(out.Entries), Limit: cronPage})
+		if err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			out.Entries = append(out.Entries, a.cronOf(&rows[i]))
+		}
+		if len(rows) < cronPage {
+			break
+		}
+	}
+	shrink(out,
+		func() {
+			for _, e := range out.GetEntries() {
+				e.Args = nil
+			}
+		},
+		func() {
+			for _, e := range out.GetEntries() {
+				e.Options.Meta = nil
+			}
+		})
+	return out, nil
+}
+
+func (a *API) cronOf(row *dbsqlc.Cron) *ojsv1.CronEntry {
+	out := &ojsv1.CronEntry{
+		Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type, Args: valuesOf(row.Args),
+		Options: &ojsv1.EnqueueOptions{Queue: row.Queue}, NextRunAt: momentOf(row.NextRunAt), LastRunAt: momentOf(row.LastRunAt),
+	}
+	cron := store.CronOf(row)
+	if job, err := cron.Job(time.Now(), a.config.Limits); err == nil { // it was accepted when it was registered
+		out.Options = optionsOf(job)
+	}
+	return out
+}

@@ -1,0 +1,85 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// ListDeadLetter is GET /dead-letter.
+func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterRequest) (*ojsv1.ListDeadLetterResponse, error) {
+	var filter store.DeadLetters
+	limit, err := pageSize(in.GetLimit())
+	if err != nil {
+		return nil, err
+	}
+	if in.GetQueue() != "" {
+		if err := checkQueue(in.GetQueue()); err != nil {
+			return nil, err
+		}
+		filter.Queues = []string{in.GetQueue()}
+	}
+	page := store.DeadLetterPage{Limit: limit}
+	if in.GetCursor() != "" {
+		key, ok := store.ParseDeadLetterKey(in.GetCursor())
+		if !ok {
+			return nil, errCursor(in.GetCursor())
+		}
+		page.Before = &key
+	}
+	jobs, more, total, err := a.Store.ListDeadLetters(ctx, filter, page)
+	if err != nil {
+		return nil, err
+	}
+	out := &ojsv1.ListDeadLetterResponse{Jobs: jobsOf(jobs), TotalCount: total}
+	if fit := fitting(out.Jobs); fit < len(jobs) {
+		jobs, out.Jobs, more = jobs[:fit], out.Jobs[:fit], true
+	}
+	if more {
+		last := jobs[len(jobs)-1]
+		out.NextCursor = store.DeadLetterKey{At: last.FinishedAt.Time, ID: last.ID}.String()
+	}
+	return out, nil
+}
+
+// asDeadLetter turns an unknown job, or one that is not discarded, into an unknown dead letter.
+func asDeadLetter(id string, err error) error {
+	var wire *ojs.Error
+	if errors.As(err, &wire) && (wire.Status == http.StatusNotFound || wire.Status == http.StatusConflict) {
+		return ojs.ErrNotFound("dead_letter_job", id)
+	}
+	return err
+}
+
+// RetryDeadLetter is POST /dead-letter/{id}/retry.
+func (a *API) RetryDeadLetter(ctx context.Context, in *ojsv1.RetryDeadLetterRequest) (*ojsv1.RetryDeadLetterResponse, error) {
+	id, err := parseID(in.GetJobId())
+	if err != nil {
+		return nil, asDeadLetter(in.GetJobId(), err)
+	}
+	job, err := a.Store.Retry(ctx, id, nil)
+	if err != nil {
+		return nil, asDeadLetter(in.GetJobId(), err)
+	}
+	return &ojsv1.RetryDeadLetterResponse{Job: jobOf(job)}, nil
+}
+
+// DeleteDeadLetter is DELETE /dead-letter/{id}.
+func (a *API) DeleteDeadLetter(ctx context.Context, in *ojsv1.DeleteDeadLetterRequest) (*ojsv1.DeleteDeadLetterResponse, error) {
+	id, err := parseID(in.GetJobId())
+	if err != nil {
+		return nil, asDeadLetter(in.GetJobId(), err)
+	}
+	deleted, err := a.Store.DeleteDiscarded(ctx, id)
+	if err == nil && !deleted {
+		err = ojs.ErrNotFound("dead_letter_job", in.GetJobId())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.DeleteDeadLetterResponse{}, nil
+}

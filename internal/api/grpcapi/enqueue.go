@@ -1,0 +1,175 @@
+package grpcapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// job writes the members of a new job.
+func (o *object) job(kind string, args []*structpb.Value, options *ojsv1.EnqueueOptions) {
+	o.text("type", kind)
+	o.values("args", ojs.KindInvalidArgs, args)
+	o.options(options)
+}
+
+// Enqueue is POST /jobs.
+func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.EnqueueResponse, error) {
+	o := newObject()
+	o.job(in.GetType(), in.GetArgs(), in.GetOptions())
+	body, err := o.close()
+	if err != nil {
+		return nil, err
+	}
+	job, wire := job.DecodeJob(body, a.config.Limits)
+	if wire != nil {
+		return nil, wire
+	}
+	stored, err := a.Store.Enqueue(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.EnqueueResponse{Job: jobOf(stored)}, nil
+}
+
+// EnqueueBatch is POST /jobs/batch, and may be sent again with its idempotency key, as POST /jobs/bulk.
+func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (*ojsv1.EnqueueBatchResponse, error) {
+	jobs, err := a.decodeBatch(in)
+	if err != nil {
+		return nil, err
+	}
+	if key := sent(ctx, idempotencyKey); key != "" {
+		return a.enqueueOnce(ctx, key, in, jobs)
+	}
+	stored, at, err := a.Store.EnqueueAll(ctx, jobs)
+	if err != nil {
+		return nil, indexed(err, at)
+	}
+	return batchOf(stored), nil
+}
+
+// batchOf echoes the jobs. What they were sent with may be more than a client takes in an answer, and without one it would
+// send them again.
+func batchOf(stored []*dbsqlc.Job) *ojsv1.EnqueueBatchResponse {
+	out := &ojsv1.EnqueueBatchResponse{Jobs: jobsOf(stored), Count: int32(len(stored))}
+	each := func(change func(j *ojsv1.Job)) func() {
+		return func() {
+			for _, j := range out.GetJobs() {
+				change(j)
+			}
+		}
+	}
+	shrink(out,
+		each(func(j *ojsv1.Job) { j.Args = nil }),
+		each(func(j *ojsv1.Job) { j.Meta = nil }),
+		each(func(j *ojsv1.Job) {
+			keep(j, &ojsv1.Job{Id: j.GetId(), Type: j.GetType(), Queue: j.GetQueue(), State: j.GetState()})
+		}),
+		each(func(j *ojsv1.Job) { keep(j, &ojsv1.Job{Id: j.GetId(), State: j.GetState()}) }))
+	return out
+}
+
+// keep leaves only these parts of a job.
+func keep(j, parts *ojsv1.Job) {
+	proto.Reset(j)
+	proto.Merge(j, parts)
+}
+
+// decodeBatch tells of the first entry that is wrong.
+func (a *API) decodeBatch(in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
+	if n := len(in.GetJobs()); n > a.config.MaxBatchSize {
+		return nil, ojs.ErrBatchSize(a.config.MaxBatchSize, n)
+	}
+	o := newObject()
+	var broken *ojs.Error
+	o.name("jobs")
+	o.b = append(o.b, '[')
+	for i, entry := range in.GetJobs() {
+		start := len(o.b)
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		o.b = append(o.b, '{')
+		o.job(entry.GetType(), entry.GetArgs(), withDefaults(entry.GetOptions(), in.GetDefaultOptions()))
+		o.end()
+		if o.err != nil {
+			if i == 0 {
+				return nil, ojs.ErrIndexed(o.err, i)
+			}
+			broken, o.err, o.b = ojs.ErrIndexed(o.err, i), nil, o.b[:start]
+			break
+		}
+	}
+	o.b = append(o.b, ']')
+	body, err := o.close()
+	if err != nil {
+		return nil, err
+	}
+	items, _, wire := job.SplitBatch(body, "jobs", a.config.MaxBatchSize)
+	if wire != nil {
+		return nil, wire
+	}
+	jobs, wire := job.DecodeItems(items, a.config.Limits)
+	switch {
+	case wire != nil:
+		return nil, wire
+	case broken != nil:
+		return nil, broken
+	}
+	return jobs, nil
+}
+
+// indexed adds the place of an entry to its error.
+func indexed(err error, index int) error {
+	var wire *ojs.Error
+	if index >= 0 && errors.As(err, &wire) {
+		return ojs.ErrIndexed(wire, index)
+	}
+	return err
+}
+
+// enqueueOnce answers a call with the same key and message from memory. Its keys are its own: what is remembered of a
+// bulk call over HTTP could not be given back here.
+func (a *API) enqueueOnce(ctx context.Context, text string, in *ojsv1.EnqueueBatchRequest, jobs []*job.Job) (*ojsv1.EnqueueBatchResponse, error) {
+	if !plain(text) || !job.ValidIdempotencyKey(text) {
+		return nil, ojs.ErrInvalidRequest(idempotencyKey, "at most 256 characters of UTF-8", nil, idempotencyKey+" must be a text of at most 256 characters, in UTF-8.")
+	}
+	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("hash batch: %w", err)
+	}
+	hash := sha256.Sum256(message)
+	key := store.IdempotencyKey{Operation: "grpc.enqueue_batch", Key: text, Hash: hash[:]}
+	answer, err := a.Store.Once(ctx, key, func(tx *store.Tx) (store.Answer, bool, error) {
+		stored, errs, err := tx.Enqueue(ctx, jobs, true)
+		if err != nil {
+			return store.Answer{}, false, err
+		}
+		for i, err := range errs {
+			if err != nil {
+				return store.Answer{}, false, indexed(err, i)
+			}
+		}
+		body, err := protojson.Marshal(batchOf(stored))
+		return store.Answer{Body: body}, true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &ojsv1.EnqueueBatchResponse{}
+	if err := protojson.Unmarshal(answer.Body, out); err != nil {
+		return nil, fmt.Errorf("read remembered batch: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,249 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ojsd/ojsd/internal/api"
+	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	maxFilterItems = 50
+	typeKeepAlive  = "stream.keepalive"
+)
+
+// StreamEvents is contract 40 §8.4.
+func (a *API) StreamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStreamingServer[ojsv1.Event]) error {
+	return a.streamEvents(in, stream, formOJS)
+}
+
+// eventsAPI is the service whose numbers are those of the events specification.
+type eventsAPI struct {
+	eventsv1.UnimplementedOJSEventsServer
+	api *API
+}
+
+// StreamEvents is that of ojs.v1 in other messages.
+func (e *eventsAPI) StreamEvents(in *eventsv1.StreamEventsRequest, stream grpc.ServerStreamingServer[eventsv1.Event]) error {
+	same := &ojsv1.StreamEventsRequest{
+		EventTypes: in.GetEventTypes(), Queues: in.GetQueues(), JobTypes: in.GetJobTypes(), Sources: in.GetSources(), After: in.GetAfter(),
+	}
+	return e.api.streamEvents(same, stream, formSpec)
+}
+
+// form is how a service shows events.
+type form struct {
+	number int // of what streams share
+	encode func(*ojsv1.Event) proto.Message
+}
+
+var (
+	formOJS  = form{eventlog.GRPCForms, func(e *ojsv1.Event) proto.Message { return e }}
+	formSpec = form{eventlog.GRPCForms + 1, func(e *ojsv1.Event) proto.Message {
+		return &eventsv1.Event{
+			Specversion: e.GetSpecversion(), Id: e.GetId(), Type: e.GetType(), Source: e.GetSource(), Time: e.GetTimestamp(),
+			Subject: e.GetSubject(), Datacontenttype: "application/json", Data: e.GetData(),
+		}
+	}}
+)
+
+func (a *API) streamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStream, as form) error {
+	query, err := eventQuery(in)
+	if err != nil {
+		return err
+	}
+	out, err := a.open(stream)
+	if err != nil {
+		return err
+	}
+	s := &eventStream{outlet: out, stream: stream, form: as, query: query, pace: a.Streams.NewPace()}
+	return s.run(s.follow)
+}
+
+// eventQuery reads the filters, and where to start.
+func eventQuery(in *ojsv1.StreamEventsRequest) (eventlog.Query, error) {
+	q := eventlog.Query{Types: in.GetEventTypes(), Queues: in.GetQueues(), JobTypes: in.GetJobTypes(), Sources: in.GetSources()}
+	for name, values := range map[string][]string{"event_types": q.Types, "queues": q.Queues, "job_types": q.JobTypes, "sources": q.Sources} {
+		if len(values) > maxFilterItems {
+			return q, ojs.ErrInvalidRequest(name, "at most 50 values", len(values), name+" may have at most 50 values.")
+		}
+		for _, v := range values {
+			if !plain(v) {
+				return q, ojs.ErrInvalidRequest(name, "valid UTF-8 without U+0000", nil, name+" must be valid UTF-8 without U+0000.")
+			}
+		}
+	}
+	if _, err := eventlog.NewMatcher(q); err != nil {
+		var bad *eventlog.PatternError
+		if errors.As(err, &bad) && bad.Parameter == "types" {
+			bad.Parameter = "event_types" // as the message calls them
+		}
+		return q, eventlog.WireError(err)
+	}
+	for name, id := range map[string]struct {
+		text string
+		to   **[16]byte
+	}{"job_id": {in.GetJobId(), &q.JobID}, "workflow_id": {in.GetWorkflowId(), &q.WorkflowID}} {
+		if id.text == "" {
+			continue
+		}
+		parsed, ok := ojs.ParseID(id.text)
+		if !ok {
+			return q, ojs.ErrInvalidRequest(name, "a UUIDv7", shorten(id.text, maxDetail), name+" must be a lower-case UUIDv7.")
+		}
+		*id.to = &parsed
+	}
+	if text := in.GetAfter(); text != "" {
+		position, err := eventlog.ParsePosition(text)
+		if err != nil {
+			return q, ojs.ErrInvalidRequest("after", "an event id", shorten(text, maxDetail), "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+		}
+		q.After = &position
+	}
+	return q, nil
+}
+
+// eventStream is one stream of events.
+type eventStream struct {
+	*outlet
+	stream  grpc.ServerStream
+	form    form
+	query   eventlog.Query
+	pace    *api.Pace
+	written time.Time
+}
+
+func (s *eventStream) follow() error {
+	if err := s.checkStart(s.ctx); err != nil {
+		return err
+	}
+	sub, err := s.api.Feed.Subscribe(s.ctx, s.query, s.query.After)
+	if err != nil {
+		return store.WireError(eventlog.WireError(err))
+	}
+	defer sub.Close()
+	sub.CountIn(s.flow)
+	if err := s.stream.SendHeader(nil); err != nil {
+		return err
+	}
+	s.written = time.Now()
+	idle := time.NewTimer(s.api.config.KeepAlive)
+	defer idle.Stop()
+	for {
+		if err := s.trim(sub); err != nil {
+			return err
+		}
+		idle.Reset(time.Until(s.written.Add(s.api.config.KeepAlive)))
+		items, gap, err := sub.Next(s.ctx, idle.C, s.api.Streams.Batch())
+		switch {
+		case s.ctx.Err() != nil:
+			return s.ctx.Err()
+		case err != nil:
+			err = s.failed("read events", err)
+		case gap != nil:
+			err = s.tellGap(gap)
+		default:
+			err = s.show(items)
+		}
+		if err != nil {
+			return err
+		}
+		if time.Since(s.written) >= s.api.config.KeepAlive {
+			if err := s.write(s.form.encode(&ojsv1.Event{Type: typeKeepAlive, Timestamp: timestamppb.Now()})); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// checkStart refuses a position that retention has overtaken, before anything is sent.
+func (s *eventStream) checkStart(ctx context.Context) error {
+	if s.query.After == nil {
+		return nil
+	}
+	_, err := s.api.Events.ListAfter(ctx, eventlog.Query{After: s.query.After, Internal: true, Limit: 1})
+	return store.WireError(eventlog.WireError(err))
+}
+
+func (s *eventStream) write(message any) error {
+	if err := s.send(func() error { return s.stream.SendMsg(message) }); err != nil {
+		return err
+	}
+	s.written = time.Now()
+	return nil
+}
+
+func (s *eventStream) show(items []*eventlog.Item) error {
+	for _, item := range items {
+		message := item.Shown(s.form.number, func(e *eventlog.Event) []byte {
+			text, _ := proto.Marshal(s.form.encode(eventOf(e))) // what comes out of valid JSON is valid UTF-8
+			return text
+		})
+		if err := s.write(encoded(message)); err != nil {
+			return err
+		}
+	}
+	api.Pause(s.ctx, s.pace.Spend(len(items)))
+	return nil
+}
+
+// trim lets a slow client lose its oldest events, if that is how the server is set up.
+func (s *eventStream) trim(sub *eventlog.Subscription) error {
+	config := s.api.Streams.Config()
+	if !config.DropOldest {
+		return nil
+	}
+	d, err := sub.Trim(s.ctx, config.BufferSize)
+	if err != nil {
+		return s.failed("read events", err)
+	}
+	if d == nil {
+		return nil
+	}
+	return s.system("system.events_dropped", d.Newest, map[string]*structpb.Value{
+		"dropped_count": structpb.NewNumberValue(float64(d.Count)), "oldest_dropped_id": structpb.NewStringValue(d.Oldest.String()),
+		"newest_dropped_id": structpb.NewStringValue(d.Newest.String()),
+	})
+}
+
+func (s *eventStream) tellGap(gap *eventlog.Gap) error {
+	return s.system("system.gap", gap.End, map[string]*structpb.Value{
+		"gap_start": structpb.NewStringValue(gap.Start.String()), "gap_end": structpb.NewStringValue(gap.End.String()),
+		"estimated_missed_count": structpb.NewNumberValue(float64(max(0, gap.End.Seq-gap.Start.Seq))),
+	})
+}
+
+// system says what became of events that are not sent (contract 40 §6.4). Its id is one to resume from.
+func (s *eventStream) system(kind string, id eventlog.Position, data map[string]*structpb.Value) error {
+	data["channel"] = structpb.NewStringValue("events")
+	return s.write(s.form.encode(&ojsv1.Event{
+		Id: id.String(), Type: kind, Timestamp: timestamppb.Now(), Specversion: api.SpecVersion, Data: &structpb.Struct{Fields: data},
+	}))
+}
+
+// eventOf is the plain envelope (contract 40 §1.1).
+func eventOf(e *eventlog.Event) *ojsv1.Event {
+	out := &ojsv1.Event{
+		Id: e.ID(), Type: e.Type, JobType: e.JobType, Queue: e.Queue, Timestamp: timestamppb.New(e.Time), Data: structOf([]byte(e.Data)),
+		Source: e.Source(), Subject: e.Subject(), Specversion: api.SpecVersion,
+	}
+	if e.JobID != nil && strings.HasPrefix(e.Type, "job.") {
+		out.JobId = ojs.FormatID(*e.JobID)
+	}
+	if e.WorkflowID != nil {
+		out.WorkflowId = ojs.FormatID(*e.WorkflowID)
+	}
+	return out
+}

@@ -1,0 +1,209 @@
+// Package grpcapi speaks the Open Job Spec over gRPC (contract 40 §8). A call becomes the JSON that its HTTP twin would
+// have sent, so that package envelope checks it by the same rules and with the same words; then it calls the store or
+// the event feed, and puts what they return into messages. There is no SQL here and no decision about a job, and it
+// never imports httpapi: what both need is in package node or below.
+package grpcapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip" // requests may be compressed, as over HTTP
+	protobuf "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/ojsd/ojsd/internal/api"
+	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// Config holds what the API decides by. The zero value of a field means its default.
+type Config struct {
+	// APIKeys are the accepted keys. Empty: the API is open.
+	APIKeys []string
+
+	// Limits of job objects, metadata, results and nesting.
+	Limits job.Limits
+
+	// MaxBatchBytes bounds the message of EnqueueBatch, after decompression. 33 554 432.
+	MaxBatchBytes int
+
+	// MaxBatchSize is the most jobs of EnqueueBatch. 10 000.
+	MaxBatchSize int
+
+	// Version of the server, shown in the manifest and in the metadata of every answer.
+	Version string
+
+	// NoReflection hides the description of the services from tools such as grpcurl.
+	NoReflection bool
+
+	// TLSCert and TLSKey are files in PEM. Empty: no TLS. With ClientCA clients must show a certificate signed by it.
+	TLSCert, TLSKey, ClientCA string
+
+	// ConflictExists answers a conflict of states with ALREADY_EXISTS, which the conformance runner expects, in place of
+	// FAILED_PRECONDITION.
+	ConflictExists bool
+
+	// Webhooks says that this node has them, for the manifest.
+	Webhooks bool
+
+	// LogSample is the share of lines about ordinary success that are written. 1; negative: none.
+	LogSample float64
+
+	// KeepAlive is after how long without events StreamEvents says so. 30 s.
+	KeepAlive time.Duration
+
+	// Reconcile is how often StreamJobs asks the database about the jobs of a stream, in case an event was missed. 30 s.
+	Reconcile time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxBatchBytes == 0 {
+		c.MaxBatchBytes = 33_554_432
+	}
+	if c.MaxBatchSize == 0 {
+		c.MaxBatchSize = 10_000
+	}
+	if c.LogSample == 0 {
+		c.LogSample = 1
+	}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = 30 * time.Second
+	}
+	if c.Reconcile == 0 {
+		c.Reconcile = 30 * time.Second
+	}
+	return c
+}
+
+// Deps are the parts an API talks to.
+type Deps struct {
+	Store   *store.Store
+	Events  *eventlog.Reader
+	Feed    *eventlog.Feed
+	Health  *api.Health
+	Streams *api.Streams
+	Logger  *slog.Logger
+
+	Tracer *tracing.Tracer // nil: nothing is traced
+
+	// RequestDone is called after every RPC, unary or stream, with its full method, which is one of few, and the name of its
+	// status, OK or NOT_FOUND; nil: nobody wants to know.
+	RequestDone func(method, code string, took time.Duration)
+}
+
+// API is the gRPC interface of one node. Use New, Serve and Stop.
+type API struct {
+	ojsv1.UnimplementedOJSServiceServer
+
+	config Config
+	Deps
+	keys    api.Keys
+	server  *grpc.Server
+	routes  map[string]bool
+	running inHand
+	tally   eventlog.Tally
+}
+
+// pingsAllowed leaves a client that pings every 10 s a little for its clock and the network.
+const pingsAllowed = 9 * time.Second
+
+// maxMessage bounds every message but that of EnqueueBatch.
+const maxMessage = 4 << 20
+
+// New returns the API. It fails if the TLS files cannot be used.
+func New(config Config, deps Deps) (*API, error) {
+	a := &API{config: config.withDefaults(), Deps: deps, keys: api.NewKeys(config.APIKeys)}
+	options := []grpc.ServerOption{
+		// More than any may have, so that most refusals can say what they are about: see checkMessage.
+		grpc.MaxRecvMsgSize(max(a.config.MaxBatchBytes, maxMessage) + maxMessage),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(a.unary), grpc.StreamInterceptor(a.stream), grpc.UnknownServiceHandler(unknown),
+		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protobuf.Name)}),
+	}
+	if config.TLSCert != "" {
+		tlsConfig, err := loadTLS(config)
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, grpc.Creds(credentials.NewTLS(tlsConfig)))
+	}
+	a.server = grpc.NewServer(options...)
+	a.server.RegisterService(&ojsv1.OJSService_ServiceDesc, a)
+	a.server.RegisterService(&eventsv1.OJSEvents_ServiceDesc, &eventsAPI{api: a})
+	a.server.RegisterService(&grpc_health_v1.Health_ServiceDesc, &healthAPI{api: a})
+	if !config.NoReflection {
+		reflection.Register(a.server)
+	}
+	a.routes = routesOf(a.server)
+	return a, nil
+}
+
+func loadTLS(config Config) (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(config.TLSCert, config.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("load grpc certificate: %w", err)
+	}
+	c := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if config.ClientCA == "" {
+		return c, nil
+	}
+	pem, err := os.ReadFile(config.ClientCA)
+	if err != nil {
+		return nil, fmt.Errorf("load grpc client ca: %w", err)
+	}
+	c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if !c.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("load grpc client ca: %s holds no certificate in PEM", config.ClientCA)
+	}
+	return c, nil
+}
+
+// Tally counts the streams, for metrics.
+func (a *API) Tally() *eventlog.Tally { return &a.tally }
+
+// Serve answers calls until Stop.
+func (a *API) Serve(ln net.Listener) error { return a.server.Serve(ln) }
+
+// errCutOff says that calls did not end before ctx.
+var errCutOff = errors.New("calls did not end in time")
+
+// Stop accepts no more calls and returns when those in hand have ended, or with ctx, which cuts them off. Streams end
+// with api.Streams.
+func (a *API) Stop(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() { defer close(done); a.server.GracefulStop() }()
+	select {
+	case <-done:
+		return nil
+	case <-a.running.none():
+	case <-ctx.Done():
+		a.server.Stop() // a handler may still wait for the database
+		return errCutOff
+	}
+	// Only connections are left, such as one whose client does not take its last message.
+	select {
+	case <-done:
+	case <-time.After(api.LastWrites):
+	case <-ctx.Done():
+	}
+	a.server.Stop()
+	return nil
+}

@@ -1,0 +1,63 @@
+package grpcapi
+
+import (
+	"context"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (contract 10 §1.5).
+func parseID(text string) ([16]byte, error) {
+	if text == "" {
+		return [16]byte{}, ojs.ErrInvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
+	}
+	id, ok := ojs.ParseID(text)
+	if !ok {
+		return id, ojs.ErrNotFound("job", text)
+	}
+	return id, nil
+}
+
+// GetJob is GET /jobs/{id}.
+func (a *API) GetJob(ctx context.Context, in *ojsv1.GetJobRequest) (*ojsv1.GetJobResponse, error) {
+	id, err := parseID(in.GetJobId())
+	if err != nil {
+		return nil, err
+	}
+	job, err := a.Store.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.GetJobResponse{Job: jobOf(job)}, nil
+}
+
+// CancelJob is DELETE /jobs/{id}.
+func (a *API) CancelJob(ctx context.Context, in *ojsv1.CancelJobRequest) (*ojsv1.CancelJobResponse, error) {
+	id, err := parseID(in.GetJobId())
+	if err != nil {
+		return nil, err
+	}
+	if reason := in.GetReason(); len(reason) > 1024 || !plain(reason) {
+		return nil, ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+	}
+	job, err := a.Store.Cancel(ctx, id, store.Cancel{By: actor(ctx), Reason: in.GetReason()})
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.CancelJobResponse{Job: jobOf(job)}, nil
+}
+
+// ActivateJob is POST /jobs/{id}/activate.
+func (a *API) ActivateJob(ctx context.Context, in *ojsv1.ActivateJobRequest) (*ojsv1.ActivateJobResponse, error) {
+	id, err := parseID(in.GetJobId())
+	if err != nil {
+		return nil, err
+	}
+	job, err := a.Store.Activate(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.ActivateJobResponse{Job: jobOf(job)}, nil
+}

@@ -1,0 +1,164 @@
+package grpcapi
+
+import (
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ojsd/ojsd/internal/api"
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	// jobWait is how long one fetch is parked; it then looks again.
+	jobWait = 20 * time.Second
+
+	// maxClaim bounds what waits here for its turn to be sent, while its reservation runs.
+	maxClaim = 100
+
+	// emptyPause follows a fetch that found nothing without waiting: its worker shall be quiet, for example.
+	emptyPause = time.Second
+)
+
+// StreamJobs is contract 40 §8.5.
+func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamingServer[ojsv1.Job]) error {
+	want, err := decodeFetch(in.GetQueues(), 1, in.GetWorkerId())
+	if err != nil {
+		return err
+	}
+	if want.WorkerID == "" {
+		return ojs.ErrInvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
+	}
+	out, err := a.open(stream)
+	if err != nil {
+		return err
+	}
+	s := &jobStream{
+		outlet: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
+		fetch: store.Fetch{Queues: want.Queues, WorkerID: want.WorkerID, Wait: jobWait},
+	}
+	return s.run(s.serve)
+}
+
+// jobStream is one stream of jobs. One goroutine claims and sends; another learns which jobs are over.
+type jobStream struct {
+	*outlet
+	stream grpc.ServerStreamingServer[ojsv1.Job]
+	fetch  store.Fetch
+	slots  *slots
+}
+
+func (s *jobStream) serve() error {
+	// Before the first claim, so that no end of a job is missed. Gap rows tell of jobs that went back to their queue.
+	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{Queues: s.fetch.Queues, Internal: true}, nil)
+	if err != nil {
+		return store.WireError(err)
+	}
+	sub.CountIn(s.flow)
+	if err := s.stream.SendHeader(nil); err != nil {
+		sub.Close()
+		return err
+	}
+	followed := make(chan struct{})
+	go func() {
+		defer close(followed)
+		defer sub.Close()
+		s.follow(sub)
+	}()
+	err = s.claim()
+	s.cancel()
+	<-followed
+	return err
+}
+
+// claim keeps the slots filled.
+func (s *jobStream) claim() error {
+	for {
+		free, err := s.slots.wait(s.ctx)
+		if err != nil {
+			return err
+		}
+		s.fetch.Count = min(free, maxClaim)
+		start := time.Now()
+		jobs, err := s.api.Store.Fetch(s.ctx, s.fetch)
+		switch {
+		case err != nil && s.ctx.Err() == nil:
+			err = s.failed("fetch jobs", err)
+		case err == nil:
+			err = s.deliver(jobs)
+		}
+		if err != nil {
+			return err
+		}
+		if len(jobs) == 0 {
+			api.Pause(s.ctx, emptyPause-time.Since(start))
+		}
+	}
+}
+
+// deliver sends claimed jobs. Those that cannot be sent any more go back.
+func (s *jobStream) deliver(jobs []*dbsqlc.Job) error {
+	for i, job := range jobs {
+		err := s.ctx.Err()
+		if err == nil {
+			s.slots.take(job.ID, job.StartedAt.Time)
+			err = s.send(func() error { return s.stream.Send(jobOf(job)) })
+		}
+		if err != nil {
+			s.api.Store.HandBack(s.ctx, jobs[i:])
+			return err
+		}
+	}
+	return nil
+}
+
+// follow frees the slots of jobs that are over, whichever node that happened on. The log loses nothing, but it may be read
+// late or, after a long outage, not at all: therefore a look at the jobs themselves now and then.
+func (s *jobStream) follow(sub *eventlog.Subscription) {
+	every := s.api.config.Reconcile
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	looked := time.Now()
+	for s.ctx.Err() == nil {
+		items, gap, err := sub.Next(s.ctx, tick.C, s.api.Streams.Batch())
+		if err != nil && s.ctx.Err() == nil {
+			_ = s.failed("read events", err) // the loop looks for the end
+		}
+		for _, item := range items {
+			if e := item.Event; e.From == string(ojs.StateActive) && e.JobID != nil {
+				s.slots.release(*e.JobID, e.Time)
+			}
+		}
+		if gap != nil || time.Since(looked) >= every {
+			s.reconcile()
+			looked = time.Now()
+		}
+	}
+}
+
+// reconcile frees the slots of jobs that this worker does not hold, or not for the run that was sent.
+func (s *jobStream) reconcile() {
+	held, ids := s.slots.all()
+	if len(ids) == 0 {
+		return
+	}
+	rows, err := s.api.Store.JobsHeldBy(s.ctx, s.fetch.WorkerID, ids)
+	if err != nil {
+		if s.ctx.Err() == nil {
+			_ = s.failed("look at its jobs", err)
+		}
+		return
+	}
+	for _, r := range rows {
+		if r.StartedAt.Time.Equal(held[r.ID]) {
+			delete(held, r.ID)
+		}
+	}
+	for id, started := range held {
+		s.slots.drop(id, started)
+	}
+}

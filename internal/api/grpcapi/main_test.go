@@ -1,0 +1,72 @@
+package grpcapi
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/ojsd/ojsd/internal/api"
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+func TestMain(m *testing.M) { dbtest.Main(m) }
+
+// testBundle is an API on a database of the test's own. End-to-end tests of a whole node are in package server.
+type testBundle struct {
+	api    *API
+	conn   *grpc.ClientConn
+	client ojsv1.OJSServiceClient
+	pool   *pgxpool.Pool
+}
+
+func setup(t *testing.T, config Config, change ...func(*Deps)) *testBundle {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), dbtest.URL(t))
+	require.NoError(t, err)
+	logger := slog.New(slog.DiscardHandler)
+	archetype := baseservice.NewArchetype(logger)
+	s := store.New(pool, store.Config{Logger: logger})
+	require.NoError(t, s.Prepare(t.Context()))
+	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs"})
+	s.OnCommit(relay.Wake)
+	reader := eventlog.NewReader(pool, relay)
+	feed := eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
+	relay.OnPublished(feed.Wake)
+	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))
+	deps := Deps{
+		Store: s, Events: reader, Feed: feed, Streams: api.NewStreams(api.Realtime{}), Logger: logger,
+		Health: api.NewHealth("test", api.LookAt(s), func() map[string]string { return nil }),
+	}
+	for _, c := range change {
+		c(&deps)
+	}
+	api, err := New(config, deps)
+	require.NoError(t, err)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ln) }()
+	conn, err := grpc.NewClient(ln.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		deps.Streams.Stop()
+		require.NoError(t, conn.Close())
+		require.NoError(t, api.Stop(context.Background()))
+		require.NoError(t, deps.Streams.Wait(context.Background()))
+		require.NoError(t, <-served)
+		startstop.StopAllParallel(relay, feed)
+		pool.Close()
+	})
+	return &testBundle{api, conn, ojsv1.NewOJSServiceClient(conn), pool}
+}

@@ -1,0 +1,99 @@
+package grpcapi
+
+import (
+	"context"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	defaultPage = 50
+	maxPage     = 200
+)
+
+// pageSize is the limit of a list: 0 is the default, more than the most is the most (contract 10 §12.2).
+func pageSize(limit int32) (int, error) {
+	switch {
+	case limit < 0:
+		return 0, ojs.ErrInvalidRequest("limit", "an integer of at least 1", limit, "limit must be an integer of at least 1.")
+	case limit == 0:
+		return defaultPage, nil
+	}
+	return min(int(limit), maxPage), nil
+}
+
+func errCursor(cursor string) error {
+	return ojs.ErrInvalidRequest("cursor", "a next_cursor of this list", shorten(cursor, maxDetail), "cursor must be a next_cursor that this list has returned.")
+}
+
+func checkQueue(name string) error {
+	if job.ValidQueue(name) {
+		return nil
+	}
+	return ojs.ErrInvalidRequest("queue", "a queue name", shorten(name, maxDetail), "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
+}
+
+// ListQueues gives the queues by name; the cursor is the last name.
+func (a *API) ListQueues(ctx context.Context, in *ojsv1.ListQueuesRequest) (*ojsv1.ListQueuesResponse, error) {
+	limit, err := pageSize(in.GetLimit())
+	if err != nil {
+		return nil, err
+	}
+	if c := in.GetCursor(); c != "" && !job.ValidQueue(c) {
+		return nil, errCursor(c)
+	}
+	rows, more, err := a.Store.QueuesAfter(ctx, in.GetCursor(), limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &ojsv1.ListQueuesResponse{}
+	for _, r := range rows {
+		out.Queues = append(out.Queues, &ojsv1.QueueInfo{
+			Name: r.Name, Paused: r.Status == "paused", AvailableCount: r.Available, CreatedAt: momentOf(r.CreatedAt),
+		})
+	}
+	if more {
+		out.NextCursor = rows[len(rows)-1].Name
+	}
+	return out, nil
+}
+
+// QueueStats is GET /queues/{name}/stats.
+func (a *API) QueueStats(ctx context.Context, in *ojsv1.QueueStatsRequest) (*ojsv1.QueueStatsResponse, error) {
+	if err := checkQueue(in.GetQueue()); err != nil {
+		return nil, err
+	}
+	s, err := a.Store.QueueStats(ctx, in.GetQueue())
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.QueueStatsResponse{Queue: s.Name, Stats: &ojsv1.QueueStatistics{
+		Available: s.Counts[ojs.StateAvailable], Active: s.Counts[ojs.StateActive], Scheduled: s.Counts[ojs.StateScheduled],
+		Retryable: s.Counts[ojs.StateRetryable], Dead: s.Counts[ojs.StateDiscarded],
+		CompletedLastHour: s.Rates.Completed, FailedLastHour: s.Rates.Failed,
+		AvgDurationMs: average(s.Rates.DurationMs, s.Rates.Completed), AvgWaitMs: average(s.Rates.WaitMs, s.Rates.Started),
+		ThroughputPerSecond: average(s.Rates.Completed, 3600), Paused: s.Status == "paused",
+	}}, nil
+}
+
+func average(sum, n int64) float64 {
+	if n == 0 {
+		return 0
+	}
+	return float64(sum) / float64(n)
+}
+
+// PauseQueue is not offered yet.
+func (a *API) PauseQueue(context.Context, *ojsv1.PauseQueueRequest) (*ojsv1.PauseQueueResponse, error) {
+	return nil, errNoPausing
+}
+
+// ResumeQueue is not offered yet.
+func (a *API) ResumeQueue(context.Context, *ojsv1.ResumeQueueRequest) (*ojsv1.ResumeQueueResponse, error) {
+	return nil, errNoPausing
+}
+
+// TODO: when the store can pause queues, call it here.
+var errNoPausing = errNotOffered("This server does not pause or resume queues.", map[string]any{"feature": "pause_resume"})

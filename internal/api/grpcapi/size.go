@@ -1,0 +1,32 @@
+package grpcapi
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+)
+
+// room for the rest of a message.
+const room = 64 << 10
+
+// fitting is how many of the jobs, at least one, a client takes in one message: beyond maxMessage it would refuse all of
+// them, fetched as they are.
+func fitting(jobs []*ojsv1.Job) int {
+	size := room
+	for i, j := range jobs {
+		if size += proto.Size(j) + 8; size > maxMessage && i > 0 {
+			return i
+		}
+	}
+	return len(jobs)
+}
+
+// shrink leaves parts out of an answer, one after the other, until a client takes it in one message.
+func shrink(answer proto.Message, parts ...func()) {
+	for _, leaveOut := range parts {
+		if proto.Size(answer) <= maxMessage-room {
+			return
+		}
+		leaveOut()
+	}
+}

@@ -1,0 +1,172 @@
+package grpcapi
+
+import (
+	"context"
+	"log/slog"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// decodeFetch checks what Fetch and StreamJobs have in common.
+func decodeFetch(queues []string, count int32, worker string) (job.FetchRequest, error) {
+	o := newObject()
+	o.texts("queues", queues)
+	o.integer("count", int64(count))
+	o.text("worker_id", worker)
+	body, err := o.close()
+	if err != nil {
+		return job.FetchRequest{}, err
+	}
+	in, wire := job.DecodeFetch(body)
+	if wire != nil {
+		return in, wire
+	}
+	return in, nil
+}
+
+// Fetch is POST /workers/fetch without waiting.
+func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchResponse, error) {
+	want, err := decodeFetch(in.GetQueues(), in.GetCount(), in.GetWorkerId())
+	if err != nil {
+		return nil, err
+	}
+	jobs, err := a.Store.Fetch(ctx, store.Fetch{Queues: want.Queues, Count: want.Count, WorkerID: want.WorkerID})
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil { // nobody waits for them any more
+		a.Store.HandBack(ctx, jobs)
+		return nil, ctx.Err()
+	}
+	out := jobsOf(jobs)
+	fit := fitting(out)
+	a.Store.HandBack(ctx, jobs[fit:])
+	return &ojsv1.FetchResponse{Jobs: out[:fit]}, nil
+}
+
+// Ack is POST /workers/ack.
+func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse, error) {
+	o := newObject()
+	o.text("job_id", in.GetJobId())
+	o.structure("result", ojs.KindInvalidPayload, in.GetResult())
+	body, err := o.close()
+	if err != nil {
+		return nil, err
+	}
+	ack, wire := job.DecodeAck(body, a.config.Limits)
+	if wire != nil {
+		return nil, wire
+	}
+	id, err := parseID(ack.JobID)
+	if err != nil {
+		return nil, err
+	}
+	job, err := a.Store.Complete(ctx, store.Ack{JobID: id, Attempt: anyAttempt, Result: ack.Result})
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.AckResponse{Acknowledged: job.State == string(ojs.StateCompleted)}, nil
+}
+
+// anyAttempt: the messages of gRPC have no fence.
+const anyAttempt = -1
+
+// Nack is POST /workers/nack.
+func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackResponse, error) {
+	if e := in.GetError(); e != nil && e.GetCode() == "" && e.GetMessage() == "" {
+		// Without them retryable is hardly meant as false: the job would be discarded for nothing that anybody could read.
+		return nil, ojs.ErrInvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
+	}
+	o := newObject()
+	o.text("job_id", in.GetJobId())
+	o.failure(in.GetError())
+	body, err := o.close()
+	if err != nil {
+		return nil, err
+	}
+	nack, wire := job.DecodeNack(body, a.config.Limits)
+	if wire != nil {
+		return nil, wire
+	}
+	id, err := parseID(nack.JobID)
+	if err != nil {
+		return nil, err
+	}
+	job, err := a.Store.Fail(ctx, store.Nack{JobID: id, Attempt: anyAttempt, Error: nack.Error})
+	if err != nil {
+		return nil, err
+	}
+	out := &ojsv1.NackResponse{State: stateOf(job.State)}
+	if job.State == string(ojs.StateRetryable) {
+		out.NextAttemptAt = momentOf(job.NextAttemptAt)
+	}
+	return out, nil
+}
+
+// failure writes a worker's error. retryable has no third value: unset is false.
+func (o *object) failure(e *ojsv1.JobError) {
+	if e == nil {
+		return
+	}
+	o.begin("error")
+	defer o.end()
+	o.text("code", e.GetCode())
+	o.text("message", e.GetMessage())
+	o.name("retryable")
+	if e.GetRetryable() {
+		o.b = append(o.b, "true"...)
+	} else {
+		o.b = append(o.b, "false"...)
+	}
+	o.text("backtrace", e.GetBacktrace())
+	o.structure("details", ojs.KindInvalidPayload, e.GetDetails())
+}
+
+// Heartbeat is POST /workers/heartbeat for at most one job.
+func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1.HeartbeatResponse, error) {
+	o := newObject()
+	o.text("worker_id", in.GetWorkerId())
+	o.text("job_id", in.GetId())
+	o.milliseconds("visibility_timeout_ms", "extend_by", in.GetExtendBy())
+	if s := in.GetCurrentState(); s != 0 {
+		o.text("state", word(s, "WORKER_STATE_"))
+	}
+	body, err := o.close()
+	if err != nil {
+		return nil, err
+	}
+	said, wire := job.DecodeHeartbeat(body)
+	if wire != nil {
+		return nil, wire
+	}
+	beat := store.Beat{
+		WorkerID: said.WorkerID, State: said.State, ActiveJobs: said.ActiveJobs, ActiveIDs: said.JobIDs, VisibilityMS: said.VisibilityMS,
+	}
+	id, ok := ojs.ParseID(in.GetId())
+	if ok {
+		beat.JobIDs = append(beat.JobIDs, id)
+	}
+	res, err := a.Store.Heartbeat(ctx, beat)
+	if err != nil {
+		return nil, err
+	}
+	out := &ojsv1.HeartbeatResponse{DirectedState: workerStates[res.State]}
+	if len(res.Extended) > 0 {
+		job, err := a.Store.Get(ctx, id)
+		if err != nil { // it is extended all the same
+			a.Logger.WarnContext(ctx, "extended job cannot be read; its new deadline is not told",
+				slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(id)), slog.Any("error", err))
+			return out, nil
+		}
+		out.NewDeadline = momentOf(job.LeaseUntil)
+	}
+	return out, nil
+}
+
+var workerStates = map[string]ojsv1.WorkerState{
+	"running": ojsv1.WorkerState_WORKER_STATE_RUNNING, "quiet": ojsv1.WorkerState_WORKER_STATE_QUIET,
+	"terminate": ojsv1.WorkerState_WORKER_STATE_TERMINATE,
+}

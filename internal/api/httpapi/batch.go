@@ -1,0 +1,182 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+func (a *API) maxItems() int {
+	if n := a.config.MaxBatchSize; n > 0 {
+		return n
+	}
+	return 10_000
+}
+
+// batch is a body of many items and what else it holds.
+type batch struct {
+	items []jsontext.Value
+	rest  map[string]jsontext.Value
+}
+
+// batchError shows the limit in a header, too, when there were too many items.
+func (a *API) batchError(c echo.Context, wire *ojs.Error) error {
+	if wire != nil && wire.Type == string(ojs.KindBatchSize) {
+		c.Response().Header().Set("X-OJS-Max-Batch-Size", strconv.Itoa(a.maxItems()))
+	}
+	return asError(wire)
+}
+
+// splitBatch reads {"<key>":[…], …}.
+func (a *API) splitBatch(c echo.Context, body []byte, key string) (batch, error) {
+	items, rest, wire := job.SplitBatch(body, key, a.maxItems())
+	return batch{items, rest}, a.batchError(c, wire)
+}
+
+// postBatch is the atomic batch (contract 10 §6.1).
+func (a *API) postBatch(c echo.Context, body []byte) error {
+	in, err := a.splitBatch(c, body, "jobs")
+	if err != nil {
+		return err
+	}
+	jobs, wire := job.DecodeItems(in.items, a.config.Limits)
+	if wire != nil {
+		return wire
+	}
+	stored, at, err := a.store.EnqueueAll(c.Request().Context(), jobs)
+	if err != nil {
+		if at >= 0 {
+			return indexed(err, at)
+		}
+		return err
+	}
+	return respond(c, http.StatusCreated, func(b []byte) []byte {
+		b = append(b, `{"jobs":`...)
+		b = appendJobs(b, stored, shape{})
+		b = append(b, `,"count":`...)
+		b = strconv.AppendInt(b, int64(len(stored)), 10)
+		b = append(b, `,"enqueued":`...)
+		b = strconv.AppendInt(b, int64(len(stored)), 10)
+		return append(b, `,"failed":0}`...)
+	})
+}
+
+// storeCall performs many requests, each as if sent alone; errs is nil if none failed.
+type storeCall[Req any] func(ctx context.Context, reqs []Req) (jobs []*dbsqlc.Job, errs []error)
+
+// postAckBatch and postNackBatch (contract 10 §9.1) treat each element as if it came alone.
+func (a *API) postAckBatch(c echo.Context, body []byte) error {
+	in, err := a.splitBatch(c, body, "acks")
+	if err != nil {
+		return err
+	}
+	return eachItem(a, c, in, a.ackItem, a.store.CompleteEach)
+}
+
+func (a *API) postNackBatch(c echo.Context, body []byte) error {
+	in, err := a.splitBatch(c, body, "nacks")
+	if err != nil {
+		return err
+	}
+	return eachItem(a, c, in, a.nackItem, a.store.FailEach)
+}
+
+func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value) (Req, error), do storeCall[Req]) error {
+	jobs, errs := make([]*dbsqlc.Job, len(in.items)), make([]error, len(in.items))
+	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
+	for i, item := range in.items {
+		req, err := decode(item)
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		reqs, at = append(reqs, req), append(at, i)
+	}
+	done, failed := do(c.Request().Context(), reqs)
+	for n, i := range at {
+		jobs[i] = done[n]
+		if failed != nil {
+			errs[i] = failed[n]
+		}
+	}
+	if err := outage(jobs, errs); err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"items":[`...)
+		for i := range in.items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = a.appendItem(b, c, in.items[i], jobs[i], errs[i])
+		}
+		return append(b, `]}`...)
+	})
+}
+
+// outage finds the error of a database that could not be reached if no item succeeded: the call as a whole should be
+// sent again then.
+func outage(jobs []*dbsqlc.Job, errs []error) error {
+	var first error
+	for i, err := range errs {
+		if err == nil && jobs[i] != nil {
+			return nil
+		}
+		var wire *ojs.Error
+		if first == nil && errors.As(err, &wire) && wire.Code == "backend_error" {
+			first = err
+		}
+	}
+	return first
+}
+
+// appendItem is one outcome; job_id is the one that was sent, as it was sent, if it is a text.
+func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *dbsqlc.Job, err error) []byte {
+	b = append(b, `{"job_id":`...)
+	if job != nil {
+		b = append(b, '"')
+		b = store.AppendID(b, job.ID)
+		b = append(b, '"')
+	} else {
+		b = appendQuoted(b, sentJobID(item))
+	}
+	if err != nil {
+		b = append(b, `,"status":"failed","error":`...)
+		return append(a.appendError(b, c, err), '}')
+	}
+	b = append(b, `,"status":"ok","job":`...)
+	b = appendJob(b, job, shape{})
+	return append(b, '}')
+}
+
+// sentJobID finds the job_id of an item that was refused.
+func sentJobID(item jsontext.Value) (id string) {
+	if item[0] != '{' {
+		return ""
+	}
+	for literal, value := range rawjson.Members(item) {
+		if string(rawjson.Name(literal)) == "job_id" {
+			id, _ = rawjson.Text(value)
+		}
+	}
+	return id
+}
+
+func (a *API) appendError(b []byte, c echo.Context, err error) []byte {
+	shown, mErr := json.Marshal(a.itemError(c, err))
+	if mErr != nil {
+		shown = []byte(`{"code":"internal_error"}`)
+	}
+	return append(b, shown...)
+}

@@ -1,0 +1,113 @@
+package httpapi
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// BenchmarkHandler measures everything this package adds to a request: 17 000 requests/s on 2 cores leave 118 µs for
+// each, the database and net/http included.
+func BenchmarkHandler(b *testing.B) {
+	now := pgtype.Timestamptz{Time: time.Now(), Valid: true}
+	j := &dbsqlc.Job{
+		ID: store.NewID(), Type: "bench.job", Queue: "bench", State: "available", MaxAttempts: 3, CreatedAt: now, EnqueuedAt: now, StartedAt: now, FinishedAt: now,
+		Args: []byte(`["` + strings.Repeat("x", 100) + `"]`),
+	}
+	active, done := *j, *j
+	active.State, active.WorkerID = "active", pgtype.Text{String: "worker-1", Valid: true}
+	done.State = "completed"
+	ten := make([]*dbsqlc.Job, 10)
+	for i := range ten {
+		ten[i] = &active
+	}
+	id := ojs.FormatID(j.ID)
+	a := newAPI(io.Discard)
+
+	for _, bench := range []struct {
+		name, body string
+		handle     func(c echo.Context, body []byte) error
+	}{
+		{"Enqueue", `{"type":"bench.job","queue":"bench","args":["` + strings.Repeat("x", 100) + `"]}`, func(c echo.Context, body []byte) error {
+			if _, err := job.DecodeJob(body, a.config.Limits); err != nil {
+				return err
+			}
+			return created(c, j)
+		}},
+		{"FetchTen", `{"queues":["bench"],"count":10,"worker_id":"worker-1","wait_ms":1000}`, func(c echo.Context, body []byte) error {
+			if _, err := job.DecodeFetch(body); err != nil {
+				return err
+			}
+			return fetched(c, ten)
+		}},
+		{"Ack", `{"job_id":"` + id + `","worker_id":"worker-1"}`, func(c echo.Context, body []byte) error {
+			in, err := job.DecodeAck(body, a.config.Limits)
+			if err != nil {
+				return err
+			}
+			if _, err := ackOf(in); err != nil {
+				return err
+			}
+			return acked(c, &done)
+		}},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			e := a.echo()
+			e.POST("/ojs/v1/bench", withBody(bodyLimit{a.envelopeBytes(), "envelope"}, bench.handle))
+			r, err := http.NewRequest(http.MethodPost, "/ojs/v1/bench", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.Header = http.Header{"Content-Type": {mediaOJS}, "User-Agent": {"Go-http-client/1.1"}, "Ojs-Version": {"1.0"}}
+			r.ContentLength = int64(len(bench.body))
+			body := &rewound{text: bench.body}
+			r.Body = body
+			w := &discarded{header: http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				body.at = 0
+				clear(w.header)
+				e.ServeHTTP(w, r)
+			}
+			if w.status >= 400 {
+				b.Fatal(w.status)
+			}
+		})
+	}
+}
+
+// rewound is a request body that can be read again, discarded a response that costs nothing.
+type rewound struct {
+	text string
+	at   int
+}
+
+func (r *rewound) Read(p []byte) (int, error) {
+	if r.at == len(r.text) {
+		return 0, io.EOF
+	}
+	n := copy(p, r.text[r.at:])
+	r.at += n
+	return n, nil
+}
+
+func (r *rewound) Close() error { return nil }
+
+type discarded struct {
+	header http.Header
+	status int
+}
+
+func (d *discarded) Header() http.Header         { return d.header }
+func (d *discarded) WriteHeader(status int)      { d.status = status }
+func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }

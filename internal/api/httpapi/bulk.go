@@ -1,0 +1,368 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// idempotency makes the key of a bulk call: the header wins over the body, and the answer is remembered for one body.
+func idempotency(c echo.Context, operation, inBody string, body []byte) (store.IdempotencyKey, error) {
+	key := c.Request().Header.Get("Idempotency-Key")
+	if key != "" && !(plain(key) && job.ValidIdempotencyKey(key)) {
+		return store.IdempotencyKey{}, ojs.ErrInvalidRequest("Idempotency-Key", "at most 256 characters of UTF-8", nil,
+			"The Idempotency-Key must be a text of at most 256 characters, in UTF-8.")
+	}
+	if key == "" {
+		key = inBody
+	}
+	hash := sha256.Sum256(rawjson.Compact(body))
+	return store.IdempotencyKey{Operation: operation, Key: key, Hash: hash[:]}, nil
+}
+
+// once answers a bulk call, from memory if its key was used before.
+func (a *API) once(c echo.Context, k store.IdempotencyKey, items int, do func(ctx context.Context, tx *store.Tx) (store.Answer, bool, error)) error {
+	answer, err := a.store.Once(c.Request().Context(), k, func(tx *store.Tx) (store.Answer, bool, error) {
+		return do(c.Request().Context(), tx)
+	})
+	if err != nil {
+		return err
+	}
+	h := c.Response().Header()
+	h.Set("X-OJS-Batch-Size", strconv.Itoa(items))
+	if answer.Replayed {
+		h.Set("Idempotent-Replayed", "true")
+	}
+	return send(c, answer.Status, answer.Body)
+}
+
+// postBulk enqueues with an outcome per item (contract 10 §6.2).
+func (a *API) postBulk(c echo.Context, body []byte) error {
+	in, err := a.splitBatch(c, body, "jobs")
+	if err != nil {
+		return err
+	}
+	options, wire := job.DecodeBulkOptions(in.rest)
+	if wire != nil {
+		return wire
+	}
+	key, err := idempotency(c, "enqueue", options.IdempotencyKey, body)
+	if err != nil {
+		return err
+	}
+	jobs, errs := make([]*job.Job, len(in.items)), make([]error, len(in.items))
+	for i, item := range in.items {
+		job, wire := job.DecodeItem(item, a.config.Limits)
+		if jobs[i] = job; wire != nil {
+			errs[i] = ojs.ErrIndexed(wire, i)
+		}
+	}
+	if key.Key == "" && !options.Atomic {
+		stored := a.enqueueEach(c.Request().Context(), jobs, errs)
+		if err := outage(stored, errs); err != nil {
+			return err
+		}
+		answer := a.bulkAnswer(c, stored, errs)
+		c.Response().Header().Set("X-OJS-Batch-Size", strconv.Itoa(len(jobs)))
+		return send(c, answer.Status, answer.Body)
+	}
+	return a.once(c, key, len(jobs), func(ctx context.Context, tx *store.Tx) (store.Answer, bool, error) {
+		errs := slices.Clone(errs) // a transaction may be tried again
+		stored, err := enqueueIn(ctx, tx, jobs, errs, options.Atomic)
+		if err != nil {
+			return store.Answer{}, false, err
+		}
+		// A failed call changed nothing and may be tried again with its key.
+		answer := a.bulkAnswer(c, stored, errs)
+		return answer, answer.Status < 300, nil
+	})
+}
+
+// enqueueEach goes through the group commit, like single jobs.
+func (a *API) enqueueEach(ctx context.Context, jobs []*job.Job, errs []error) []*dbsqlc.Job {
+	valid, at := validJobs(jobs, errs)
+	done, failed := a.store.EnqueueEach(ctx, valid)
+	return scatter(len(jobs), at, done, failed, errs)
+}
+
+func enqueueIn(ctx context.Context, tx *store.Tx, jobs []*job.Job, errs []error, atomic bool) ([]*dbsqlc.Job, error) {
+	valid, at := validJobs(jobs, errs)
+	if atomic && len(valid) < len(jobs) {
+		return make([]*dbsqlc.Job, len(jobs)), nil
+	}
+	done, failed, err := tx.Enqueue(ctx, valid, atomic)
+	if err != nil {
+		return nil, err
+	}
+	return scatter(len(jobs), at, done, failed, errs), nil
+}
+
+func validJobs(jobs []*job.Job, errs []error) (valid []*job.Job, at []int) {
+	for i, job := range jobs {
+		if errs[i] == nil {
+			valid, at = append(valid, job), append(at, i)
+		}
+	}
+	return valid, at
+}
+
+// scatter puts outcomes back to where their items were.
+func scatter(n int, at []int, done []*dbsqlc.Job, failed, errs []error) []*dbsqlc.Job {
+	stored := make([]*dbsqlc.Job, n)
+	for from, to := range at {
+		stored[to] = done[from]
+		if failed != nil && failed[from] != nil {
+			errs[to] = indexed(failed[from], to)
+		}
+	}
+	return stored
+}
+
+func (a *API) bulkAnswer(c echo.Context, stored []*dbsqlc.Job, errs []error) store.Answer {
+	succeeded := 0
+	items := []byte{}
+	for i, job := range stored {
+		if i > 0 {
+			items = append(items, ',')
+		}
+		items = append(items, `{"index":`...)
+		items = strconv.AppendInt(items, int64(i), 10)
+		switch {
+		case errs[i] != nil:
+			items = append(items, `,"status":"failed","error":`...)
+			items = append(a.appendError(items, c, errs[i]), '}')
+		case job != nil:
+			succeeded++
+			items = append(items, `,"status":"created","job":`...)
+			items = append(appendJob(items, job, shape{}), '}')
+		default: // an atomic call that others made fail
+			items = append(items, `,"status":"rolled_back"}`...)
+		}
+	}
+	status := http.StatusMultiStatus
+	switch succeeded {
+	case len(stored):
+		status = http.StatusCreated
+	case 0:
+		status = http.StatusUnprocessableEntity
+	}
+	b := append([]byte(`{"total":`), strconv.Itoa(len(stored))...)
+	b = append(append(b, `,"succeeded":`...), strconv.Itoa(succeeded)...)
+	b = append(append(b, `,"failed":`...), strconv.Itoa(len(stored)-succeeded)...)
+	b = append(append(b, `,"items":[`...), items...)
+	return store.Answer{Status: status, Body: append(b, `]}`...)}
+}
+
+// bulkHandler serves /jobs/bulk/{cancel,retry,delete} (contract 10 §6.3).
+func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error {
+	return func(c echo.Context, body []byte) error {
+		in, wire := job.DecodeBulkSelect(op, body, a.maxItems())
+		if wire != nil {
+			return a.batchError(c, wire)
+		}
+		key, err := idempotency(c, string(op), in.IdempotencyKey, body)
+		if err != nil {
+			return err
+		}
+		sel, err := a.selectJobs(c.Request().Context(), op, in)
+		if err != nil {
+			return err
+		}
+		return a.once(c, key, len(sel.texts), func(ctx context.Context, tx *store.Tx) (store.Answer, bool, error) {
+			res, err := tx.Bulk(ctx, store.BulkChange{
+				Op: op, IDs: sel.ids, States: sel.states, Atomic: in.Atomic && !sel.strange,
+				Cancel: store.Cancel{By: a.actor(c, "cancelled_by")},
+			})
+			if in.Atomic && sel.strange { // an unknown id among them: nothing may change
+				res.Eligible, res.Changed = res.Changed, nil
+			}
+			return sel.answer(op, in.Atomic, res), len(res.Changed) > 0, err
+		})
+	}
+}
+
+// selection is what a bulk call works on: texts as sent, ids of those that can be ids, all different.
+type selection struct {
+	texts   []string
+	ids     [][16]byte
+	states  []ojs.JobState
+	more    bool
+	strange bool // some text is no id, or comes twice
+}
+
+func (a *API) selectJobs(ctx context.Context, op job.BulkOp, in job.BulkSelect) (selection, error) {
+	sel := selection{states: store.Eligible(op)}
+	if in.Filter == nil {
+		seen := map[[16]byte]bool{}
+		for _, text := range in.JobIDs {
+			id, ok := ojs.ParseID(text)
+			if sel.texts = append(sel.texts, text); !ok || seen[id] {
+				sel.strange = true
+				continue
+			}
+			seen[id] = true
+			sel.ids = append(sel.ids, id)
+		}
+		return sel, nil
+	}
+	candidates, err := a.candidates(ctx, *in.Filter)
+	if err != nil {
+		return sel, err
+	}
+	if sel.ids, sel.more, err = a.store.Candidates(ctx, candidates); err != nil {
+		return sel, err
+	}
+	for _, id := range sel.ids {
+		sel.texts = append(sel.texts, ojs.FormatID(id))
+	}
+	return sel, nil
+}
+
+// candidates resolves ages against the database's clock.
+func (a *API) candidates(ctx context.Context, f job.BulkFilter) (store.Candidates, error) {
+	c := store.Candidates{States: f.States, Priority: f.Priority, Max: a.maxItems()}
+	if f.Type != "" || f.TypePrefix {
+		c.Type, c.TypePrefix = &f.Type, f.TypePrefix
+	}
+	if f.Queue != "" {
+		c.Queue = &f.Queue
+	}
+	moment, err := a.moments(ctx, f.Since.Relative || f.Until.Relative || f.OlderThan.Relative)
+	if err != nil {
+		return c, err
+	}
+	c.After = latest(f.EnqueuedAfter, moment(f.Since))
+	c.Before = earliest(f.EnqueuedBefore, moment(f.Until), moment(f.OlderThan))
+	if len(f.Meta) > 0 {
+		c.Meta = func(meta []byte) bool { return metaMatches(meta, f.Meta) }
+	}
+	return c, nil
+}
+
+// moments gives what resolves times and ages, ages against the database's clock; zero if not set.
+func (a *API) moments(ctx context.Context, ages bool) (func(job.When) time.Time, error) {
+	var now time.Time
+	if ages {
+		var err error
+		if now, err = a.store.Ping(ctx); err != nil {
+			return nil, store.WireError(err)
+		}
+	}
+	return func(w job.When) time.Time {
+		switch {
+		case !w.Set:
+			return time.Time{}
+		case w.Relative:
+			return now.Add(-w.In)
+		}
+		return w.At
+	}, nil
+}
+
+func latest(times ...time.Time) (last time.Time) {
+	for _, t := range times {
+		if t.After(last) {
+			last = t
+		}
+	}
+	return last
+}
+
+func earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
+}
+
+func metaMatches(meta []byte, want []job.MetaEqual) bool {
+	if len(meta) == 0 { // stands for {}
+		return false
+	}
+	for _, w := range want {
+		found := false
+		for literal, value := range rawjson.Members(meta) {
+			if string(rawjson.Name(literal)) == w.Key {
+				found = bytes.Equal(rawjson.Compact(value), w.Value)
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+var bulkWords = map[job.BulkOp]string{
+	job.BulkCancel: "cancelled", job.BulkRetry: "retried", job.BulkDelete: "deleted",
+}
+
+func (s selection) answer(op job.BulkOp, atomic bool, res store.BulkResult) store.Answer {
+	word := bulkWords[op]
+	changed, skipped := 0, 0
+	used := map[[16]byte]bool{}
+	items := []byte{}
+	for i, text := range s.texts {
+		if i > 0 {
+			items = append(items, ',')
+		}
+		items = append(append(items, `{"index":`...), strconv.Itoa(i)...)
+		items = appendText(items, "job_id", text)
+		id, ok := ojs.ParseID(text)
+		state, stored := res.Skipped[id]
+		switch {
+		case ok && res.Changed[id] && !used[id]:
+			used[id] = true
+			changed++
+			items = appendText(items, "status", word)
+		case ok && used[id]:
+			skipped++
+			items = appendText(appendText(items, "status", "skipped"), "reason", "listed twice")
+		case ok && stored:
+			skipped++
+			items = appendText(appendText(items, "status", "skipped"), "reason", "job is "+string(state))
+		case ok && atomic && res.Eligible[id]:
+			items = appendText(items, "status", "rolled_back")
+		default:
+			skipped++
+			items = appendText(appendText(items, "status", "skipped"), "reason", "not found")
+		}
+		items = append(items, '}')
+	}
+	b := append([]byte(`{"total":`), strconv.Itoa(len(s.texts))...)
+	b = append(append(b, `,"total_matched":`...), strconv.Itoa(len(s.texts))...)
+	b = append(append(append(b, `,"`...), word...), `":`...)
+	b = append(b, strconv.Itoa(changed)...)
+	b = append(append(b, `,"succeeded":`...), strconv.Itoa(changed)...)
+	b = append(append(b, `,"skipped":`...), strconv.Itoa(skipped)...)
+	b = append(append(b, `,"failed":`...), strconv.Itoa(skipped)...)
+	if s.more {
+		b = append(b, `,"has_more":true`...)
+	}
+	b = append(append(b, `,"items":[`...), items...)
+	return store.Answer{Status: bulkStatus(len(s.texts), changed, skipped), Body: append(b, `]}`...)}
+}
+
+func bulkStatus(total, changed, skipped int) int {
+	switch {
+	case changed == total:
+		return http.StatusOK
+	case changed == 0 && (skipped > 0 || total > 0):
+		return http.StatusUnprocessableEntity
+	}
+	return http.StatusMultiStatus
+}

@@ -1,0 +1,135 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// checkpointRoutes are those of contract 20 §12.2. The durable helpers of the JS and Python SDKs put their prefix in front
+// twice (part 50 §4.11).
+func (a *API) checkpointRoutes(v1 *echo.Group) {
+	limit := bodyLimit{job.MaxCheckpoint + reportRoom, "checkpoint"}
+	reading := []string{http.MethodGet, http.MethodHead}
+	save := withBody(limit, a.checkpointSaver(false))
+	v1.PUT("/jobs/:id/checkpoint", save)
+	v1.POST("/jobs/:id/checkpoint", save)
+	v1.Match(reading, "/jobs/:id/checkpoint", a.getCheckpoint)
+	v1.DELETE("/jobs/:id/checkpoint", a.deleteCheckpoint)
+	for _, g := range []*echo.Group{v1, v1.Group("/ojs/v1")} {
+		g.POST("/checkpoints/:id", withBody(limit, a.checkpointSaver(true)))
+		g.DELETE("/checkpoints/:id", a.deleteCheckpoint)
+		g.Match(reading, "/checkpoints/:id/resume", a.getResume)
+	}
+}
+
+func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []byte) error {
+	return func(c echo.Context, body []byte) error {
+		in, wire := job.DecodeCheckpoint(body, optionalState, a.config.Limits)
+		if wire != nil {
+			return wire
+		}
+		id, err := jobID(c)
+		if err != nil {
+			return err
+		}
+		save := store.Save{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Stored: in.Stored, Sequence: store.NextSequence}
+		if in.Sequence != nil {
+			save.Sequence = *in.Sequence
+		}
+		saved, err := a.store.SaveCheckpoint(c.Request().Context(), save)
+		if err != nil {
+			return err
+		}
+		return respond(c, http.StatusOK, func(b []byte) []byte {
+			b = appendSaved(b, saved)
+			b = append(b, `,"checkpoint":`...)
+			return append(appendCheckpoint(b, saved), '}')
+		})
+	}
+}
+
+func (a *API) getCheckpoint(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	saved, err := a.store.Checkpoint(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	if saved.Stored == nil {
+		return ojs.ErrNotFound("checkpoint", ojs.FormatID(id))
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = appendCheckpoint(b, saved)
+		b = append(b[:len(b)-1], `,"checkpoint":`...)
+		return append(appendCheckpoint(b, saved), '}')
+	})
+}
+
+// getResume answers the durable helpers, which take a missing checkpoint for a fresh start.
+func (a *API) getResume(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	saved, err := a.store.Checkpoint(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		if saved.Stored == nil {
+			return append(b, `{"has_checkpoint":false}`...)
+		}
+		b = append(b, `{"has_checkpoint":true,"checkpoint":`...)
+		return append(appendCheckpoint(b, saved), '}')
+	})
+}
+
+func (a *API) deleteCheckpoint(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	if err := a.store.DeleteCheckpoint(c.Request().Context(), id); err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"deleted":true,"job_id":"`...)
+		return append(store.AppendID(b, id), `"}`...)
+	})
+}
+
+// appendSaved appends the head of an answer, still open.
+func appendSaved(b []byte, saved store.Checkpoint) []byte {
+	b = store.AppendID(append(b, `{"job_id":"`...), saved.JobID)
+	b = append(b, `","sequence":`...)
+	b = strconv.AppendInt(b, saved.Sequence, 10)
+	return appendTime(b, "created_at", pgtype.Timestamptz{Time: saved.SavedAt, Valid: true})
+}
+
+func appendCheckpoint(b []byte, saved store.Checkpoint) []byte {
+	state, step, metadata := job.CheckpointParts(saved.Stored)
+	b = appendSaved(b, saved)
+	b = append(append(b, `,"state":`...), state...)
+	b = append(b, `,"step_index":`...)
+	if step == nil {
+		b = append(b, '0')
+	} else {
+		b = append(b, step...)
+	}
+	b = append(b, `,"metadata":`...)
+	if metadata == nil {
+		b = append(b, `{}`...)
+	} else {
+		b = append(b, metadata...)
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,311 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	maxCronPage    = 1000
+	historyPage    = 20
+	maxHistoryPage = 200
+)
+
+// cronRoutes are those of contract 20 §11.3, under both prefixes.
+func (a *API) cronRoutes(v1 *echo.Group) {
+	body := bodyLimit{a.envelopeBytes(), "envelope"}
+	get := []string{http.MethodGet, http.MethodHead}
+	for _, prefix := range []string{"/cron", "/crons"} {
+		v1.POST(prefix, withBody(body, a.postCron))
+		v1.Match(get, prefix, a.listCrons(prefix == "/crons"))
+		v1.Match(get, prefix+"/:name", a.getCron)
+		v1.PUT(prefix+"/:name", withBody(body, a.putCron))
+		v1.PATCH(prefix+"/:name", withBody(body, a.patchCron))
+		v1.DELETE(prefix+"/:name", a.deleteCron)
+		v1.POST(prefix+"/:name/pause", withBody(body, a.enableCron(false)))
+		v1.POST(prefix+"/:name/resume", withBody(body, a.enableCron(true)))
+		v1.POST(prefix+"/:name/trigger", withBody(body, a.triggerCron))
+		v1.Match(get, prefix+"/:name/history", a.getCronHistory)
+	}
+}
+
+func (a *API) postCron(c echo.Context, body []byte) error { return a.register(c, body, "") }
+
+func (a *API) putCron(c echo.Context, body []byte) error {
+	name := param(c, "name")
+	if !job.ValidCronName(name) {
+		return ojs.ErrInvalidPayload("name", "a cron name", nil, "The name in the path must match ^[a-z0-9][a-z0-9\\-.]*$ and have at most 255 bytes.")
+	}
+	return a.register(c, body, name)
+}
+
+func (a *API) register(c echo.Context, body []byte, name string) error {
+	in, wire := job.DecodeCron(body, name, a.config.Limits)
+	if wire != nil {
+		return wire
+	}
+	row, created, err := a.store.PutCron(c.Request().Context(), in)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+		c.Response().Header().Set("Location", "/ojs/v1/cron/"+row.Name)
+	}
+	return respond(c, status, func(b []byte) []byte { return append(appendCronTwice(append(b, '{'), row), '}') })
+}
+
+// cronName reads the name in the path; what is no name is an unknown cron.
+func cronName(c echo.Context) (string, error) {
+	name := param(c, "name")
+	if !job.ValidCronName(name) {
+		return "", ojs.ErrNotFound("cron", name)
+	}
+	return name, nil
+}
+
+func (a *API) patchCron(c echo.Context, body []byte) error {
+	name, err := cronName(c)
+	if err != nil {
+		return err
+	}
+	row, err := a.store.ChangeCron(c.Request().Context(), name, func(current *dbsqlc.Cron) (*job.Cron, error) {
+		in, wire := job.PatchCron(body, store.CronOf(current), a.config.Limits)
+		return in, asError(wire)
+	})
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return append(appendCronTwice(append(b, '{'), row), '}') })
+}
+
+func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
+	return func(c echo.Context, body []byte) error {
+		if err := checkCommand(body); err != nil {
+			return err
+		}
+		name, err := cronName(c)
+		if err != nil {
+			return err
+		}
+		row, err := a.store.ChangeCron(c.Request().Context(), name, func(current *dbsqlc.Cron) (*job.Cron, error) {
+			in := store.CronOf(current)
+			in.Enabled = enabled
+			return &in, nil
+		})
+		if err != nil {
+			return err
+		}
+		return respond(c, http.StatusOK, func(b []byte) []byte {
+			b = append(appendQuoted(append(b, `{"name":`...), row.Name), `,"paused":`...)
+			b = append(strconv.AppendBool(b, !row.Enabled), ',')
+			return append(appendCronTwice(b, row), '}')
+		})
+	}
+}
+
+func (a *API) deleteCron(c echo.Context) error {
+	name, err := cronName(c)
+	if err != nil {
+		return err
+	}
+	row, err := a.store.DeleteCron(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(appendQuoted(append(b, `{"deleted":true,"name":`...), row.Name), ',')
+		return append(appendCronTwice(b, row), '}')
+	})
+}
+
+func (a *API) triggerCron(c echo.Context, body []byte) error {
+	if err := checkCommand(body); err != nil {
+		return err
+	}
+	name, err := cronName(c)
+	if err != nil {
+		return err
+	}
+	job, err := a.store.TriggerCron(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusCreated, func(b []byte) []byte {
+		b = store.AppendID(append(b, `{"job_id":"`...), job.ID)
+		b = appendJob(append(b, `","job":`...), job, shape{})
+		return append(appendText(b, "cron_name", name), '}')
+	})
+}
+
+func (a *API) getCron(c echo.Context) error {
+	name, err := cronName(c)
+	if err != nil {
+		return err
+	}
+	row, err := a.store.Cron(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(appendCronFields(append(b, '{'), row, false), ',')
+		return append(appendCronTwice(b, row), '}')
+	})
+}
+
+func (a *API) listCrons(items bool) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		page, err := readCronPage(c, maxCronPage, maxCronPage)
+		if err != nil {
+			return err
+		}
+		l := store.CronList{Offset: page.offset, Limit: page.limit}
+		if l.Queues, err = plainList(c, "queue"); err != nil {
+			return err
+		}
+		if text := c.QueryParam("enabled"); text != "" {
+			enabled, err := strconv.ParseBool(text)
+			if err != nil {
+				return ojs.ErrInvalidRequest("enabled", "true or false", text, "enabled must be true or false.")
+			}
+			l.Enabled = &enabled
+		}
+		rows, total, err := a.store.Crons(c.Request().Context(), l)
+		if err != nil {
+			return err
+		}
+		return respond(c, http.StatusOK, func(b []byte) []byte { return appendCronPage(b, rows, total, page, items) })
+	}
+}
+
+// readCronPage is readPageOf for lists that hand out no cursors.
+func readCronPage(c echo.Context, otherwise, most int) (page, error) {
+	p, err := readPageOf(c, otherwise, most)
+	if err == nil && p.cursor != "" {
+		err = errCursor(p.cursor)
+	}
+	return p, err
+}
+
+func appendCronPage(b []byte, rows []dbsqlc.Cron, total int64, p page, items bool) []byte {
+	b = appendCrons(append(b, `{"crons":`...), rows)
+	b = appendCrons(append(b, `,"cron_jobs":`...), rows)
+	if items {
+		b = appendCrons(append(b, `,"items":`...), rows)
+	}
+	b = strconv.AppendInt(append(b, `,"count":`...), int64(len(rows)), 10)
+	b = strconv.AppendInt(append(b, `,"total":`...), total, 10)
+	b = p.append(append(b, `,"pagination":`...), total, int64(p.offset+len(rows)) < total, "")
+	return append(b, '}')
+}
+
+func appendCrons(b []byte, rows []dbsqlc.Cron) []byte {
+	b = append(b, '[')
+	for i := range rows {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendCronFields(append(b, '{'), &rows[i], true), '}')
+	}
+	return append(b, ']')
+}
+
+func (a *API) getCronHistory(c echo.Context) error {
+	name, err := cronName(c)
+	if err != nil {
+		return err
+	}
+	page, err := readCronPage(c, historyPage, maxHistoryPage)
+	if err != nil {
+		return err
+	}
+	runs, total, err := a.store.CronHistory(c.Request().Context(), name, page.offset, page.limit)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"executions":[`...)
+		for i := range runs {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendCronRun(b, &runs[i])
+		}
+		b = strconv.AppendInt(append(b, `],"total":`...), total, 10)
+		b = page.append(append(b, `,"pagination":`...), total, int64(page.offset+len(runs)) < total, "")
+		return append(b, '}')
+	})
+}
+
+func appendCronRun(b []byte, r *dbsqlc.CronRunListRow) []byte {
+	b = append(b, `{"job_id":`...)
+	if r.JobID.Valid {
+		b = append(store.AppendID(append(b, '"'), r.JobID.Bytes), '"')
+	} else {
+		b = append(b, `null`...)
+	}
+	b = appendOptional(b, "state", r.State, r.State != "")
+	b = appendText(b, "outcome", r.Outcome)
+	b = appendOptional(b, "reason", r.Reason.String, r.Reason.Valid)
+	b = appendTime(b, "scheduled_at", r.ScheduledAt)
+	b = appendTimeOrNull(b, "started_at", r.StartedAt)
+	b = appendTimeOrNull(b, "completed_at", r.FinishedAt)
+	return append(b, '}')
+}
+
+// appendCronTwice appends the cron under the names that suites and SDKs read, without a leading comma.
+func appendCronTwice(b []byte, row *dbsqlc.Cron) []byte {
+	b = append(appendCronFields(append(b, `"cron":{`...), row, true), '}')
+	return append(appendCronFields(append(b, `,"cron_job":{`...), row, true), '}')
+}
+
+// appendCronFields appends the members of the one shape that serves all clients (contract 20 §11.2). Beside the wrapper
+// of the same name the alias cron is left out.
+func appendCronFields(b []byte, row *dbsqlc.Cron, alias bool) []byte {
+	b = appendQuoted(append(b, `"id":`...), row.Name)
+	b = appendText(b, "name", row.Name)
+	b = appendText(b, "expression", row.Expression)
+	if alias {
+		b = appendText(b, "cron", row.Expression)
+	}
+	b = appendText(b, "schedule", row.Expression)
+	b = appendText(b, "timezone", row.Timezone)
+	b = appendTemplate(append(b, ','), row)
+	b = appendText(b, "queue", row.Queue)
+	b = append(appendTemplate(append(b, `,"job_template":{`...), row), '}')
+	b = appendText(b, "overlap_policy", row.OverlapPolicy)
+	b = strconv.AppendBool(append(b, `,"enabled":`...), row.Enabled)
+	status := "active"
+	if !row.Enabled {
+		status = "paused"
+	}
+	b = appendText(b, "status", status)
+	b = appendOptional(b, "description", row.Description.String, row.Description.Valid)
+	b = appendTimeOrNull(b, "last_run_at", row.LastRunAt)
+	b = appendTimeOrNull(b, "next_run_at", row.NextRunAt)
+	b = strconv.AppendInt(append(b, `,"run_count":`...), row.RunCount, 10)
+	b = appendTime(b, "created_at", row.CreatedAt)
+	return appendTime(b, "updated_at", row.UpdatedAt)
+}
+
+func appendTemplate(b []byte, row *dbsqlc.Cron) []byte {
+	b = appendQuoted(append(b, `"type":`...), row.Type)
+	b = append(append(b, `,"args":`...), row.Args...)
+	b = appendObject(append(b, `,"meta":`...), row.Meta)
+	return appendObject(append(b, `,"options":`...), row.Options)
+}
+
+func appendObject(b, object []byte) []byte {
+	if object == nil {
+		return append(b, '{', '}')
+	}
+	return append(b, object...)
+}

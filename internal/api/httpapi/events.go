@@ -1,0 +1,239 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	defaultEvents  = 100
+	maxEvents      = 1000
+	maxFilterItems = 50
+)
+
+// listEvents is polling (contract 40 §5.1) and, with page or per_page, the admin listing (§5.3).
+func (a *API) listEvents(c echo.Context) error {
+	if wantsStream(c.Request()) {
+		return a.streamEvents(c)
+	}
+	q, err := readEventQuery(c)
+	if err != nil {
+		return err
+	}
+	cloud, err := readFormat(c)
+	if err != nil {
+		return err
+	}
+	if c.QueryParam("page") != "" || c.QueryParam("per_page") != "" {
+		return a.listNewestEvents(c, q, cloud)
+	}
+	limit, err := wholeNumber(c, []string{"limit"}, defaultEvents, 1)
+	if err != nil {
+		return err
+	}
+	q.Limit = min(limit, maxEvents)
+	ctx := c.Request().Context()
+	a.events.WaitCaughtUp(ctx)
+	page, err := a.events.ListAfter(ctx, q)
+	if err != nil {
+		return eventError(err)
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"events":`...)
+		b = a.appendEvents(b, page.Events, cloud)
+		b = append(b, `,"cursor":`...)
+		if page.Cursor == "" {
+			b = append(b, `null`...)
+		} else {
+			b = appendQuoted(b, page.Cursor)
+		}
+		b = append(b, `,"has_more":`...)
+		b = strconv.AppendBool(b, page.HasMore)
+		return append(b, '}')
+	})
+}
+
+func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) error {
+	p, err := readPage(c)
+	if err != nil {
+		return err
+	}
+	q.Limit = p.limit
+	ctx := c.Request().Context()
+	a.events.WaitCaughtUp(ctx)
+	events, total, err := a.events.ListNewest(ctx, q, p.offset)
+	if err != nil {
+		return eventError(err)
+	}
+	more := int64(p.offset+len(events)) < total
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"events":`...)
+		b = a.appendEvents(b, events, cloud)
+		b = append(b, `,"items":`...)
+		b = a.appendEvents(b, events, cloud)
+		b = append(b, `,"has_more":`...)
+		b = strconv.AppendBool(b, more)
+		b = p.append(append(b, `,"pagination":`...), total, more, "")
+		return append(b, '}')
+	})
+}
+
+func (a *API) appendEvents(b []byte, events []eventlog.Event, cloud bool) []byte {
+	b = append(b, '[')
+	for i, e := range events {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = e.Append(b, !a.config.NoCompatMembers, cloud)
+	}
+	return append(b, ']')
+}
+
+// readEventQuery reads the filters that all event routes share.
+func readEventQuery(c echo.Context) (eventlog.Query, error) {
+	q, err := readEventFilter(c)
+	if err != nil {
+		return q, err
+	}
+	if text := c.QueryParam("after"); text != "" {
+		position, err := eventlog.ParsePosition(text)
+		if err != nil {
+			return q, ojs.ErrInvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+		}
+		q.After = &position
+	}
+	return q, nil
+}
+
+func readEventFilter(c echo.Context) (eventlog.Query, error) {
+	var q eventlog.Query
+	for _, filter := range []struct {
+		to    *[]string
+		names []string
+	}{
+		{&q.Types, []string{"types", "type", "event_types"}}, {&q.Queues, []string{"queues", "queue"}},
+		{&q.JobTypes, []string{"job_types", "job_type"}}, {&q.Sources, []string{"sources", "source"}},
+	} {
+		values, err := plainList(c, filter.names...)
+		if err != nil {
+			return q, err
+		}
+		if name := filter.names[0]; len(values) > maxFilterItems {
+			return q, ojs.ErrInvalidRequest(name, "at most 50 values", len(values), name+" may have at most 50 values.")
+		}
+		*filter.to = values
+	}
+	for name, id := range map[string]**[16]byte{"job_id": &q.JobID, "workflow_id": &q.WorkflowID} {
+		text := c.QueryParam(name)
+		if text == "" {
+			continue
+		}
+		parsed, ok := ojs.ParseID(text)
+		if !ok {
+			return q, ojs.ErrInvalidRequest(name, "a UUIDv7", text, name+" must be a lower-case UUIDv7.")
+		}
+		*id = &parsed
+	}
+	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+		if text := c.QueryParam(name); text != "" {
+			var err error
+			if *at, err = readTime(name, text); err != nil {
+				return q, err
+			}
+		}
+	}
+	return q, nil
+}
+
+func readTime(name, text string) (time.Time, error) {
+	when, ok := job.ParseWhen(text)
+	if !ok || when.Relative {
+		return time.Time{}, ojs.ErrInvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
+	}
+	return when.At, nil
+}
+
+func readFormat(c echo.Context) (cloud bool, err error) {
+	switch format := c.QueryParam("format"); format {
+	case "", "ojs":
+		return false, nil
+	case "cloudevents":
+		return true, nil
+	default:
+		return false, ojs.ErrInvalidRequest("format", "ojs or cloudevents", format, "format must be ojs or cloudevents.")
+	}
+}
+
+func (a *API) getEvent(c echo.Context) error {
+	text := param(c, "id")
+	ctx := c.Request().Context()
+	position, err := eventlog.ParsePosition(text)
+	if err != nil {
+		return ojs.ErrNotFound("event", text)
+	}
+	cloud, err := readFormat(c)
+	if err != nil {
+		return err
+	}
+	a.events.WaitCaughtUp(ctx)
+	event, found, err := a.events.Get(ctx, position, text)
+	if err != nil {
+		return eventError(err)
+	}
+	if !found {
+		return ojs.ErrNotFound("event", text)
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return event.Append(b, !a.config.NoCompatMembers, cloud) })
+}
+
+// getEventHistory shows a job's transitions (contract 40 §5.4).
+func (a *API) getEventHistory(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	a.events.WaitCaughtUp(ctx)
+	history, err := a.events.History(ctx, id)
+	if err != nil {
+		return eventError(err)
+	}
+	if len(history) == 0 { // events may have been dropped while the job lives
+		if _, err := a.store.Get(ctx, id); err != nil {
+			return err
+		}
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"job_id":"`...)
+		b = append(b, ojs.FormatID(id)...)
+		b = append(b, `","events":[`...)
+		for i, h := range history {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, `{"type":"`...)
+			b = append(b, h.Type...)
+			b = append(b, '"')
+			b = appendText(b, "state", h.To)
+			if h.From != "" {
+				b = appendText(b, "from", h.From)
+			}
+			b = appendText(b, "timestamp", ojs.FormatTime(h.Time))
+			b = appendText(b, "id", h.ID)
+			b = append(append(b, `,"data":`...), h.Data...)
+			b = append(b, '}')
+		}
+		return append(b, `]}`...)
+	})
+}
+
+// eventError shows what the reader refuses.
+func eventError(err error) error { return store.WireError(eventlog.WireError(err)) }

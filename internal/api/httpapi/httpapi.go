@@ -1,0 +1,237 @@
+// Package httpapi speaks the Open Job Spec over HTTP: it decodes and validates requests, calls the store and the event
+// reader, and encodes what they return. There is no SQL here and no decision about a job.
+package httpapi
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/store"
+)
+
+// Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
+type Config struct {
+	// APIKeys are the accepted bearer tokens. Empty: the API is open.
+	APIKeys []string
+
+	// PublicURL is the base of the manifest's base_url. Empty: taken from each request.
+	PublicURL string
+
+	// Limits of job objects, metadata, results and nesting.
+	Limits job.Limits
+
+	// MaxBatchBytes bounds the body of batch calls after decompression. 33 554 432.
+	MaxBatchBytes int
+
+	// MaxBatchSize is the most items of a batch call. 10 000.
+	MaxBatchSize int
+
+	// CORSOrigins are the origins browsers may call from. Empty: none.
+	CORSOrigins []string
+
+	// NoPythonQuirk switches off the Content-Type parameter that the Python SDK needs (contract 10 §16 Q1).
+	NoPythonQuirk bool
+
+	// NoV1Prefix switches off /v1/… as an alias of /ojs/v1/… for GET.
+	NoV1Prefix bool
+
+	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
+	TestReset bool
+
+	// MetricsAuth makes /metrics need credentials like everything else, if there are any.
+	MetricsAuth bool
+
+	// NoCompatMembers leaves the flat members out of events (contract 40 §1.3).
+	NoCompatMembers bool
+
+	// LogSample is the share of log lines about ordinary success that are written. 1; negative: none.
+	LogSample float64
+
+	// Version of the server, shown in the manifest and by health.
+	Version string
+
+	// GRPC says that this node speaks gRPC, too.
+	GRPC bool
+
+	// EventRetention and EventMaxCount are shown in the manifest.
+	EventRetention time.Duration
+	EventMaxCount  int64
+
+	// DeadLetterMaxAge and DeadLetterMaxCount are shown by the dead-letter statistics; negative: no limit.
+	DeadLetterMaxAge   time.Duration
+	DeadLetterMaxCount int64
+}
+
+// API is the HTTP interface of one node. Use New.
+type API struct {
+	config   Config
+	store    *store.Store
+	events   *eventlog.Reader
+	feed     *eventlog.Feed
+	streams  *api.Streams
+	stats    statsView
+	health   *api.Health
+	reset    func(ctx context.Context) error
+	prune    func() time.Duration
+	webhooks Webhooks
+	logger   *slog.Logger
+	keys     api.Keys
+
+	tracer      *tracing.Tracer
+	requestDone func(method, route string, status int, took time.Duration)
+	metrics     Metrics
+	sse, socket eventlog.Tally
+}
+
+// Deps are the parts an API talks to.
+type Deps struct {
+	Store  *store.Store
+	Events *eventlog.Reader
+	Feed   *eventlog.Feed
+	Logger *slog.Logger
+
+	Health *api.Health
+
+	// Streams counts the streams of all interfaces.
+	Streams *api.Streams
+
+	// Webhooks are the settings of subscriptions.
+	Webhooks Webhooks
+
+	// NextPrune is the time until this node prunes jobs.
+	NextPrune func() time.Duration
+
+	// Reset empties everything on this node, for the test switch.
+	Reset func(ctx context.Context) error
+
+	// Tracer makes the spans of requests. nil: none.
+	Tracer *tracing.Tracer
+
+	// RequestDone is told of every request when it has ended, streams at their end: its method and the template of its
+	// route, each one of few values, and the status, 499 if nobody waited for the answer. Nil: nobody is told.
+	RequestDone func(method, route string, status int, took time.Duration)
+
+	// Metrics are shown by /metrics. Zero: there are no such routes.
+	Metrics Metrics
+}
+
+// New returns the API.
+func New(config Config, deps Deps) *API {
+	if config.MaxBatchBytes == 0 {
+		config.MaxBatchBytes = 33_554_432
+	}
+	if config.LogSample == 0 {
+		config.LogSample = 1
+	}
+	return &API{
+		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: deps.Streams, logger: deps.Logger,
+		keys: api.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, webhooks: deps.Webhooks,
+		tracer: deps.Tracer, requestDone: deps.RequestDone, metrics: deps.Metrics,
+	}
+}
+
+// Handler returns the routes with everything around them.
+func (a *API) Handler() http.Handler {
+	e := a.echo()
+	a.routes(e)
+	return e
+}
+
+// echo has everything but routes.
+func (a *API) echo() *echo.Echo {
+	e := echo.New()
+	e.HideBanner, e.HidePort = true, true
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.handleError(err, c) } // observed leaves it no error
+	e.Pre(a.observed(e), a.prepare)
+	if len(a.config.CORSOrigins) > 0 {
+		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
+			AllowOrigins:  a.config.CORSOrigins,
+			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
+			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", "Last-Event-ID", "Cache-Control"},
+			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
+			MaxAge:        86400,
+		}))
+	}
+	e.Pre(a.admit)
+	return e
+}
+
+func (a *API) routes(e *echo.Echo) {
+	v1 := e.Group("/ojs/v1")
+	get := func(g *echo.Group, path string, h echo.HandlerFunc) {
+		g.Match([]string{http.MethodGet, http.MethodHead}, path, h)
+	}
+	root := e.Group("")
+
+	get(root, "/ojs/manifest", a.getManifest)
+	get(root, "/ojs/v1/health", a.getHealth)
+	get(root, "/health", a.getHealth)
+	get(root, "/ready", a.getReady)
+	get(root, "/readyz", a.getReady)
+	get(root, "/healthz", a.getAlive)
+	get(root, "/livez", a.getAlive)
+	a.metricsRoutes(root, v1)
+
+	one := bodyLimit{a.envelopeBytes(), "envelope"}
+	many := bodyLimit{a.config.MaxBatchBytes, "batch"}
+	v1.POST("/jobs", withBody(one, a.postJob))
+	get(v1, "/jobs", a.listJobs)
+	v1.POST("/jobs/batch", withBody(many, a.postBatch))
+	v1.POST("/jobs/bulk", withBody(many, a.postBulk))
+	v1.POST("/jobs/bulk/cancel", withBody(many, a.bulkHandler(job.BulkCancel)))
+	v1.POST("/jobs/bulk/retry", withBody(many, a.bulkHandler(job.BulkRetry)))
+	v1.POST("/jobs/bulk/delete", withBody(many, a.bulkHandler(job.BulkDelete)))
+	get(v1, "/jobs/:id", notLiteral(a.getJob))
+	v1.DELETE("/jobs/:id", notLiteral(a.deleteJob))
+	v1.POST("/jobs/:id/activate", withBody(one, a.activateJob))
+
+	v1.POST("/workers/fetch", withBody(one, a.postFetch))
+	v1.POST("/workers/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "result"}, a.postAck))
+	v1.POST("/workers/nack", withBody(many, a.postNack))
+	v1.POST("/workers/ack/batch", withBody(many, a.postAckBatch))
+	v1.POST("/workers/nack/batch", withBody(many, a.postNackBatch))
+	v1.POST("/workers/heartbeat", withBody(one, a.postHeartbeat))
+	a.registryRoutes(v1)
+
+	a.progressRoutes(v1)
+	a.checkpointRoutes(v1)
+	a.resultRoutes(v1)
+	a.historyRoutes(v1)
+
+	v1.POST("/jobs/:id/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "envelope"}, a.postJobAck))
+	v1.POST("/jobs/:id/nack", withBody(many, a.postJobNack))
+	a.deadLetterRoutes(v1)
+
+	a.cronRoutes(v1)
+	get(v1, "/queues/:name/stats", a.getQueueStats)
+	get(v1, "/events", a.listEvents)
+	get(v1, "/events/:id", a.getEvent)
+	get(v1, "/events/:id/history", a.getEventHistory)
+	a.streamRoutes(v1)
+	a.webhookRoutes(v1)
+
+	if a.config.TestReset {
+		v1.POST("/admin/reset", a.postReset)
+	}
+}
+
+// notLiteral answers 405 where the last segment is the name of a collection that only POST knows, not an id.
+func notLiteral(h echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		switch c.Param("id") {
+		case "batch", "bulk", "results":
+			c.Response().Header().Set(echo.HeaderAllow, http.MethodPost)
+			return echo.ErrMethodNotAllowed
+		}
+		return h(c)
+	}
+}

@@ -1,0 +1,184 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// flat reports whether job fields are repeated beside the wrapper: for clients that are no SDK (part 50 A1).
+func flat(c echo.Context) bool {
+	_, present := c.Request().Header["Ojs-Version"]
+	return !present
+}
+
+// asError keeps a nil *ojs.Error from becoming a non-nil error.
+func asError(err *ojs.Error) error {
+	if err == nil {
+		return nil
+	}
+	return err
+}
+
+func (a *API) envelopeBytes() int {
+	if n := a.config.Limits.MaxEnvelopeBytes; n > 0 {
+		return n
+	}
+	return 1_048_576
+}
+
+func (a *API) postJob(c echo.Context, body []byte) error {
+	in, wire := job.DecodeJob(body, a.config.Limits)
+	if wire != nil {
+		return wire
+	}
+	job, err := a.store.Enqueue(c.Request().Context(), in)
+	if err != nil {
+		return err
+	}
+	return created(c, job)
+}
+
+func created(c echo.Context, job *dbsqlc.Job) error {
+	var b [64]byte
+	c.Response().Header()["Location"] = []string{string(store.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
+	return respond(c, http.StatusCreated, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(c)) })
+}
+
+// jobID reads the id in the path; what is no id is an unknown job (contract 10 §1.5).
+func jobID(c echo.Context) ([16]byte, error) { return parseID(param(c, "id")) }
+
+func parseID(text string) ([16]byte, error) {
+	id, ok := ojs.ParseID(text)
+	if !ok {
+		return id, ojs.ErrNotFound("job", text)
+	}
+	return id, nil
+}
+
+func (a *API) getJob(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	job, err := a.store.Get(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(c)) })
+}
+
+func (a *API) deleteJob(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	reason := c.QueryParam("reason")
+	if len(reason) > 1024 || !plain(reason) {
+		return ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+	}
+	job, err := a.store.Cancel(c.Request().Context(), id, store.Cancel{By: a.actor(c, "cancelled_by"), Reason: reason})
+	if err != nil {
+		return err
+	}
+	as := shape{previous: job.PreviousState.String}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(c)) })
+}
+
+func (a *API) activateJob(c echo.Context, body []byte) error {
+	if err := checkCommand(body); err != nil {
+		return err
+	}
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	job, err := a.store.Activate(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	as := shape{previous: string(ojs.StatePending), activated: true}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, as, flat(c)) })
+}
+
+// checkCommand accepts no body, {} or any JSON object.
+func checkCommand(body []byte) error {
+	if blank(body) {
+		return nil
+	}
+	_, wire := rawjson.Check(body)
+	return asError(wire)
+}
+
+func (a *API) listJobs(c echo.Context) error {
+	page, err := readPage(c)
+	if err != nil {
+		return err
+	}
+	states := list(c, "state")
+	for _, s := range states {
+		if !ojs.JobState(s).Valid() {
+			return ojs.ErrInvalidRequest("state", "a job state", s, "state must name job states, such as available or completed.")
+		}
+	}
+	queues, err := plainList(c, "queue")
+	if err != nil {
+		return err
+	}
+	types, err := plainList(c, "type")
+	if err != nil {
+		return err
+	}
+	l := store.List{States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
+	if page.cursor != "" {
+		id, ok := ojs.ParseID(page.cursor)
+		if !ok {
+			return errCursor(page.cursor)
+		}
+		l.Before = &id
+	}
+	jobs, more, total, err := a.store.List(c.Request().Context(), l)
+	if err != nil {
+		return err
+	}
+	next := ""
+	if more {
+		next = ojs.FormatID(jobs[len(jobs)-1].ID)
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"jobs":`...)
+		b = appendJobs(b, jobs, shape{})
+		b = append(b, `,"total":`...)
+		b = strconv.AppendInt(b, total, 10)
+		b = page.append(append(b, `,"pagination":`...), total, more, next)
+		return append(b, '}')
+	})
+}
+
+func appendJobs(b []byte, jobs []*dbsqlc.Job, as shape) []byte {
+	b = append(b, '[')
+	for i, job := range jobs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendJob(b, job, as)
+	}
+	return append(b, ']')
+}
+
+// indexed adds the place of a batch item to its error.
+func indexed(err error, index int) error {
+	var wire *ojs.Error
+	if errors.As(err, &wire) {
+		return ojs.ErrIndexed(wire, index)
+	}
+	return err
+}

@@ -1,0 +1,158 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	mediaOJS    = "application/openjobspec+json"
+	mediaJSON   = "application/json"
+	mediaPython = mediaOJS + `; alias="application/json"`
+)
+
+// Header values that never change are shared, so that a response costs no allocation for them.
+var (
+	valueVersion = []string{"1.0"}
+	valueNosniff = []string{"nosniff"}
+	valueNoStore = []string{"no-store"}
+	valueOJS     = []string{mediaOJS}
+	valueJSON    = []string{mediaJSON}
+	valuePython  = []string{mediaPython}
+)
+
+// prepare sets what every response carries, whatever becomes of the request (contract 10 §1.3).
+func (a *API) prepare(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r, h := c.Request(), c.Response().Header()
+		h["Ojs-Version"] = valueVersion
+		h["X-Ojs-Version"] = valueVersion
+		h["X-Content-Type-Options"] = valueNosniff
+		h["Cache-Control"] = valueNoStore
+		h["Content-Type"] = a.contentType(r)
+		h["X-Request-Id"] = []string{api.RequestID(r.Header.Get("X-Request-Id"))}
+
+		if r.URL.RawPath != "" {
+			r.URL.RawPath = decodeSegments(r.URL.RawPath)
+		}
+		if !a.config.NoV1Prefix && strings.HasPrefix(r.URL.Path, "/v1/") && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+			r.URL.Path = "/ojs" + r.URL.Path
+			if r.URL.RawPath != "" {
+				r.URL.RawPath = "/ojs" + r.URL.RawPath
+			}
+		}
+		return next(c)
+	}
+}
+
+var slashInSegment = strings.NewReplacer("%", "%25", "/", "%2F")
+
+// decodeSegments decodes a raw path except for slashes inside a segment. The router compares and returns the raw path if
+// there is one, so a single escape anywhere would otherwise hide the route from it; param undoes the rest.
+func decodeSegments(raw string) string {
+	segments := strings.Split(raw, "/")
+	for i, segment := range segments {
+		if text, err := url.PathUnescape(segment); err == nil { // net/http has checked it
+			segments[i] = slashInSegment.Replace(text)
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// param is a segment of the path, decoded.
+func param(c echo.Context, name string) string {
+	text := c.Param(name)
+	if c.Request().URL.RawPath != "" {
+		if decoded, err := url.PathUnescape(text); err == nil { // decodeSegments has written it
+			return decoded
+		}
+	}
+	return text
+}
+
+// contentType follows Accept only between the two names of the same JSON; it never refuses.
+func (a *API) contentType(r *http.Request) []string {
+	if accept := r.Header["Accept"]; names(accept, mediaJSON) && !names(accept, mediaOJS) {
+		return valueJSON
+	}
+	if !a.config.NoPythonQuirk && strings.HasPrefix(r.UserAgent(), "python-httpx/") {
+		return valuePython
+	}
+	return valueOJS
+}
+
+// names reports whether an Accept header names the media type itself; a range such as */* does not.
+func names(accept []string, media string) bool {
+	for _, line := range accept {
+		for item := range strings.SplitSeq(line, ",") {
+			if isMedia(item, media) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isMedia compares a media type with a value that may have parameters.
+func isMedia(value, media string) bool {
+	name, _, _ := strings.Cut(value, ";")
+	return strings.EqualFold(strings.TrimSpace(name), media)
+}
+
+// admit checks credentials and the spec version, before routing (contract 10 §1.8).
+func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		if public(r.URL.Path) || r.URL.Path == "/metrics" && !a.config.MetricsAuth {
+			return next(c)
+		}
+		a.takeQueryToken(r)
+		if len(a.keys) > 0 {
+			if _, ok := a.keys.Bearer(r.Header.Get("Authorization")); !ok {
+				c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
+				return ojs.ErrUnauthenticated()
+			}
+		}
+		if v, present := r.Header["Ojs-Version"]; present && !job.ValidVersion(v[0]) {
+			return ojs.ErrVersion("OJS-Version", v[0])
+		}
+		return next(c)
+	}
+}
+
+func public(path string) bool {
+	switch path {
+	case "/ojs/manifest", "/ojs/v1/health", "/health", "/ready", "/readyz", "/healthz", "/livez":
+		return true
+	}
+	return false
+}
+
+// panicked is a panic as an error.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+// actor names who did something: the key, else the header, else the query parameter, else "api" (contract 40 §3.3).
+func (a *API) actor(c echo.Context, parameter string) string {
+	if principal, ok := a.keys.Bearer(c.Request().Header.Get("Authorization")); ok {
+		return principal
+	}
+	for _, name := range []string{c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(parameter)} {
+		if name != "" && len(name) <= 255 && plain(name) {
+			return name
+		}
+	}
+	return "api"
+}

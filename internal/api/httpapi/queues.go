@@ -1,0 +1,105 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// queueCounts are the members of queue statistics that all forms share.
+type queueCounts struct {
+	Available int64 `json:"available"`
+	Active    int64 `json:"active"`
+	Scheduled int64 `json:"scheduled"`
+	Retryable int64 `json:"retryable"`
+	Pending   int64 `json:"pending"`
+	Completed int64 `json:"completed"`
+	Discarded int64 `json:"discarded"`
+	Cancelled int64 `json:"cancelled"`
+	Total     int64 `json:"total"`
+	Depth     int64 `json:"depth"`
+}
+
+type queueObject struct {
+	Name   string `json:"name"`
+	Status string `json:"status"`
+	Paused bool   `json:"paused"`
+	queueCounts
+}
+
+type queueStats struct {
+	Queue string `json:"queue"`
+	queueCounts
+	Dead              int64   `json:"dead"`
+	CompletedLastHour int64   `json:"completed_last_hour"`
+	FailedLastHour    int64   `json:"failed_last_hour"`
+	AvgDurationMS     float64 `json:"avg_duration_ms"`
+	AvgWaitMS         float64 `json:"avg_wait_ms"`
+	Throughput        float64 `json:"throughput_per_second"`
+}
+
+// queueStatsBody serves every client at once: `queue` is an object without OJS-Version and the name with it, the rest
+// is flat for the JS SDK and in stats for Go and Python (part 30 §0.3, §4.2).
+type queueStatsBody struct {
+	Queue any `json:"queue"`
+	queueObject
+	Stats      queueStats `json:"stats"`
+	ComputedAt string     `json:"computed_at"`
+}
+
+func (a *API) getQueueStats(c echo.Context) error {
+	name := param(c, "name")
+	if !job.ValidQueue(name) {
+		return ojs.ErrInvalidRequest("name", "a queue name", name, "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
+	}
+	stats, err := a.store.QueueStats(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	body := newQueueStats(stats)
+	if flat(c) {
+		body.Queue = body.queueObject
+	} else {
+		body.Queue = name
+	}
+	c.Response().Header().Add("Vary", "OJS-Version")
+	out, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return send(c, http.StatusOK, out)
+}
+
+func newQueueStats(s store.QueueStats) queueStatsBody {
+	counts := queueCounts{
+		Available: s.Counts[ojs.StateAvailable], Active: s.Counts[ojs.StateActive], Scheduled: s.Counts[ojs.StateScheduled],
+		Retryable: s.Counts[ojs.StateRetryable], Pending: s.Counts[ojs.StatePending], Completed: s.Counts[ojs.StateCompleted],
+		Discarded: s.Counts[ojs.StateDiscarded], Cancelled: s.Counts[ojs.StateCancelled], Depth: s.Counts[ojs.StateAvailable],
+	}
+	for _, n := range s.Counts {
+		counts.Total += n
+	}
+	return queueStatsBody{
+		queueObject: queueObject{Name: s.Name, Status: s.Status, Paused: s.Status == "paused", queueCounts: counts},
+		Stats: queueStats{
+			Queue: s.Name, queueCounts: counts, Dead: counts.Discarded,
+			CompletedLastHour: s.Rates.Completed, FailedLastHour: s.Rates.Failed,
+			AvgDurationMS: average(s.Rates.DurationMs, s.Rates.Completed),
+			AvgWaitMS:     average(s.Rates.WaitMs, s.Rates.Started),
+			Throughput:    average(s.Rates.Completed, 3600),
+		},
+		ComputedAt: ojs.FormatTime(s.ComputedAt),
+	}
+}
+
+func average(sum, n int64) float64 {
+	if n == 0 {
+		return 0
+	}
+	return float64(sum) / float64(n)
+}

@@ -1,0 +1,165 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// registryRoutes are the worker registry and the operator's part of it (contract 20 §6.5).
+func (a *API) registryRoutes(v1 *echo.Group) {
+	one := bodyLimit{a.envelopeBytes(), "envelope"}
+	read := []string{http.MethodGet, http.MethodHead}
+	v1.POST("/workers/beat", withBody(one, a.postHeartbeat))
+	v1.POST("/workers/register", withBody(one, a.postRegister))
+	v1.Match(read, "/workers", a.listWorkers(workerList{defaultPage, maxPage, "workers"}))
+	v1.Match(read, "/workers/:id", notCall(a.getWorker))
+	v1.DELETE("/workers/:id", notCall(withBody(one, a.deregister)))
+	v1.POST("/workers/:id/deregister", withBody(one, a.deregister))
+	v1.Match(read, "/workers/:id/health", a.getWorkerHealth)
+
+	v1.Match(read, "/admin/workers", a.listWorkers(workerList{standard: defaultAdminPage, largest: maxAdminPage}))
+	v1.POST("/admin/workers/directive", withBody(one, a.directWorkers))
+	v1.Match(read, "/admin/workers/:id", a.getWorker)
+	v1.DELETE("/admin/workers/:id", a.deleteWorker)
+	v1.POST("/admin/workers/:id/directive", withBody(one, a.directWorker))
+	for command, directive := range map[string]string{"quiet": "quiet", "terminate": "terminate", "resume": "running"} {
+		v1.POST("/admin/workers/:id/"+command, withBody(one, func(c echo.Context, body []byte) error {
+			if err := checkCommand(body); err != nil {
+				return err
+			}
+			return a.direct(c, directive)
+		}))
+	}
+}
+
+// What lists of the admin plane give (contract 30 §0.2).
+const (
+	defaultAdminPage = 20
+	maxAdminPage     = 100
+)
+
+// workerCalls are the last segments of paths that only POST knows.
+var workerCalls = []string{"fetch", "ack", "nack", "heartbeat", "beat", "register", "progress"}
+
+// notCall answers 405 where the last segment names a worker's call, not a worker.
+func notCall(h echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if slices.Contains(workerCalls, c.Param("id")) {
+			c.Response().Header().Set(echo.HeaderAllow, http.MethodPost)
+			return echo.ErrMethodNotAllowed
+		}
+		return h(c)
+	}
+}
+
+// workerID reads the id in the path: any text that a worker may have.
+func workerID(c echo.Context) (string, error) {
+	id := param(c, "id")
+	if id == "" || len(id) > 255 || !plain(id) {
+		return "", ojs.ErrNotFound("worker", id)
+	}
+	return id, nil
+}
+
+func (a *API) postRegister(c echo.Context, body []byte) error {
+	in, wire := job.DecodeHeartbeat(body)
+	if wire != nil {
+		return wire
+	}
+	beat := beatOf(in)
+	beat.Register, beat.JobIDs = true, nil
+	res, err := a.store.Heartbeat(c.Request().Context(), beat)
+	if err != nil {
+		return err
+	}
+	dead := a.store.WorkerDeadAfter()
+	interval := max(1, min(5, int64(dead/(3*time.Second))))
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"ok":true`...)
+		b = appendText(b, "worker_id", in.WorkerID)
+		b = appendText(b, "server_time", ojs.FormatTime(res.Time))
+		b = strconv.AppendInt(append(b, `,"heartbeat_interval":`...), interval, 10)
+		b = appendSeconds(append(b, `,"heartbeat_timeout":`...), dead)
+		b = appendSeconds(append(b, `,"visibility_timeout_default":`...), a.store.DefaultVisibility())
+		return append(b, '}')
+	})
+}
+
+func appendSeconds(b []byte, d time.Duration) []byte {
+	return strconv.AppendFloat(b, d.Seconds(), 'f', -1, 64)
+}
+
+func (a *API) deregister(c echo.Context, body []byte) error {
+	id, err := workerID(c)
+	if err != nil {
+		return err
+	}
+	if blank(body) {
+		body = []byte(`{}`)
+	}
+	in, wire := job.DecodeLeave(body)
+	if wire != nil {
+		return wire
+	}
+	err = a.store.Deregister(c.Request().Context(), store.Leave{WorkerID: id, Reason: in.Reason, JobsCompleted: in.JobsCompleted})
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		return append(appendText(append(b, `{"ok":true`...), "worker_id", id), '}')
+	})
+}
+
+func (a *API) directWorker(c echo.Context, body []byte) error {
+	directive, wire := job.DecodeDirective(body)
+	if wire != nil {
+		return wire
+	}
+	return a.direct(c, directive)
+}
+
+func (a *API) direct(c echo.Context, directive string) error {
+	id, err := workerID(c)
+	if err != nil {
+		return err
+	}
+	if err := a.store.Direct(c.Request().Context(), id, directive); err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = appendQuoted(append(b, `{"worker_id":`...), id)
+		return append(appendText(b, "directive", directive), '}')
+	})
+}
+
+func (a *API) directWorkers(c echo.Context, body []byte) error {
+	directive, wire := job.DecodeDirective(body)
+	if wire != nil {
+		return wire
+	}
+	n, err := a.store.DirectAll(c.Request().Context(), directive)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"directive": directive, "workers": n})
+}
+
+func (a *API) deleteWorker(c echo.Context) error {
+	id, err := workerID(c)
+	if err != nil {
+		return err
+	}
+	requeued, err := a.store.DeleteWorker(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"deleted": true, "worker_id": id, "jobs_requeued": requeued})
+}

@@ -1,0 +1,124 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	defaultResultWait = 30 // s
+	maxResultWait     = 60
+)
+
+func (a *API) resultRoutes(v1 *echo.Group) {
+	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/result", a.getResult)
+	v1.POST("/jobs/results", withBody(bodyLimit{a.envelopeBytes(), "envelope"}, a.postResults))
+}
+
+// getResult is contract 20 §12.1, with wait a long poll.
+func (a *API) getResult(c echo.Context) error {
+	wait, err := readResultWait(c)
+	if err != nil {
+		return err
+	}
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	res, err := a.store.AwaitResult(c.Request().Context(), id, wait)
+	if err != nil {
+		return err
+	}
+	switch {
+	case res.Pruned:
+		return ojs.NewError(ojs.KindResultPruned, "The result of job "+ojs.FormatID(id)+" is not kept any more; its result_ttl is over.",
+			map[string]any{"job_id": ojs.FormatID(id)})
+	case wait > 0 && !ojs.JobState(res.State).Terminal():
+		return ojs.NewError(ojs.KindWaitTimeout, "Job "+ojs.FormatID(id)+" is still in state "+res.State+"; ask again.",
+			map[string]any{"job_id": ojs.FormatID(id), "current_state": res.State})
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"job_id":"`...)
+		b = append(b, ojs.FormatID(id)...)
+		b = appendText(append(b, '"'), "state", res.State)
+		return append(appendResult(b, res), '}')
+	})
+}
+
+func readResultWait(c echo.Context) (time.Duration, error) {
+	seconds, err := wholeNumber(c, []string{"timeout"}, defaultResultWait, 1)
+	if err != nil {
+		return 0, err
+	}
+	switch text := c.QueryParam("wait"); text {
+	case "", "false", "0":
+		return 0, nil
+	case "true", "1":
+		return time.Duration(min(seconds, maxResultWait)) * time.Second, nil
+	default:
+		return 0, ojs.ErrInvalidRequest("wait", "true or false", text, "wait must be true or false.")
+	}
+}
+
+// appendResult appends the members of an outcome. A job in backoff has failed, but not for good: its error is not shown.
+func appendResult(b []byte, res *dbsqlc.JobResultListRow) []byte {
+	b = appendOrNull(append(b, `,"result":`...), res.Result)
+	state := ojs.JobState(res.State)
+	if state.Terminal() && res.Error != nil {
+		b = append(append(b, `,"error":`...), res.Error...)
+	}
+	if state == ojs.StateCompleted || state == ojs.StateDiscarded && res.Failed {
+		b = appendTime(b, "completed_at", res.FinishedAt)
+	}
+	return b
+}
+
+func (a *API) postResults(c echo.Context, body []byte) error {
+	in, wire := job.DecodeResults(body)
+	if wire != nil {
+		return wire
+	}
+	var ids [][16]byte
+	at := make([]int, len(in.IDs)) // place in ids, -1: no job can have this id
+	for i, text := range in.IDs {
+		at[i] = -1
+		if id, ok := ojs.ParseID(text); ok {
+			at[i] = len(ids)
+			ids = append(ids, id)
+		}
+	}
+	results, err := a.store.Results(c.Request().Context(), ids)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"results":{`...)
+		for i, text := range in.IDs {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendQuoted(b, text), ':')
+			if at[i] < 0 || results[at[i]] == nil {
+				b = append(b, `null`...)
+				continue
+			}
+			res := results[at[i]]
+			b = append(b, '{')
+			b = append(b, appendText(nil, "state", res.State)[1:]...)
+			b = append(appendResult(b, res), '}')
+		}
+		return append(b, `}}`...)
+	})
+}
+
+// after is a time so many seconds later; a client's number may be larger than a duration can be.
+func after(t time.Time, seconds int64) time.Time {
+	const day = 86_400
+	return t.AddDate(0, 0, int(seconds/day)).Add(time.Duration(seconds%day) * time.Second)
+}

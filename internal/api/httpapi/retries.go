@@ -1,0 +1,137 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// failedRun is one failed attempt, as the CLI shows it (part 50 §4.14).
+type failedRun struct {
+	attempt             int64
+	state, message      string
+	started             time.Time
+	failedAt, nextRetry string
+}
+
+func (a *API) getRetries(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	job, err := a.store.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	policy, err := retry.Decode(job.Retry)
+	if err != nil {
+		return err
+	}
+	a.events.WaitCaughtUp(ctx)
+	page, err := a.events.ListAfter(ctx, eventlog.Query{JobID: &id, Types: []string{"job.started", "job.failed"}, Limit: maxHistory})
+	if err != nil {
+		return eventError(err)
+	}
+	runs := failedRuns(page.Events)
+	if len(runs) == 0 { // retention may have dropped the events
+		runs = recordedRuns(job.Errors)
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"job_id":"`...)
+		b = append(b, ojs.FormatID(id)...)
+		b = append(b, `","retries":[`...)
+		for i, run := range runs {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = run.append(b)
+		}
+		b = append(b, `],"policy":{"max_attempts":`...)
+		b = strconv.AppendInt(b, job.MaxAttempts, 10)
+		b = appendText(b, "initial_interval", duration.Format(policy.InitialInterval))
+		b = appendText(b, "backoff_strategy", policy.Strategy)
+		return append(b, `}}`...)
+	})
+}
+
+// failedRuns finds the failures among a job's events, each with the start before it.
+func failedRuns(events []eventlog.Event) (runs []failedRun) {
+	var started time.Time
+	for _, e := range events {
+		switch e.Type {
+		case "job.started":
+			started = e.Time
+		case "job.failed":
+			data := payload(e.Data)
+			run := failedRun{message: errorText(data["error"]), started: started, failedAt: ojs.FormatTime(e.Time)}
+			run.attempt, _ = rawjson.Int(data["attempt"])
+			run.state, _ = rawjson.Text(data["next_state"])
+			run.nextRetry, _ = rawjson.Text(data["retry_at"])
+			runs = append(runs, run)
+		}
+	}
+	return runs
+}
+
+// recordedRuns reads the job's own list of failures, which knows less.
+func recordedRuns(errors [][]byte) (runs []failedRun) {
+	for _, e := range errors {
+		data := payload(string(e))
+		run := failedRun{message: errorText(e), state: string(ojs.StateRetryable)}
+		run.attempt, _ = rawjson.Int(data["attempt"])
+		run.failedAt, _ = rawjson.Text(data["occurred_at"])
+		runs = append(runs, run)
+	}
+	return runs
+}
+
+func errorText(e jsontext.Value) string {
+	members := payload(string(e))
+	for _, name := range []string{"message", "code"} {
+		if text, _ := rawjson.Text(members[name]); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+func (r failedRun) append(b []byte) []byte {
+	b = append(b, `{"attempt":`...)
+	b = strconv.AppendInt(b, r.attempt, 10)
+	b = appendText(b, "state", r.state)
+	b = appendText(b, "error", r.message)
+	if !r.started.IsZero() {
+		b = appendText(b, "started_at", ojs.FormatTime(r.started))
+	}
+	b = appendText(b, "failed_at", r.failedAt)
+	if r.nextRetry != "" {
+		b = appendText(b, "next_retry_at", r.nextRetry)
+	}
+	return append(b, '}')
+}
+
+// getLineage shows where a job comes from. Without workflows every job is its own root.
+func (a *API) getLineage(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	if _, err := a.store.Progress(c.Request().Context(), id); err != nil {
+		return err
+	}
+	text := ojs.FormatID(id)
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"job_id":"`+text+`","parent_id":null,"workflow_id":null,"root_id":"`...)
+		return append(b, text+`","children":[]}`...)
+	})
+}

@@ -1,0 +1,271 @@
+package httpapi
+
+import (
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// streamRequest is what a client asks of a stream (contract 40 §6.1).
+type streamRequest struct {
+	channel  string // as system frames name it
+	query    eventlog.Query
+	selected choice
+	from     *eventlog.Position
+	cloud    bool
+}
+
+func readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) {
+	req := streamRequest{channel: "events", from: readResume(c)}
+	var err error
+	if req.query, err = readEventFilter(c); err != nil {
+		return req, err
+	}
+	if req.cloud, err = readFormat(c); err != nil {
+		return req, err
+	}
+	if req.selected, err = newChoice(req.query.Types, byDefault); err != nil {
+		return req, eventError(err)
+	}
+	if _, err = eventlog.ParseSourcePatterns("sources", req.query.Sources); err != nil {
+		return req, eventError(err)
+	}
+	if text := c.QueryParam("channel"); text != "" {
+		err = req.narrow(text)
+	}
+	return req, err
+}
+
+// readResume takes the header before the query. What is no event id is ignored.
+func readResume(c echo.Context) *eventlog.Position {
+	for _, text := range []string{c.Request().Header.Get("Last-Event-ID"), c.QueryParam("last_event_id"), c.QueryParam("after")} {
+		if text == "" {
+			continue
+		}
+		position, err := eventlog.ParsePosition(text)
+		if err != nil {
+			return nil
+		}
+		return &position
+	}
+	return nil
+}
+
+// narrow applies a channel, which is shorthand for job_id or queues.
+func (r *streamRequest) narrow(channel string) error {
+	ch, err := parseChannel(channel)
+	if err != nil {
+		return err
+	}
+	r.channel = ch.name
+	r.query = ch.narrow(r.query)
+	return nil
+}
+
+// channel is what a subscription is about: all, events, a job or a queue.
+type channel struct {
+	name  string
+	job   *[16]byte
+	queue string
+}
+
+func parseChannel(text string) (channel, error) {
+	kind, subject, found := strings.Cut(text, ":")
+	if !found && (kind == "all" || kind == "events") {
+		return channel{name: kind}, nil
+	}
+	switch {
+	case kind == "job" && found:
+		if id, ok := ojs.ParseID(subject); ok {
+			return channel{name: "job:" + ojs.FormatID(id), job: &id}, nil
+		}
+	case kind == "queue" && found && job.ValidQueue(subject):
+		return channel{name: text, queue: subject}, nil
+	}
+	return channel{}, ojs.ErrInvalidRequest("channel", "all, events, job:<id> or queue:<name>", text, "channel must be all, events, job:<id> or queue:<name>.")
+}
+
+func (ch channel) narrow(q eventlog.Query) eventlog.Query {
+	if ch.job != nil {
+		q.JobID = ch.job
+	}
+	if ch.queue != "" {
+		q.Queues = []string{ch.queue}
+	}
+	return q
+}
+
+// streamEvents is GET /events/stream.
+func (a *API) streamEvents(c echo.Context) error {
+	req, err := readStreamRequest(c, wholeCatalogue)
+	if err != nil {
+		return err
+	}
+	return a.stream(c, func(s *sse) error { return s.follow(c, req, nil) })
+}
+
+// follow subscribes and sends what comes. found may refuse the stream before it begins.
+func (s *sse) follow(c echo.Context, req streamRequest, found func(*eventStream) error) error {
+	s.catchUp(req)
+	sub, err := s.api.feed.Subscribe(s.ctx, req.selected.query(req.query), req.from)
+	if err != nil {
+		return eventError(err)
+	}
+	defer sub.Close()
+	sub.CountIn(s.flow)
+	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud}
+	if found != nil {
+		if err := found(stream); err != nil {
+			return err
+		}
+	}
+	if goOn, err := s.open(c); err != nil || !goOn {
+		return err
+	}
+	return stream.run()
+}
+
+// catchUp lets a live stream begin behind what its client has seen answered.
+func (s *sse) catchUp(req streamRequest) {
+	if !req.replays() {
+		s.api.events.WaitCaughtUp(s.ctx)
+	}
+}
+
+func (r *streamRequest) replays() bool { return r.from != nil || !r.query.Since.IsZero() }
+
+// streamQueue is GET /queues/{name}/events.
+func (a *API) streamQueue(c echo.Context) error {
+	req, err := readStreamRequest(c, ofQueue)
+	if err != nil {
+		return err
+	}
+	name := param(c, "name")
+	if !job.ValidQueue(name) {
+		return ojs.ErrNotFound("queue", name)
+	}
+	req.channel, req.query.Queues = "queue:"+name, []string{name}
+	known := func(*eventStream) error { return a.requireQueue(c, name) }
+	return a.stream(c, func(s *sse) error { return s.follow(c, req, known) })
+}
+
+func (a *API) requireQueue(c echo.Context, name string) error {
+	known, err := a.store.QueueExists(c.Request().Context(), name)
+	if err == nil && !known {
+		err = ojs.ErrNotFound("queue", name)
+	}
+	return err
+}
+
+// streamJob is GET /jobs/{id}/events. It ends when the job has.
+func (a *API) streamJob(c echo.Context) error {
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	req, err := readStreamRequest(c, ofJob)
+	if err != nil {
+		return err
+	}
+	req.channel, req.query.JobID = "job:"+ojs.FormatID(id), &id
+	return a.stream(c, func(s *sse) error { return s.followJob(c, req) })
+}
+
+// followJob reads every row of the job, whatever is wanted of it, because it must see the end.
+func (s *sse) followJob(c echo.Context, req streamRequest) error {
+	a, id := s.api, *req.query.JobID
+	s.catchUp(req)
+	head, err := a.events.Head(s.ctx)
+	if err != nil {
+		return store.WireError(err)
+	}
+	job, err := a.store.Get(s.ctx, id) // after the head: what ends the job from now on lies behind it
+	if err != nil {
+		return err
+	}
+	from := req.from
+	if !req.replays() {
+		from = &head
+	}
+	query := req.query
+	query.Types, query.Internal = nil, true
+	filter, err := eventlog.NewMatcher(query)
+	if err != nil {
+		return eventError(err)
+	}
+	sub, err := a.feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true, Since: query.Since}, from)
+	if err != nil {
+		return eventError(err)
+	}
+	defer sub.Close()
+	sub.CountIn(s.flow)
+	stream := &eventStream{sse: s, channel: req.channel, sub: sub, selected: req.selected, cloud: req.cloud, filter: &filter}
+	if !ojs.JobState(job.State).Terminal() {
+		if goOn, err := s.open(c); err != nil || !goOn {
+			return err
+		}
+		stream.ends = func(e *eventlog.Event) bool { return head.Before(e.Position) && endsJob(e) }
+		return stream.run()
+	}
+	return stream.runEnded(c, job, req.replays())
+}
+
+func endsJob(e *eventlog.Event) bool { return isTransition(e) && ojs.JobState(e.To).Terminal() }
+
+// runEnded replays what was asked for and shows the latest transition of a job that is over.
+func (s *eventStream) runEnded(c echo.Context, job *dbsqlc.Job, replay bool) error {
+	last, err := s.api.lastTransition(c, job.ID)
+	if err != nil {
+		return err
+	}
+	if goOn, err := s.open(c); err != nil || !goOn {
+		return err
+	}
+	switch {
+	case last == nil: // retention has taken it
+		if !s.selected.states {
+			return nil
+		}
+		return s.send(systemFrame(typeState, nil, stateOf(job)))
+	case !endsJob(last): // not published yet
+		s.ends = func(e *eventlog.Event) bool { return last.Position.Before(e.Position) && endsJob(e) }
+		return s.run()
+	case replay && s.sub.Position().Before(last.Position):
+		s.ends = func(e *eventlog.Event) bool { return !e.Position.Before(last.Position) }
+		return s.run()
+	}
+	_, err = s.show([]*eventlog.Item{{Event: last}})
+	return err
+}
+
+// lastTransition is the newest published one of a job; nil if there is none.
+func (a *API) lastTransition(c echo.Context, id [16]byte) (*eventlog.Event, error) {
+	const newest = 50 // heartbeats may follow each other, but none follows the end
+	ctx := c.Request().Context()
+	a.events.WaitCaughtUp(ctx)
+	events, _, err := a.events.ListNewest(ctx, eventlog.Query{JobID: &id, Internal: true, Limit: newest}, 0)
+	if err != nil {
+		return nil, eventError(err)
+	}
+	for i := range events {
+		if isTransition(&events[i]) {
+			return &events[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// stateOf is a state frame made of the job itself.
+func stateOf(job *dbsqlc.Job) []byte {
+	b := store.AppendID([]byte(`{"job_id":"`), job.ID)
+	b = appendText(append(b, '"'), "queue", job.Queue)
+	b = appendText(b, "type", job.Type)
+	b = appendText(b, "to", job.State)
+	return append(appendTime(b, "timestamp", job.FinishedAt), '}')
+}

@@ -1,0 +1,108 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+)
+
+func (a *API) getHealth(c echo.Context) error {
+	status, _, body := a.health.Report(c.Request().Context())
+	if status == api.Unhealthy {
+		c.Response().Header().Set("Retry-After", "1")
+		return sendJSON(c, http.StatusServiceUnavailable, body)
+	}
+	return sendJSON(c, http.StatusOK, body)
+}
+
+func (a *API) getReady(c echo.Context) error {
+	ready, checks := a.health.Ready(c.Request().Context())
+	if !ready {
+		c.Response().Header().Set("Retry-After", "1")
+		return sendJSON(c, http.StatusServiceUnavailable, map[string]any{"status": "not_ready", "checks": checks})
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"status": "ready", "checks": checks})
+}
+
+func (a *API) getAlive(c echo.Context) error {
+	return sendJSON(c, http.StatusOK, map[string]any{"status": "ok"})
+}
+
+func (a *API) postReset(c echo.Context) error {
+	if err := a.reset(c.Request().Context()); err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"reset": true})
+}
+
+func sendJSON(c echo.Context, status int, body any) error {
+	out, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return send(c, status, out)
+}
+
+// getManifest tells what is really enabled (contract 10 §13.1, 40 §4).
+func (a *API) getManifest(c echo.Context) error {
+	base := a.config.PublicURL
+	if base == "" {
+		base = c.Scheme() + "://" + c.Request().Host
+	}
+	limits := a.config.Limits
+	return sendJSON(c, http.StatusOK, map[string]any{
+		"specversion": api.SpecVersion, "ojs_version": api.SpecVersion,
+		"implementation":    map[string]string{"name": api.Name, "version": a.config.Version, "language": api.Language, "homepage": "https://github.com/ojsd/ojsd"},
+		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC), "backend": api.Backend,
+		"capabilities": map[string]bool{
+			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
+			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
+			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": !a.webhooks.Disabled, "realtime": true, "grpc": a.config.GRPC,
+		},
+		"extensions":        api.Extensions(!a.webhooks.Disabled),
+		"endpoints":         a.endpoints(base),
+		"schema_validation": false, "unique_job_strength": "none", "test_suite_version": "1.0.0",
+		"payload_limits": map[string]any{
+			"max_envelope_bytes": a.envelopeBytes(), "max_meta_bytes": orDefault(limits.MaxMetaBytes, 65_536), "max_queue_name_bytes": 128,
+			"max_job_type_bytes": 255, "max_batch_size": a.maxItems(), "max_result_bytes": a.resultBytes(),
+			"supported_compression": []string{"gzip"}, "external_references": true, "chunking": false, "per_queue_limits": false,
+		},
+		"events": map[string]any{
+			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": a.config.EventRetention.String(),
+			"max_count": a.config.EventMaxCount, "transports": a.transports(),
+		},
+	})
+}
+
+func (a *API) endpoints(base string) map[string]string {
+	endpoints := map[string]string{
+		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
+		"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "metrics": "/metrics",
+	}
+	if !a.webhooks.Disabled {
+		endpoints["webhooks"] = "/ojs/v1/webhooks"
+	}
+	return endpoints
+}
+
+// transports are the ways in which events reach clients.
+func (a *API) transports() []string {
+	list := []string{"notify", "poll", "sse", "websocket"}
+	if a.config.GRPC {
+		list = append(list, "grpc")
+	}
+	if !a.webhooks.Disabled {
+		list = append(list, "webhook")
+	}
+	return list
+}
+
+func orDefault(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}

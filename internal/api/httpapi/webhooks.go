@@ -1,0 +1,401 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Webhooks are the settings of subscriptions, and who sends tests.
+type Webhooks struct {
+	// Disabled: this node neither shows subscriptions nor delivers.
+	Disabled bool
+
+	// GenerateSecret makes a secret for a subscription that comes without.
+	GenerateSecret bool
+
+	// Rules say which URLs are accepted.
+	Rules egress.Rules
+
+	// Test sends one event and waits for the answer.
+	Test func(ctx context.Context, w *store.Webhook) (WebhookTest, error)
+}
+
+// WebhookTest is the answer of an endpoint to a test.
+type WebhookTest struct {
+	DeliveryID string
+	Success    bool
+	StatusCode int // 0: no response
+	Error      string
+	Body       string // its beginning
+	Duration   time.Duration
+}
+
+const shortSecret = 24 // bytes; below it a secret gets a warning
+
+// webhookRoutes are those of contract 40 §9.1 under both base paths.
+func (a *API) webhookRoutes(v1 *echo.Group) {
+	if a.webhooks.Disabled {
+		v1.Any("/webhooks", webhooksOff)
+		v1.Any("/webhooks/*", webhooksOff)
+		return
+	}
+	get := []string{http.MethodGet, http.MethodHead}
+	body := bodyLimit{a.envelopeBytes(), "envelope"}
+	for _, base := range []string{"/webhooks", "/webhooks/subscriptions"} {
+		v1.POST(base, withBody(body, a.postWebhook))
+		v1.Match(get, base, a.listWebhooks)
+		v1.Match(get, base+"/:id", a.getWebhook)
+		v1.PATCH(base+"/:id", withBody(body, a.patchWebhook))
+		v1.PUT(base+"/:id", withBody(body, a.patchWebhook))
+		v1.DELETE(base+"/:id", a.deleteWebhook)
+		v1.POST(base+"/:id/test", withBody(body, a.testWebhook))
+		v1.POST(base+"/:id/rotate-secret", withBody(body, a.rotateSecret))
+		v1.DELETE(base+"/:id/secrets/previous", a.dropPreviousSecret)
+		v1.POST(base+"/:id/replay", withBody(body, a.replayWebhook))
+		v1.Match(get, base+"/:id/deliveries", a.listDeliveries)
+	}
+	v1.Match(get, "/webhooks/deliveries", a.listDeliveries)
+	v1.Match(get, "/webhooks/deliveries/:id", a.getDelivery)
+	v1.POST("/webhooks/deliveries/:id/retry", withBody(body, a.retryDelivery))
+}
+
+func webhooksOff(echo.Context) error {
+	return ojs.ErrUnsupported("Webhooks are switched off on this server.", map[string]any{"feature": "webhooks"})
+}
+
+// prefixedID reads the id in the path; what has another form belongs to nothing.
+func prefixedID(c echo.Context, prefix string, missing func(id string) error) (id [16]byte, err error) {
+	text := param(c, "id")
+	rest, ok := strings.CutPrefix(text, prefix)
+	if ok {
+		id, ok = ojs.ParseUUIDv7(rest)
+	}
+	if !ok {
+		return id, missing(text)
+	}
+	return id, nil
+}
+
+func webhookID(c echo.Context) ([16]byte, error) {
+	return prefixedID(c, store.WebhookPrefix, store.ErrNoWebhook)
+}
+
+func (a *API) postWebhook(c echo.Context, body []byte) error {
+	in, wire := job.DecodeWebhook(body, !a.webhooks.GenerateSecret)
+	if wire != nil {
+		return wire
+	}
+	match, err := a.checkWebhook(in, true)
+	if err != nil {
+		return err
+	}
+	if in.Secret == "" {
+		in.Secret = newSecret()
+	}
+	w, err := a.store.CreateWebhook(c.Request().Context(), in, match)
+	if err != nil {
+		return err
+	}
+	a.judgeSecret(c, w, in.Secret)
+	c.Response().Header().Set("Location", "/ojs/v1/webhooks/"+store.WebhookID(w.ID))
+	shown := showWebhook(w)
+	shown["secret"] = in.Secret
+	return sendJSON(c, http.StatusCreated, twice(shown))
+}
+
+// checkWebhook checks what the decoder cannot: patterns, types, and where the URL leads.
+func (a *API) checkWebhook(in *job.Webhook, newURL bool) (match store.WebhookMatch, err error) {
+	types, err := eventlog.ParseTypePatterns("events", in.Events)
+	if err == nil {
+		in.Sources, err = eventlog.ParseSourcePatterns("filter.sources", in.Sources)
+	}
+	var pattern *eventlog.PatternError
+	if errors.As(err, &pattern) {
+		return match, ojs.ErrInvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern, "'"+pattern.Parameter+"': "+pattern.Error())
+	}
+	for i, p := range types {
+		if !slices.ContainsFunc(ojs.EventTypes, func(t string) bool { return eventlog.MatchPattern(p, t) }) {
+			return match, ojs.ErrValidation("events", in.Events[i], "'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
+		}
+	}
+	if len(types) < len(in.Events) {
+		return match, ojs.ErrInvalidPayload("events", "patterns such as job.*", "", "'events' contains an empty pattern.")
+	}
+	if err := a.webhooks.Rules.CheckURL(in.URL); newURL && err != nil {
+		return match, ojs.ErrValidation("url", in.URL, "'url' is not admitted: "+err.Error()+".")
+	}
+	return store.WebhookMatch{Types: eventlog.LikePatterns(types), Sources: eventlog.LikePatterns(in.Sources)}, nil
+}
+
+// newSecret is what Standard Webhooks calls one, too.
+func newSecret() string {
+	var b [32]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return "whsec_" + base64.StdEncoding.EncodeToString(b[:])
+}
+
+func (a *API) judgeSecret(c echo.Context, w *store.Webhook, secret string) {
+	if len(secret) < shortSecret {
+		a.logger.WarnContext(c.Request().Context(), "webhook secret is short; use 24 bytes or more", slog.String("category", "webhook"),
+			slog.Group("attributes", "subscription_id", store.WebhookID(w.ID), "bytes", len(secret)))
+	}
+}
+
+func (a *API) getWebhook(c echo.Context) error {
+	id, err := webhookID(c)
+	if err != nil {
+		return err
+	}
+	w, err := a.store.Webhook(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, twice(showWebhook(w)))
+}
+
+func (a *API) listWebhooks(c echo.Context) error {
+	p, err := readPage(c)
+	if err != nil {
+		return err
+	}
+	l := store.WebhookList{Offset: p.offset, Limit: p.limit}
+	if l.Before, err = cursorID(p.cursor, store.WebhookPrefix); err != nil {
+		return err
+	}
+	if text := c.QueryParam("active"); text != "" {
+		active, err := strconv.ParseBool(text)
+		if err != nil {
+			return ojs.ErrInvalidRequest("active", "true or false", text, "active must be true or false.")
+		}
+		l.Active = &active
+	}
+	if l.URL = c.QueryParam("url"); !plain(l.URL) {
+		return ojs.ErrInvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
+	}
+	l.Limit++ // one more tells whether there are more
+	list, total, err := a.store.Webhooks(c.Request().Context(), l)
+	if err != nil {
+		return err
+	}
+	more := len(list) > p.limit
+	list = list[:min(len(list), p.limit)]
+	shown := make([]map[string]any, len(list))
+	next := ""
+	for i := range list {
+		shown[i] = showWebhook(&list[i])
+		next = store.WebhookID(list[i].ID)
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{
+		"subscriptions": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
+	})
+}
+
+// cursorID reads a cursor that is the id of the last item shown; nil without one.
+func cursorID(cursor, prefix string) (*[16]byte, error) {
+	if cursor == "" {
+		return nil, nil
+	}
+	rest, ok := strings.CutPrefix(cursor, prefix)
+	id, valid := ojs.ParseUUIDv7(rest)
+	if !ok || !valid {
+		return nil, errCursor(cursor)
+	}
+	return &id, nil
+}
+
+func (a *API) patchWebhook(c echo.Context, body []byte) error {
+	id, err := webhookID(c)
+	if err != nil {
+		return err
+	}
+	secret := ""
+	w, err := a.store.ChangeWebhook(c.Request().Context(), id, func(current job.Webhook) (*job.Webhook, store.WebhookMatch, error) {
+		in, wire := job.PatchWebhook(body, current)
+		if wire != nil {
+			return nil, store.WebhookMatch{}, wire
+		}
+		secret = in.Secret
+		match, err := a.checkWebhook(in, in.URL != current.URL)
+		return in, match, err
+	})
+	if err != nil {
+		return err
+	}
+	shown := showWebhook(w)
+	if secret != "" {
+		a.judgeSecret(c, w, secret)
+		showRotation(shown, w, secret)
+	}
+	return sendJSON(c, http.StatusOK, twice(shown))
+}
+
+func (a *API) deleteWebhook(c echo.Context) error {
+	id, err := webhookID(c)
+	if err != nil {
+		return err
+	}
+	if err := a.store.DeleteWebhook(c.Request().Context(), id); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+func (a *API) rotateSecret(c echo.Context, body []byte) error {
+	id, err := webhookID(c)
+	if err != nil {
+		return err
+	}
+	secret, overlap, wire := job.DecodeRotation(body)
+	if wire != nil {
+		return wire
+	}
+	if secret == "" {
+		secret = newSecret()
+	}
+	w, err := a.store.RotateSecret(c.Request().Context(), id, secret, time.Duration(overlap)*time.Second)
+	if err != nil {
+		return err
+	}
+	a.judgeSecret(c, w, secret)
+	shown := showWebhook(w)
+	showRotation(shown, w, secret)
+	return sendJSON(c, http.StatusOK, twice(shown))
+}
+
+func showRotation(shown map[string]any, w *store.Webhook, secret string) {
+	shown["secret"], shown["new_secret"] = secret, secret
+	shown["previous_secret_expires_at"] = nil
+	for _, s := range w.Secrets {
+		if s.ExpiresAt.Valid {
+			shown["previous_secret_expires_at"] = ojs.FormatTime(s.ExpiresAt.Time)
+		}
+	}
+}
+
+func (a *API) dropPreviousSecret(c echo.Context) error {
+	id, err := webhookID(c)
+	if err != nil {
+		return err
+	}
+	w, err := a.store.DropPreviousSecret(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, twice(showWebhook(w)))
+}
+
+func (a *API) testWebhook(c echo.Context, body []byte) error {
+	if err := checkCommand(body); err != nil {
+		return err
+	}
+	id, err := webhookID(c)
+	if err != nil {
+		return err
+	}
+	w, err := a.store.Webhook(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	res, err := a.webhooks.Test(c.Request().Context(), w)
+	if err != nil {
+		return err
+	}
+	answer := map[string]any{
+		"success": res.Success, "status_code": res.StatusCode, "status": res.StatusCode, "response_time_ms": res.Duration.Milliseconds(),
+		"response_body": res.Body, "delivery_id": res.DeliveryID,
+	}
+	if res.Error != "" {
+		answer["error"] = res.Error
+	}
+	return sendJSON(c, http.StatusOK, answer)
+}
+
+func (a *API) replayWebhook(c echo.Context, body []byte) error {
+	id, err := webhookID(c)
+	if err != nil {
+		return err
+	}
+	in, wire := job.DecodeReplay(body)
+	if wire != nil {
+		return wire
+	}
+	moment, err := a.moments(c.Request().Context(), in.Since.Relative || in.Until.Relative)
+	if err != nil {
+		return err
+	}
+	n, err := a.store.ReplayWebhook(c.Request().Context(), id, moment(in.Since), moment(in.Until), in.All)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusAccepted, map[string]any{"enqueued": n})
+}
+
+// twice puts the object under its name beside its own members: suites and tools read either (contract 40 §9.1).
+func twice(shown map[string]any) map[string]any {
+	both := maps.Clone(shown)
+	both["subscription"] = shown
+	return both
+}
+
+func showWebhook(w *store.Webhook) map[string]any {
+	m := map[string]any{
+		"id": store.WebhookID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
+		"timeout_ms": w.TimeoutMs, "max_in_flight": w.MaxInFlight, "ordering": w.Ordering, "payload_format": w.PayloadFormat,
+		"standard_webhooks": w.StandardWebhooks, "success_count": w.SuccessCount, "failure_count": w.FailureCount,
+		"created_at": ojs.FormatTime(w.CreatedAt.Time), "updated_at": ojs.FormatTime(w.UpdatedAt.Time), "secrets": showSecrets(w),
+	}
+	showJSON(m, "filter", w.Filter)
+	showJSON(m, "metadata", w.Metadata)
+	showTime(m, "last_delivery_at", w.LastDeliveryAt)
+	if w.LastDeliveryStatus.Valid {
+		m["last_delivery_status"] = w.LastDeliveryStatus.Int32
+	}
+	if w.DisabledReason.Valid {
+		m["disabled_reason"] = w.DisabledReason.String
+	}
+	showTime(m, "disabled_at", w.DisabledAt)
+	showTime(m, "failing_since", w.FailingSince)
+	return m
+}
+
+func showSecrets(w *store.Webhook) []map[string]any {
+	shown := make([]map[string]any, len(w.Secrets))
+	for i, s := range w.Secrets {
+		shown[i] = map[string]any{
+			"id": store.SecretPrefix + ojs.FormatID(s.ID), "created_at": ojs.FormatTime(s.CreatedAt.Time), "hint": "…" + s.Hint,
+		}
+		showTime(shown[i], "expires_at", s.ExpiresAt)
+	}
+	return shown
+}
+
+func showJSON(m map[string]any, name string, value []byte) {
+	if value != nil {
+		m[name] = json.RawMessage(value)
+	}
+}
+
+func showTime(m map[string]any, name string, t pgtype.Timestamptz) {
+	if t.Valid {
+		m[name] = ojs.FormatTime(t.Time)
+	}
+}

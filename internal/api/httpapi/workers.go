@@ -1,0 +1,262 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+func (a *API) postFetch(c echo.Context, body []byte) error {
+	in, wire := job.DecodeFetch(body)
+	if wire != nil {
+		return wire
+	}
+	jobs, err := a.store.Fetch(c.Request().Context(), store.Fetch{
+		Queues: in.Queues, Count: in.Count, WorkerID: in.WorkerID, VisibilityMS: in.VisibilityMS,
+		Wait: time.Duration(in.WaitMS) * time.Millisecond,
+	})
+	if err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	if len(jobs) > 0 && ctx.Err() != nil { // nobody waits for them any more
+		a.store.HandBack(ctx, jobs)
+		return ctx.Err()
+	}
+	err = fetched(c, jobs)
+	if err != nil && ctx.Err() != nil { // the connection broke before the end of the answer, which is nothing without it
+		a.store.HandBack(ctx, jobs)
+	}
+	return err
+}
+
+func fetched(c echo.Context, jobs []*dbsqlc.Job) error {
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(b, `{"jobs":`...)
+		b = appendJobs(b, jobs, shape{fetched: true})
+		return append(b, '}')
+	})
+}
+
+// ackRoom is what an ack may have besides its result.
+const ackRoom = 65_536
+
+func (a *API) resultBytes() int {
+	if n := a.config.Limits.MaxResultBytes; n > 0 {
+		return n
+	}
+	return 1_048_576
+}
+
+func (a *API) postAck(c echo.Context, body []byte) error {
+	in, wire := job.DecodeAck(body, a.config.Limits)
+	return a.ack(c, in, wire)
+}
+
+// postJobAck takes the id from the path (contract 20 §3.1).
+func (a *API) postJobAck(c echo.Context, body []byte) error {
+	in, wire := job.DecodeAckFor(param(c, "id"), body, a.config.Limits)
+	return a.ack(c, in, wire)
+}
+
+func (a *API) ack(c echo.Context, in job.AckRequest, wire *ojs.Error) error {
+	if wire != nil {
+		return wire
+	}
+	ack, err := ackOf(in)
+	if err != nil {
+		return err
+	}
+	job, err := a.store.Complete(c.Request().Context(), ack)
+	if err != nil {
+		return err
+	}
+	return acked(c, job)
+}
+
+func acked(c echo.Context, job *dbsqlc.Job) error {
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendAcked(b, job) })
+}
+
+func (a *API) ackItem(item jsontext.Value) (store.Ack, error) {
+	in, wire := job.DecodeAckItem(item, a.config.Limits)
+	if wire != nil {
+		return store.Ack{}, wire
+	}
+	return ackOf(in)
+}
+
+func ackOf(in job.AckRequest) (store.Ack, error) {
+	id, err := parseID(in.JobID)
+	return store.Ack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Result: in.Result}, err
+}
+
+// fence turns an attempt that was not sent into -1, and one that no job can have into one that matches none.
+func fence(attempt *int64) int32 {
+	switch {
+	case attempt == nil:
+		return -1
+	case *attempt < 0 || *attempt > 1<<31-1:
+		return 1<<31 - 1
+	}
+	return int32(*attempt)
+}
+
+func appendAcked(b []byte, job *dbsqlc.Job) []byte {
+	completed := job.State == string(ojs.StateCompleted)
+	b = append(b, `{"acknowledged":`...)
+	b = strconv.AppendBool(b, completed)
+	b = appendBothIDs(b, job)
+	b = append(b, `,"attempt":`...)
+	b = strconv.AppendInt(b, int64(job.Attempt), 10)
+	if completed {
+		b = appendTime(b, "completed_at", job.FinishedAt)
+	}
+	b = append(b, `,"job":`...)
+	b = appendJob(b, job, shape{})
+	return append(b, '}')
+}
+
+func appendBothIDs(b []byte, job *dbsqlc.Job) []byte {
+	b = append(b, `,"id":"`...)
+	b = store.AppendID(b, job.ID)
+	b = append(b, `","job_id":"`...)
+	b = store.AppendID(b, job.ID)
+	b = append(b, '"')
+	return appendText(b, "state", job.State)
+}
+
+func (a *API) postNack(c echo.Context, body []byte) error {
+	in, wire := job.DecodeNack(body, a.config.Limits)
+	return a.nack(c, in, wire)
+}
+
+// postJobNack takes the id from the path, and a text as error (contract 20 §3.2).
+func (a *API) postJobNack(c echo.Context, body []byte) error {
+	in, wire := job.DecodeNackFor(param(c, "id"), body, a.config.Limits)
+	return a.nack(c, in, wire)
+}
+
+func (a *API) nack(c echo.Context, in job.NackRequest, wire *ojs.Error) error {
+	if wire != nil {
+		return wire
+	}
+	nack, err := nackOf(in)
+	if err != nil {
+		return err
+	}
+	job, err := a.store.Fail(c.Request().Context(), nack)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendNacked(b, job) })
+}
+
+func (a *API) nackItem(item jsontext.Value) (store.Nack, error) {
+	in, wire := job.DecodeNackItem(item, a.config.Limits)
+	if wire != nil {
+		return store.Nack{}, wire
+	}
+	return nackOf(in)
+}
+
+func nackOf(in job.NackRequest) (store.Nack, error) {
+	id, err := parseID(in.JobID)
+	return store.Nack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Requeue: in.Requeue, Error: in.Error}, err
+}
+
+func appendNacked(b []byte, job *dbsqlc.Job) []byte {
+	if job.State == string(ojs.StateCancelled) {
+		return appendAcked(b, job) // cancelled while this worker held it: A10 is the same for both
+	}
+	b = append(b, '{')
+	b = append(b, appendBothIDs(nil, job)[1:]...)
+	b = append(b, `,"attempt":`...)
+	b = strconv.AppendInt(b, int64(job.Attempt), 10)
+	b = append(b, `,"max_attempts":`...)
+	b = strconv.AppendInt(b, job.MaxAttempts, 10)
+	switch ojs.JobState(job.State) {
+	case ojs.StateRetryable:
+		b = append(b, `,"retry_delay_ms":`...)
+		b = strconv.AppendInt(b, job.RetryDelayMs.Int64, 10)
+		b = appendTime(b, "next_attempt_at", job.NextAttemptAt)
+	case ojs.StateDiscarded:
+		b = appendTime(b, "discarded_at", job.FinishedAt)
+		b = appendTime(b, "completed_at", job.FinishedAt)
+	case ojs.StateAvailable:
+		b = appendTime(b, "enqueued_at", job.EnqueuedAt)
+	}
+	b = append(b, `,"job":`...)
+	b = appendJob(b, job, shape{})
+	return append(b, '}')
+}
+
+func (a *API) postHeartbeat(c echo.Context, body []byte) error {
+	in, wire := job.DecodeHeartbeat(body)
+	if wire != nil {
+		return wire
+	}
+	beat := beatOf(in)
+	var strange []string // ids that no job can have are lost, too
+	for _, text := range in.JobIDs {
+		if id, ok := ojs.ParseID(text); ok {
+			beat.JobIDs = append(beat.JobIDs, id)
+		} else {
+			strange = append(strange, text)
+		}
+	}
+	res, err := a.store.Heartbeat(c.Request().Context(), beat)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, strange) })
+}
+
+func beatOf(in job.HeartbeatRequest) store.Beat {
+	return store.Beat{
+		WorkerID: in.WorkerID, State: in.State, ActiveJobs: in.ActiveJobs, ActiveIDs: in.JobIDs, VisibilityMS: in.VisibilityMS,
+		Hostname: in.Hostname, PID: in.PID, Queues: in.Queues, Concurrency: in.Concurrency, Facts: in.Facts, Load: in.Load,
+	}
+}
+
+func appendBeat(b []byte, res store.BeatResult, strange []string) []byte {
+	directive := res.State
+	if directive == "running" {
+		directive = ""
+	}
+	b = append(b, `{"acknowledged":true`...)
+	b = appendText(b, "state", res.State)
+	b = appendText(b, "directive", directive)
+	b = appendIDs(append(b, `,"jobs_extended":`...), res.Extended, nil)
+	b = appendIDs(append(b, `,"jobs_cancelled":`...), res.Cancelled, nil)
+	b = appendIDs(append(b, `,"jobs_lost":`...), res.Lost, strange)
+	b = appendText(b, "server_time", ojs.FormatTime(res.Time))
+	return append(b, '}')
+}
+
+func appendIDs(b []byte, ids [][16]byte, texts []string) []byte {
+	b = append(b, '[')
+	for i, id := range ids {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '"')
+		b = store.AppendID(b, id)
+		b = append(b, '"')
+	}
+	for i, text := range texts {
+		if i > 0 || len(ids) > 0 {
+			b = append(b, ',')
+		}
+		b = appendQuoted(b, text)
+	}
+	return append(b, ']')
+}

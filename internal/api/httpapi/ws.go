@@ -1,0 +1,224 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coder/websocket"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	subprotocol        = "ojs.v1"
+	maxSocketMessage   = 65_536
+	maxSocketRate      = 50 // messages per second
+	maxSubscriptions   = 50
+	socketPingInterval = 30 * time.Second
+	socketPongTimeout  = 10 * time.Second
+)
+
+// serveSocket is GET /ws (contract 40 §7).
+func (a *API) serveSocket(c echo.Context) error {
+	r := c.Request()
+	if err := checkUpgrade(r); err != nil {
+		return err
+	}
+	if !a.allowedOrigin(r) {
+		return ojs.NewError(ojs.KindPermissionDenied, "This origin may not open a WebSocket here; the server's setting allowed_origins lists those that may.", nil)
+	}
+	leave, err := a.streams.Admit(a.client(r))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	w := &hijacked{ResponseWriter: c.Response()}
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{
+		Subprotocols: []string{subprotocol}, InsecureSkipVerify: true, // the origin has been checked
+	})
+	if err != nil {
+		return nil //nolint:nilerr // Accept has answered
+	}
+	conn.SetReadLimit(maxSocketMessage)
+	flow := a.socket.Open()
+	defer flow.Close()
+	ctx, cancel := context.WithCancel(a.streams.Life())
+	s := &socket{api: a, conn: conn, ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
+	stop := context.AfterFunc(a.streams.Life(), func() {
+		_ = w.conn.SetDeadline(time.Now().Add(api.LastWrites))
+		s.goAway()
+	})
+	defer stop()
+	s.run()
+	return nil
+}
+
+// checkUpgrade answers as everything else does what is no handshake.
+func checkUpgrade(r *http.Request) error {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(r.Header.Get("Sec-WebSocket-Key")))
+	switch {
+	case r.Method != http.MethodGet || !hasToken(r.Header["Connection"], "upgrade") || !hasToken(r.Header["Upgrade"], "websocket"):
+		return ojs.ErrInvalidRequest("Upgrade", "websocket", nil, "This route speaks WebSocket: send Connection: Upgrade and Upgrade: websocket.")
+	case r.Header.Get("Sec-WebSocket-Version") != "13":
+		return ojs.ErrInvalidRequest("Sec-WebSocket-Version", "13", r.Header.Get("Sec-WebSocket-Version"), "Sec-WebSocket-Version must be 13.")
+	case err != nil || len(key) != 16:
+		return ojs.ErrInvalidRequest("Sec-WebSocket-Key", "16 bytes in base64", nil, "Sec-WebSocket-Key must be 16 bytes in base64.")
+	}
+	return nil
+}
+
+func hasToken(values []string, token string) bool {
+	for _, line := range values {
+		for item := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.TrimSpace(item), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// allowedOrigin: browsers always send one, and a page of another site must not use what this one is trusted with.
+func (a *API) allowedOrigin(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host) {
+		return true
+	}
+	allowed := a.streams.Config().AllowedOrigins
+	return slices.Contains(allowed, "*") || slices.ContainsFunc(allowed, func(o string) bool { return strings.EqualFold(o, origin) })
+}
+
+// hijacked keeps the connection that the library takes over, whose own way to close it may take 10 s.
+type hijacked struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+// Hijack is what the library calls.
+func (h *hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = conn
+	return conn, rw, err
+}
+
+// socket is one WebSocket. The goroutine of run handles what the client says; each subscription has one that sends.
+type socket struct {
+	api    *API
+	conn   *websocket.Conn
+	ctx    context.Context // ends with the connection or the node
+	cancel context.CancelFunc
+	pace   *api.Pace
+	flow   *eventlog.Stream
+	sends  sync.WaitGroup
+
+	// Only run's goroutine touches these.
+	subs  map[string]*socketSubscription // by id
+	order []string                       // ids, oldest first
+	start *eventlog.Position             // of subscriptions that name none
+}
+
+func (s *socket) run() {
+	var pings sync.WaitGroup
+	pings.Go(s.ping)
+	rate := rateLimit{left: maxSocketRate, at: time.Now()}
+	for {
+		kind, message, err := s.conn.Read(context.Background()) // a context that ends would end the connection without a word
+		if err != nil {
+			break
+		}
+		if code, reason := judge(kind, message, &rate); code != 0 {
+			_ = s.conn.Close(code, reason) // it is over in any case
+			break
+		}
+		s.handle(message)
+	}
+	s.cancel()
+	if s.api.streams.Life().Err() == nil {
+		_ = s.conn.CloseNow() // so is this
+	}
+	s.sends.Wait()
+	pings.Wait()
+	for _, sub := range s.subs {
+		sub.stop()
+	}
+}
+
+// judge says with which code a message ends the connection, 0 if it does not.
+func judge(kind websocket.MessageType, message []byte, rate *rateLimit) (websocket.StatusCode, string) {
+	switch {
+	case !rate.take():
+		return websocket.StatusPolicyViolation, "more than 50 messages per second"
+	case kind != websocket.MessageText:
+		return websocket.StatusUnsupportedData, "messages are JSON objects in text frames"
+	case !utf8.Valid(message):
+		return websocket.StatusInvalidFramePayloadData, "messages are UTF-8"
+	}
+	return 0, ""
+}
+
+// rateLimit is a bucket of maxSocketRate messages that fills up in a second.
+type rateLimit struct {
+	left float64
+	at   time.Time
+}
+
+func (l *rateLimit) take() bool {
+	now := time.Now()
+	l.left = min(maxSocketRate, l.left+maxSocketRate*now.Sub(l.at).Seconds())
+	l.at = now
+	l.left--
+	return l.left >= 0
+}
+
+// ping finds clients that are gone without having said so.
+func (s *socket) ping() {
+	ticker := time.NewTicker(socketPingInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, socketPongTimeout)
+		err := s.conn.Ping(ctx)
+		cancel()
+		if err != nil && s.ctx.Err() == nil {
+			_ = s.conn.Close(websocket.StatusGoingAway, "no pong within 10 s") // nobody may be there
+			return
+		}
+	}
+}
+
+// goAway tells the client that the node stops.
+func (s *socket) goAway() {
+	s.write([]byte(`{"type":"event","event":"server.shutdown","data":` + shutdownData + `}`))
+	_ = s.conn.Close(websocket.StatusGoingAway, "shutdown") // whether it answers or not
+}
+
+// write sends a message. A client that does not take it in time loses the connection; run finds out.
+func (s *socket) write(message []byte) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), api.WriteTimeout)
+	defer cancel()
+	err := s.conn.Write(ctx, websocket.MessageText, message)
+	if ctx.Err() != nil {
+		s.api.logger.WarnContext(ctx, "client is too slow: WebSocket closed", slog.String("category", "http"))
+	}
+	return err == nil
+}

@@ -1,0 +1,298 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"strconv"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// socketSubscription is one subscription of a WebSocket, and the goroutine that sends its events.
+type socketSubscription struct {
+	id       string
+	channel  channel
+	query    eventlog.Query
+	selected choice
+	log      *eventlog.Subscription
+	cancel   context.CancelFunc
+	done     chan struct{}
+}
+
+// stop returns when nothing more is sent.
+func (s *socketSubscription) stop() {
+	s.cancel()
+	<-s.done
+	s.log.Close()
+}
+
+func (s *socket) subscribe(req socketRequest) error {
+	ch, err := parseChannel(req.Channel)
+	if err != nil {
+		return err
+	}
+	query, types, sent, err := req.readFilter()
+	if err != nil {
+		return err
+	}
+	selected, err := newChoice(types, defaultOf(ch))
+	if err != nil {
+		return refuse("invalid_request", "%s", err)
+	}
+	from, err := req.readResumeID()
+	if err != nil {
+		return err
+	}
+	old := s.on(ch)
+	if old == nil && len(s.subs) >= maxSubscriptions {
+		return refuse("limit_exceeded", "A connection may have %d subscriptions.", maxSubscriptions)
+	}
+	if err := s.requireSubject(ch); err != nil {
+		return err
+	}
+	sub := &socketSubscription{channel: ch, query: ch.narrow(query), selected: selected}
+	if old != nil { // goes on where the old filter was
+		old.stop()
+		s.forget(old.id)
+		if sub.id = old.id; from == nil {
+			at := old.log.Position()
+			from = &at
+		}
+	} else {
+		sub.id = "sub_" + ojs.FormatID(store.NewID())
+	}
+	if from == nil {
+		from = s.start
+	}
+	if err := s.begin(sub, from); err != nil {
+		return err
+	}
+	s.write(sub.acknowledge(req.Channel, sent, types))
+	s.follow(sub)
+	return nil
+}
+
+func defaultOf(ch channel) choice {
+	switch {
+	case ch.job != nil:
+		return ofJob
+	case ch.queue != "":
+		return ofQueue
+	case ch.name == "all":
+		return ofAll
+	}
+	return wholeCatalogue
+}
+
+// on is the subscription that a new one on the channel replaces. There may be many on events.
+func (s *socket) on(ch channel) *socketSubscription {
+	for _, sub := range s.subs {
+		if sub.channel.name == ch.name && ch.name != "events" {
+			return sub
+		}
+	}
+	return nil
+}
+
+func (s *socket) requireSubject(ch channel) error {
+	switch {
+	case ch.job != nil:
+		_, err := s.api.store.Get(s.ctx, *ch.job)
+		return err
+	case ch.queue != "":
+		known, err := s.api.store.QueueExists(s.ctx, ch.queue)
+		if err == nil && !known {
+			err = ojs.ErrNotFound("queue", ch.queue)
+		}
+		return err
+	}
+	return nil
+}
+
+// begin makes the subscription live; follow sends.
+func (s *socket) begin(sub *socketSubscription, from *eventlog.Position) (err error) {
+	if from == nil {
+		s.api.events.WaitCaughtUp(s.ctx)
+	}
+	if sub.log, err = s.api.feed.Subscribe(s.ctx, sub.selected.query(sub.query), from); err != nil {
+		return eventError(err)
+	}
+	sub.log.CountIn(s.flow)
+	s.subs[sub.id] = sub
+	s.order = append(s.order, sub.id)
+	return nil
+}
+
+func (s *socket) forget(id string) {
+	delete(s.subs, id)
+	s.order = slices.DeleteFunc(s.order, func(o string) bool { return o == id })
+}
+
+func (s *socketSubscription) acknowledge(channel string, filter json.RawMessage, types []string) []byte {
+	b := appendText([]byte(`{"action":"subscribed","type":"subscribed"`), "channel", channel)
+	b = appendText(b, "subscription_id", s.id)
+	if filter != nil {
+		var compact bytes.Buffer
+		if json.Compact(&compact, filter) == nil {
+			b = append(append(b, `,"filter":`...), compact.Bytes()...)
+		}
+	}
+	if len(types) > 0 && s.channel.name != "events" {
+		if list, err := json.Marshal(types); err == nil {
+			b = append(append(b, `,"event_types":`...), list...)
+		}
+	}
+	return append(b, '}')
+}
+
+// unsubscribe ends one subscription, or all of a channel. It is no error if there is none.
+func (s *socket) unsubscribe(req socketRequest) error {
+	if req.SubscriptionID == "" && req.Channel == "" {
+		return refuse("invalid_request", "unsubscribe needs subscription_id or channel.")
+	}
+	name := req.Channel
+	if ch, err := parseChannel(req.Channel); err == nil {
+		name = ch.name
+	}
+	ended := false
+	for _, id := range slices.Clone(s.order) {
+		sub := s.subs[id]
+		if id != req.SubscriptionID && (req.SubscriptionID != "" || sub.channel.name != name) {
+			continue
+		}
+		sub.stop()
+		s.forget(id)
+		ended = true
+		b := appendText([]byte(`{"action":"unsubscribed","type":"unsubscribed"`), "channel", sub.channel.name)
+		s.write(append(appendText(b, "subscription_id", id), '}'))
+	}
+	if !ended {
+		b := []byte(`{"action":"unsubscribed","type":"unsubscribed"`)
+		if req.Channel != "" {
+			b = appendText(b, "channel", req.Channel)
+		}
+		s.write(append(b, '}'))
+	}
+	return nil
+}
+
+// resume begins all subscriptions anew from a position.
+func (s *socket) resume(req socketRequest) error {
+	from, err := req.readResumeID()
+	if err != nil {
+		return err
+	}
+	if from == nil {
+		return refuse("unknown_event_id", "resume needs last_event_id.")
+	}
+	s.start = from
+	for _, id := range slices.Clone(s.order) {
+		sub := s.subs[id]
+		sub.stop()
+		s.forget(id)
+		if err := s.begin(sub, from); err != nil {
+			return err
+		}
+		s.follow(sub)
+	}
+	return nil
+}
+
+// follow sends a subscription's events until it is stopped.
+func (s *socket) follow(sub *socketSubscription) {
+	var ctx context.Context
+	ctx, sub.cancel = context.WithCancel(s.ctx)
+	sub.done = make(chan struct{})
+	s.sends.Go(func() {
+		defer close(sub.done)
+		for ctx.Err() == nil && s.send(ctx, sub) {
+		}
+	})
+}
+
+// send waits for events and sends them. It reports whether the connection is of use.
+func (s *socket) send(ctx context.Context, sub *socketSubscription) bool {
+	items, gap, err := s.wait(ctx, sub)
+	if err != nil {
+		if ctx.Err() == nil {
+			s.api.logger.WarnContext(ctx, "websocket cannot read events; trying again", slog.Any("error", err))
+			api.Pause(ctx, streamRetry)
+		}
+		return true
+	}
+	if gap != nil {
+		return s.write(sub.system("system.gap", gap.End, gapData(sub.channel.name, gap)))
+	}
+	sent := 0
+	for _, item := range items {
+		if sub.selected.state(item.Event) {
+			if !s.write(sub.wrapped(item.Event, typeState, frameData(item.Shown(formState, stateFrame), typeState))) {
+				return false
+			}
+			sent++
+		}
+		if sub.selected.event(item.Event) {
+			if !s.write(sub.message(item.Event, frameData(s.api.eventFrame(item, false), item.Event.Type))) {
+				return false
+			}
+			sent++
+		}
+	}
+	api.Pause(ctx, s.pace.Spend(sent))
+	return true
+}
+
+func (s *socket) wait(ctx context.Context, sub *socketSubscription) ([]*eventlog.Item, *eventlog.Gap, error) {
+	if s.api.streams.Config().DropOldest {
+		d, err := sub.log.Trim(ctx, s.api.streams.Config().BufferSize)
+		if err != nil {
+			return nil, nil, err
+		}
+		if d != nil {
+			s.write(sub.warning(d))
+			s.write(sub.system("system.events_dropped", d.Newest, droppedData(sub.channel.name, d)))
+		}
+	}
+	return sub.log.Next(ctx, nil, s.api.streams.Batch())
+}
+
+// message is the envelope itself on channel events, and wrapped on the others.
+func (s *socketSubscription) message(e *eventlog.Event, envelope []byte) []byte {
+	if s.channel.name != "events" {
+		return s.wrapped(e, e.Type, envelope)
+	}
+	b := append(make([]byte, 0, len(envelope)+64), envelope[:len(envelope)-1]...)
+	return append(appendText(b, "subscription_id", s.id), '}')
+}
+
+func (s *socketSubscription) wrapped(e *eventlog.Event, name string, data []byte) []byte {
+	b := s.event(len(data), name, data)
+	b = append(e.Position.Append(append(b, `,"id":"`...)), '"')
+	b = append(appendClock(append(b, `,"timestamp":"`...), e.Time), '"')
+	return append(appendText(b, "subscription_id", s.id), '}')
+}
+
+// system is an event that is not stored.
+func (s *socketSubscription) system(name string, id eventlog.Position, data []byte) []byte {
+	b := append(id.Append(append(s.event(len(data), name, data), `,"id":"`...)), '"')
+	b = append(appendClock(append(b, `,"timestamp":"`...), id.Time()), '"')
+	return append(appendText(b, "subscription_id", s.id), '}')
+}
+
+func (s *socketSubscription) event(size int, name string, data []byte) []byte {
+	b := append(make([]byte, 0, size+320), `{"type":"event"`...)
+	b = appendText(appendText(b, "channel", s.channel.name), "event", name)
+	return append(append(b, `,"data":`...), data...)
+}
+
+func (s *socketSubscription) warning(d *eventlog.Dropped) []byte {
+	b := strconv.AppendInt([]byte(`{"type":"warning","code":"events_dropped","count":`), int64(d.Count), 10)
+	b = appendText(appendText(b, "channel", s.channel.name), "oldest_dropped_id", d.Oldest.String())
+	return append(appendText(b, "newest_dropped_id", d.Newest.String()), '}')
+}

@@ -1,0 +1,30 @@
+package api
+
+// What every manifest says (contract 10 §13.1, 40 §4).
+const (
+	Name             = "ojsd"
+	Language         = "go"
+	Backend          = "postgres"
+	SpecVersion      = "1.0"
+	ConformanceLevel = 2
+)
+
+// Extensions are the optional parts of the specification, and our own, that this node has.
+func Extensions(webhooks bool) []string {
+	list := []string{
+		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability", "urn:ojs:ext:logging", "urn:ojs:ext:progress",
+		"urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack",
+	}
+	if webhooks {
+		list = append(list, "urn:ojs:ext:webhooks")
+	}
+	return list
+}
+
+// Protocols are the ways to talk to this node.
+func Protocols(grpc bool) []string {
+	if grpc {
+		return []string{"http", "grpc"}
+	}
+	return []string{"http"}
+}

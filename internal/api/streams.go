@@ -1,0 +1,201 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// WriteTimeout is how long one write to a client may take (contract 40 §6.5); LastWrites is for what is written to a stream that
+// ends with the node: 5 s in all.
+const (
+	WriteTimeout = 10 * time.Second
+	LastWrites   = 2 * time.Second
+)
+
+// Realtime are the settings of event streams (contract 40 §6.5, §15). The zero value of a field means its default.
+type Realtime struct {
+	// BufferSize is how many events may wait for a slow client that would rather lose some. 1 000.
+	BufferSize int
+
+	// DropOldest makes a slow client lose events and go on live. Otherwise it reads what it missed from the table.
+	DropOldest bool
+
+	// RateLimit delays what one connection gets to so many frames per second. 1 000; negative: no limit.
+	RateLimit int
+
+	// MaxConnections bounds the streams of this node, MaxPerClient those of one key, or address without keys. 10 000, 100.
+	MaxConnections int
+	MaxPerClient   int
+
+	// QueryToken accepts access_token=<key> on streams, because browsers cannot set headers there.
+	QueryToken bool
+
+	// AllowedOrigins are origins besides the server's own from which browsers may open a WebSocket; * for all.
+	AllowedOrigins []string
+
+	// StatsInterval is the pause between two overviews of the stats stream. 2 s.
+	StatsInterval time.Duration
+}
+
+func (r Realtime) withDefaults() Realtime {
+	if r.BufferSize == 0 {
+		r.BufferSize = 1000
+	}
+	if r.RateLimit == 0 {
+		r.RateLimit = 1000
+	}
+	if r.MaxConnections == 0 {
+		r.MaxConnections = 10_000
+	}
+	if r.MaxPerClient == 0 {
+		r.MaxPerClient = 100
+	}
+	if r.StatsInterval == 0 {
+		r.StatsInterval = 2 * time.Second
+	}
+	return r
+}
+
+// Streams are the open streams of this node, whatever their transport. Use NewStreams.
+type Streams struct {
+	config Realtime
+	life   context.Context // derives from no request
+	close  context.CancelFunc
+
+	mu      sync.Mutex
+	open    int
+	clients map[string]int
+	running sync.WaitGroup
+}
+
+// NewStreams returns none.
+func NewStreams(config Realtime) *Streams {
+	s := &Streams{config: config.withDefaults(), clients: map[string]int{}}
+	s.life, s.close = context.WithCancel(context.Background())
+	return s
+}
+
+// Config is what they are bound by, defaults filled in.
+func (s *Streams) Config() Realtime { return s.config }
+
+// Life ends when all streams shall.
+func (s *Streams) Life() context.Context { return s.life }
+
+// Admit counts a stream in; leave must be called when it has ended.
+func (s *Streams) Admit(client string) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.life.Err() != nil:
+		return nil, ojs.ErrUnavailable()
+	case s.open >= s.config.MaxConnections:
+		return nil, errTooManyStreams("This node has", s.config.MaxConnections)
+	case s.clients[client] >= s.config.MaxPerClient:
+		return nil, errTooManyStreams("This client has", s.config.MaxPerClient)
+	}
+	s.open++
+	s.clients[client]++
+	s.running.Add(1)
+	return func() { s.leave(client) }, nil
+}
+
+func (s *Streams) leave(client string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open--
+	if s.clients[client]--; s.clients[client] == 0 {
+		delete(s.clients, client)
+	}
+	s.running.Done()
+}
+
+// Count is the number of open streams.
+func (s *Streams) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open
+}
+
+// Stop ends all streams, and refuses new ones. It does not wait.
+func (s *Streams) Stop() {
+	s.mu.Lock() // nobody is between the look at ctx and the count
+	defer s.mu.Unlock()
+	s.close()
+}
+
+// Wait returns when the streams have ended after stop, or with ctx.
+func (s *Streams) Wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.running.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("streams did not end: %w", ctx.Err())
+	}
+}
+
+// Context ends with the request's, or with all streams.
+func (s *Streams) Context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(parent)
+	stop := context.AfterFunc(s.life, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+func errTooManyStreams(whose string, limit int) error {
+	return ojs.NewError(ojs.KindRateLimited, fmt.Sprintf("%s %d open streams, which is the limit; close one.", whose, limit), map[string]any{"limit": limit})
+}
+
+// Pace delays a connection's frames to the limit; a second's worth may come at once.
+type Pace struct {
+	perSecond float64
+	mu        sync.Mutex
+	free      time.Time // when all that was sent is paid for
+}
+
+// Spend notes n frames and returns how long to wait before the next.
+func (p *Pace) Spend(n int) time.Duration {
+	if p.perSecond <= 0 || n == 0 {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	if p.free.Before(now) {
+		p.free = now
+	}
+	p.free = p.free.Add(time.Duration(float64(n) / p.perSecond * float64(time.Second)))
+	return p.free.Sub(now) - time.Second
+}
+
+// NewPace is for one connection.
+func (s *Streams) NewPace() *Pace { return &Pace{perSecond: float64(s.config.RateLimit)} }
+
+// Batch is how many events are taken at once: few enough that the limit delays evenly.
+func (s *Streams) Batch() int {
+	const most = 256
+	if s.config.RateLimit <= 0 {
+		return most
+	}
+	return min(most, max(1, s.config.RateLimit/4))
+}
+
+// Pause sleeps unless ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

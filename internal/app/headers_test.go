@@ -1,0 +1,210 @@
+package app_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/app"
+)
+
+var madeRequestID = regexp.MustCompile(`^req_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+
+// Contract 10 §1.3. Recovered panics are tested in package httpapi.
+func TestResponseHeaders(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *app.Config) { c.CORSOrigins = []string{"https://ui.example"} })
+	keyed := setup(t, func(c *app.Config) { c.APIKeys = []string{"secret"} })
+	id := a.push(`"type":"t","args":[]`)
+	many := `{"jobs":[` + strings.TrimSuffix(strings.Repeat("1,", 10_001), ",") + `]}`
+
+	for name, answer := range map[string]func(a *api) reply{
+		"OK":            func(a *api) reply { return a.get("/ojs/v1/jobs/" + id).is(200) },
+		"Created":       func(a *api) reply { return a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`).is(201) },
+		"NoContent":     func(a *api) reply { return a.do("OPTIONS", "/ojs/v1/jobs", nil).is(204) },
+		"MultiStatus":   func(a *api) reply { return a.post("/ojs/v1/jobs/bulk", `{"jobs":[{"type":"t","args":[]},1]}`).is(207) },
+		"BadRequest":    func(a *api) reply { return a.post("/ojs/v1/jobs", `{`).is(400) },
+		"UnknownJob":    func(a *api) reply { return a.get("/ojs/v1/jobs/x").is(404) },
+		"UnknownRoute":  func(a *api) reply { return a.get("/nowhere").is(404) },
+		"OtherMethod":   func(a *api) reply { return a.do("PUT", "/ojs/v1/jobs", nil).is(405) },
+		"OddMethod":     func(a *api) reply { return a.do("ASSERT", "/", nil).is(404) },
+		"Head":          func(a *api) reply { return a.do("HEAD", "/ojs/v1/jobs/"+id, nil).is(200) },
+		"Conflict":      func(a *api) reply { return a.ack(id).is(409) },
+		"TooLarge":      func(a *api) reply { return a.post("/ojs/v1/jobs", repeated(' ', 1_048_577)).is(413) },
+		"TooMany":       func(a *api) reply { return a.post("/ojs/v1/jobs/batch", many).is(413) },
+		"Compression":   func(a *api) reply { return a.post("/ojs/v1/jobs", `x`, "Content-Encoding: br").is(415) },
+		"Unprocessable": func(a *api) reply { return a.get("/ojs/v1/jobs", "OJS-Version: 2.0").is(422) },
+		"Health":        func(a *api) reply { return a.get("/ojs/v1/health").is(200) },
+		"Manifest":      func(a *api) reply { return a.get("/ojs/manifest").is(200) },
+		"Preflight": func(a *api) reply {
+			return a.do("OPTIONS", "/ojs/v1/jobs", nil, "Origin: https://ui.example", "Access-Control-Request-Method: POST").is(204)
+		},
+		"Unauthenticated": func(*api) reply { return keyed.get("/ojs/v1/jobs").is(401) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := answer(a.in(t))
+			require.Equal(t, []string{"1.0"}, r.header.Values("OJS-Version"))
+			require.Equal(t, []string{"1.0"}, r.header.Values("X-OJS-Version"))
+			require.Equal(t, []string{"nosniff"}, r.header.Values("X-Content-Type-Options"))
+			require.Equal(t, []string{"no-store"}, r.header.Values("Cache-Control"))
+			require.Equal(t, []string{mediaOJS}, r.header.Values("Content-Type"))
+			require.Len(t, r.header.Values("X-Request-Id"), 1)
+			require.Regexp(t, madeRequestID, r.header.Get("X-Request-Id"))
+			if r.status >= 400 {
+				requireErrorBody(t, r)
+			}
+		})
+	}
+
+	t.Run("LocationOfNewJob", func(t *testing.T) {
+		t.Parallel()
+		r := a.in(t).post("/ojs/v1/jobs", `{"type":"t","args":[]}`).is(201)
+		require.Equal(t, "/ojs/v1/jobs/"+r.at("job.id"), r.header.Get("Location"))
+	})
+
+	t.Run("BulkSize", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		require.Equal(t, "2", a.post("/ojs/v1/jobs/bulk", `{"jobs":[{"type":"t","args":[]},1]}`).header.Get("X-OJS-Batch-Size"))
+		require.Equal(t, "1", a.post("/ojs/v1/jobs/bulk/cancel", `{"job_ids":["x"]}`).header.Get("X-OJS-Batch-Size"))
+		for _, path := range []string{"batch", "bulk"} {
+			require.Equal(t, "10000", a.post("/ojs/v1/jobs/"+path, many).is(413).header.Get("X-OJS-Max-Batch-Size"))
+		}
+		ids := `{"job_ids":[` + strings.TrimSuffix(strings.Repeat(`"x",`, 10_001), ",") + `]}`
+		require.Equal(t, "10000", a.post("/ojs/v1/jobs/bulk/delete", ids).is(413).header.Get("X-OJS-Max-Batch-Size"))
+	})
+
+	t.Run("ErrorsNameTheirRequest", func(t *testing.T) {
+		t.Parallel()
+		r := a.in(t).get("/nowhere", "X-Request-Id: mine").is(404)
+		require.Equal(t, "mine", r.header.Get("X-Request-Id"))
+		require.Equal(t, "mine", r.at("error.request_id"))
+	})
+}
+
+// requireErrorBody checks the shape of contract 10 §2.1.
+func requireErrorBody(t *testing.T, r reply) {
+	t.Helper()
+	for _, member := range []string{"code", "type", "message", "hint"} {
+		require.NotEmpty(t, r.at("error."+member), member)
+	}
+	require.Contains(t, []string{"true", "false"}, r.at("error.retryable"))
+	require.Regexp(t, `^https://openjobspec\.org/errors/[A-Z_]+$`, r.at("error.docs_url"))
+	require.Equal(t, r.header.Get("X-Request-Id"), r.at("error.request_id"))
+	if r.has("error.details") {
+		require.Regexp(t, `^\{.+\}$`, r.at("error.details"))
+	}
+}
+
+// Contract 10 §1.2.
+func TestRequestHeaders(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	job := `{"type":"t","args":[]}`
+
+	t.Run("ContentType", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		for _, ok := range []string{
+			"application/json", "application/openjobspec+json", "Application/JSON", "application/json; charset=utf-8", "application/json;charset=latin1",
+			"application/openjobspec+json; alias=\"application/json\"", " application/json ", "application/json; =", "application/json;",
+		} {
+			a.post("/ojs/v1/jobs", job, "Content-Type: "+ok).is(201)
+		}
+		a.post("/ojs/v1/jobs", job).is(201)
+		for _, bad := range []string{"text/plain", "application/x-www-form-urlencoded", "application/json5", "json", "multipart/form-data; boundary=x", "application/json, text/plain", "application/xml; charset=application/json"} {
+			r := a.post("/ojs/v1/jobs", job, "Content-Type: "+bad).fails(400, "invalid_request", "invalid_request")
+			require.Equal(t, bad, r.at("error.details.received"))
+		}
+		// It says nothing where no body is.
+		a.get("/ojs/v1/jobs", "Content-Type: text/plain").is(200)
+		a.do("POST", "/ojs/v1/jobs/"+a.jobIn("pending")+"/activate", nil, "Content-Type: text/plain").is(200)
+		a.del("/ojs/v1/jobs/"+a.jobIn("pending"), "Content-Type: text/plain").is(200)
+		a.do("POST", "/ojs/v1/jobs", nil, "Content-Type: text/plain").fails(400, "invalid_payload", "invalid_payload")
+	})
+
+	t.Run("BodiesOfGetAndDeleteAreIgnored", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		id := a.push(`"type":"t","args":[]`)
+		a.do("GET", "/ojs/v1/jobs/"+id, strings.NewReader(`}{`), "Content-Type: text/plain").is(200)
+		a.do("DELETE", "/ojs/v1/jobs/"+id, strings.NewReader(`}{`), "Content-Type: text/plain").is(200)
+	})
+
+	t.Run("AcceptChoosesBetweenTwoNames", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		for _, c := range []struct{ accept, want string }{
+			{"*/*", mediaOJS},
+			{"application/*", mediaOJS},
+			{"text/html", mediaOJS},
+			{mediaOJS, mediaOJS},
+			{"application/json", "application/json"},
+			{"Application/JSON; q=0.9, text/html", "application/json"},
+			{"text/html, application/json", "application/json"},
+			{"application/json, application/openjobspec+json", mediaOJS},
+			{"application/json, Application/OpenJobSpec+JSON;q=0.1", mediaOJS},
+			{"application/json-seq", mediaOJS},
+			{"text/event-stream", mediaOJS},
+			{";;,,=", mediaOJS},
+		} {
+			require.Equal(t, c.want, a.get("/ojs/manifest", "Accept: "+c.accept).is(200).header.Get("Content-Type"), c.accept)
+			require.Equal(t, c.want, a.get("/nowhere", "Accept: "+c.accept).is(404).header.Get("Content-Type"), c.accept)
+		}
+		require.Equal(t, "application/json", a.get("/ojs/manifest", "Accept: text/html", "Accept: application/json").header.Get("Content-Type"))
+	})
+
+	t.Run("PythonSDKGetsItsParameter", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		python := "User-Agent: python-httpx/0.27.0"
+		require.Equal(t, mediaOJS+`; alias="application/json"`, a.post("/ojs/v1/jobs", job, python).is(201).header.Get("Content-Type"))
+		require.Equal(t, "application/json", a.get("/ojs/v1/jobs", python, "Accept: application/json").is(200).header.Get("Content-Type"))
+		off := setup(t, func(c *app.Config) { c.NoPythonQuirk = true })
+		require.Equal(t, mediaOJS, off.get("/ojs/v1/jobs", python).is(200).header.Get("Content-Type"))
+	})
+
+	t.Run("Version", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		for _, ok := range []string{"1", "1.0", "1.0.0", "1.0.0-rc.1", "1.0.12-A.b-c"} {
+			require.Equal(t, "1.0", a.get("/ojs/v1/jobs", "OJS-Version: "+ok).is(200).header.Get("OJS-Version"))
+		}
+		for _, bad := range []string{"2.0", "1.1", "0.9", "v1", "1.0.0-", "1.0.x", "1.0.0-rc_1", "latest", "1.0,1.0"} {
+			r := a.get("/ojs/v1/jobs", "OJS-Version: "+bad).fails(422, "unsupported", "unsupported")
+			require.Equal(t, bad, r.at("error.details.requested"))
+			require.Equal(t, `["1.0"]`, r.at("error.details.supported"))
+			a.get("/nowhere", "OJS-Version: "+bad).is(422)
+			for _, path := range []string{"/ojs/manifest", "/ojs/v1/health", "/health", "/healthz", "/livez", "/ready", "/readyz"} {
+				a.get(path, "OJS-Version: "+bad).is(200)
+			}
+		}
+		a.get("/ojs/v1/jobs", "OJS-Version: ").fails(422, "unsupported", "unsupported")
+	})
+
+	t.Run("RequestID", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		for _, ok := range []string{"x", "!~", repeated('a', 200), "6f1f2a5e-0000-4000-8000-000000000000"} {
+			require.Equal(t, ok, a.get("/healthz", "X-Request-ID: "+ok).header.Get("X-Request-Id"))
+		}
+		seen := map[string]bool{}
+		for _, bad := range []string{"", "a b", repeated('a', 201), "é", "a\tb", "\x80"} {
+			made := a.get("/healthz", "X-Request-ID: "+bad).header.Get("X-Request-Id")
+			require.Regexp(t, madeRequestID, made)
+			require.False(t, seen[made])
+			seen[made] = true
+		}
+	})
+
+	t.Run("IdempotencyKeyCountsOnlyForBulk", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		first := a.post("/ojs/v1/jobs", job, "Idempotency-Key: k").is(201)
+		require.NotEqual(t, first.at("job.id"), a.post("/ojs/v1/jobs", job, "Idempotency-Key: k").is(201).at("job.id"))
+		a.post("/ojs/v1/jobs", job, "Idempotency-Key: "+repeated('k', 300)).is(201)
+	})
+}

@@ -1,0 +1,175 @@
+package job
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// policies checks what answers 422: the spec version and the retry policy.
+func (d *decoder) policies(j *Job) {
+	if g := d.pick(specversionAttr); g.value != nil {
+		if text, _ := rawjson.Text(g.value); !ValidVersion(text) {
+			d.policy = ojs.ErrVersion("specversion", text)
+			return
+		}
+	}
+	g, shortcut := d.pick(retryAttr, retryPolicyAttr), d.pick(maxAttemptsAttr)
+	base, inherited := d.baseRetry(j.Queue)
+	if g.value == nil && shortcut.value == nil && !inherited {
+		j.MaxAttempts = base.MaxAttempts
+		return
+	}
+	const notSent = -1 // no client can send it, so it shows whether retry.max_attempts was there
+	limit := base.MaxAttempts
+	base.MaxAttempts = notSent
+	p, err := retry.Parse(g.value, base)
+	if err != nil {
+		field, _ := err.Details["field"].(string)
+		d.policy = err.With("validation_errors", []violation{{g.path() + strings.TrimPrefix(field, "retry"), err.Message}})
+		return
+	}
+	if p.MaxAttempts == notSent {
+		if p.MaxAttempts, err = attemptsShortcut(shortcut, limit); err != nil {
+			d.policy = err
+			return
+		}
+	}
+	j.MaxAttempts = p.MaxAttempts
+	if !p.IsDefault() {
+		j.Retry = p.Encode()
+	}
+}
+
+func (d *decoder) baseRetry(queue string) (p retry.Policy, inherited bool) {
+	if d.lim.QueueRetry != nil {
+		if p, ok := d.lim.QueueRetry(queue); ok {
+			return p, true
+		}
+	}
+	return retry.Default(), false
+}
+
+func attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error) {
+	if g.value == nil {
+		return otherwise, nil
+	}
+	n, kind := rawjson.Int(g.value)
+	if kind != rawjson.IsInt || n < 0 {
+		err := ojs.ErrValidation("max_attempts", rawjson.Show(g.value), "max_attempts must be an integer >= 0, got "+brief(g.value)+".")
+		return 0, err.With("validation_errors", []violation{{g.path(), err.Message}})
+	}
+	return n, nil
+}
+
+// assemble copies everything that is kept into one new buffer.
+func (d *decoder) assemble(j *Job, raw jsontext.Value, metaSources []jsontext.Value) (*Job, *ojs.Error) {
+	buf := make([]byte, 0, len(raw)+64)
+	cut := func() []byte { // what has been appended since the last cut; nil if nothing
+		if len(buf) == 0 {
+			return nil
+		}
+		part := buf[:len(buf):len(buf)]
+		buf = buf[len(buf):]
+		return part
+	}
+	buf = rawjson.AppendCompact(buf, d.top.values[argsAttr])
+	j.Args = cut()
+	buf = appendMeta(buf, metaSources)
+	j.Meta = cut()
+	if len(j.Meta) > d.lim.metaBytes() {
+		return nil, ojs.ErrTooLarge("meta", d.lim.metaBytes(), len(j.Meta))
+	}
+	buf = d.appendExtra(buf, j)
+	j.Extra = cut()
+	j.TraceID = TraceID(j.Meta)
+	return j, nil
+}
+
+// appendExtra appends the object of Job.Extra; nothing if it would be empty. timeout comes first, for WithoutTimeout.
+func (d *decoder) appendExtra(b []byte, j *Job) []byte {
+	if !d.has(timeAttrs|durationAttrs|labelAttrs) && len(d.unknown.list) == 0 {
+		return b
+	}
+	start := len(b)
+	b = append(b, '{')
+	if g := d.pick(timeoutMSAttr, timeoutAttr); g.value != nil {
+		if g.attr == timeoutAttr {
+			b = appendInt(b, timeoutAttr, j.TimeoutMS/1000)
+		}
+		b = appendInt(b, timeoutMSAttr, j.TimeoutMS)
+	}
+	if j.VisibilityMS > 0 { // 0 means not set (contract 20 §4)
+		b = appendInt(b, visibilityMSAttr, j.VisibilityMS)
+	}
+	if g := d.pick(scheduledAtAttr, delayUntilAttr); g.value != nil && !j.ScheduledAt.Relative {
+		b = appendAttr(b, scheduledAtAttr, g.value)
+	}
+	if g := d.pick(expiresAtAttr); g.value != nil && !j.ExpiresAt.Relative {
+		b = appendAttr(b, expiresAtAttr, g.value)
+	}
+	b = d.appendVerbatim(b, retryAttr, retryPolicyAttr)
+	b = d.appendVerbatim(b, uniqueAttr)
+	b = d.appendVerbatim(b, uniqueKeyAttr)
+	b = d.appendVerbatim(b, rateLimitAttr)
+	b = d.appendVerbatim(b, schemaAttr)
+	if g := d.pick(tagsAttr); g.value != nil && rawjson.Len(g.value) > 0 {
+		b = appendTags(appendName(b, tagsAttr), g.value)
+	}
+	b = d.appendSeconds(b, graceAttr, totalTimeoutAttr, enqueueTTLAttr, heartbeatTimeoutAttr, resultTTLAttr)
+	for _, m := range d.unknown.list {
+		b = appendMember(b, m.literal, m.value)
+	}
+	return dropEmpty(append(b, '}'), start)
+}
+
+func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
+	if g := d.pick(attrs...); g.value != nil {
+		return appendAttr(b, attrs[0], g.value)
+	}
+	return b
+}
+
+func (d *decoder) appendSeconds(b []byte, attrs ...attr) []byte {
+	for _, a := range attrs {
+		if g := d.pick(a); g.value != nil {
+			n, _ := rawjson.Int(g.value)
+			b = appendInt(b, a, n)
+		}
+	}
+	return b
+}
+
+func appendAttr(b []byte, a attr, v jsontext.Value) []byte {
+	return rawjson.AppendCompact(appendName(b, a), v)
+}
+
+func appendInt(b []byte, a attr, n int64) []byte {
+	return strconv.AppendInt(appendName(b, a), n, 10)
+}
+
+func appendName(b []byte, a attr) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	return append(append(append(b, '"'), attrNames[a]...), `":`...)
+}
+
+// WithoutTimeout gives Job.Extra as FETCH shows it: the JS worker reads `timeout`, which is in seconds, as milliseconds
+// (contract 10 §3.1). Whoever writes extra puts that member first, so that it costs nothing to find.
+func WithoutTimeout(extra []byte) []byte {
+	if !bytes.HasPrefix(extra, []byte(`{"timeout":`)) {
+		return extra
+	}
+	_, rest, more := bytes.Cut(extra, []byte(","))
+	if !more {
+		return nil
+	}
+	return append([]byte{'{'}, rest...)
+}

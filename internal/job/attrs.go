@@ -1,0 +1,101 @@
+package job
+
+// attr is an attribute of a new job that the server knows. Anything else is kept as it comes (contract 10 §3.2).
+type attr int
+
+const (
+	unknownAttr attr = iota
+	serverAttr       // set by the server; a client's value is dropped silently
+	typeAttr
+	argsAttr
+	idAttr
+	specversionAttr
+	optionsAttr
+	queueAttr
+	priorityAttr
+	metaAttr
+	metadataAttr
+	scheduledAtAttr
+	delayUntilAttr
+	expiresAtAttr
+	timeoutMSAttr
+	timeoutAttr
+	visibilityMSAttr
+	visibilityAttr
+	retryAttr
+	retryPolicyAttr
+	maxAttemptsAttr
+	uniqueAttr
+	uniqueKeyAttr
+	tagsAttr
+	schemaAttr
+	rateLimitAttr
+	pendingAttr
+	graceAttr
+	totalTimeoutAttr
+	enqueueTTLAttr
+	heartbeatTimeoutAttr
+	resultTTLAttr
+	attrCount
+)
+
+var attrNames = [attrCount]string{
+	typeAttr: "type", argsAttr: "args", idAttr: "id", specversionAttr: "specversion", optionsAttr: "options", queueAttr: "queue",
+	priorityAttr: "priority", metaAttr: "meta", metadataAttr: "metadata", scheduledAtAttr: "scheduled_at", delayUntilAttr: "delay_until",
+	expiresAtAttr: "expires_at", timeoutMSAttr: "timeout_ms", timeoutAttr: "timeout", visibilityMSAttr: "visibility_timeout_ms",
+	visibilityAttr: "visibility_timeout", retryAttr: "retry", retryPolicyAttr: "retry_policy", maxAttemptsAttr: "max_attempts",
+	uniqueAttr: "unique", uniqueKeyAttr: "unique_key", tagsAttr: "tags", schemaAttr: "schema", rateLimitAttr: "rate_limit",
+	pendingAttr: "pending", graceAttr: "grace_period", totalTimeoutAttr: "total_timeout", enqueueTTLAttr: "enqueue_ttl",
+	heartbeatTimeoutAttr: "heartbeat_timeout", resultTTLAttr: "result_ttl",
+}
+
+// attrSet has the bit 1<<a for each attribute a in it.
+type attrSet uint64
+
+func (a attr) bit() attrSet { return 1 << a }
+
+func setOf(attrs ...attr) (s attrSet) {
+	for _, a := range attrs {
+		s |= a.bit()
+	}
+	return s
+}
+
+// Most jobs have no attribute of these sets.
+var (
+	timeAttrs     = setOf(scheduledAtAttr, delayUntilAttr, expiresAtAttr)
+	durationAttrs = setOf(timeoutMSAttr, timeoutAttr, visibilityMSAttr, visibilityAttr, graceAttr, totalTimeoutAttr, enqueueTTLAttr,
+		heartbeatTimeoutAttr, resultTTLAttr)
+	labelAttrs = setOf(schemaAttr, tagsAttr, rateLimitAttr, retryAttr, retryPolicyAttr, uniqueAttr, uniqueKeyAttr)
+)
+
+// serverNames are the attributes that the parts of the contract let only the server set.
+var serverNames = []string{
+	// contract 10 §3.1
+	"state", "attempt", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "next_attempt_at",
+	"retry_delay_ms", "error", "errors", "result", "worker_id", "previous_state", "activated_at", "parent_results",
+	// contract 20 §8, §12
+	"re_enqueued_at", "previous_errors", "replay_count", "dead_lettered_at", "total_attempts",
+	"result_stored_at", "result_expires_at", "result_size_bytes", "progress", "progress_data", "last_checkpoint",
+	// contract 30 §1.9, §2.6
+	"workflow_id", "root_workflow_id", "workflow_step", "workflow_step_id", "workflow_callback", "parent_results_map", "deduplicated",
+}
+
+var attrsByName = func() map[string]attr {
+	m := make(map[string]attr, int(attrCount)+len(serverNames))
+	for a, name := range attrNames {
+		if name != "" {
+			m[name] = attr(a)
+		}
+	}
+	for _, name := range serverNames {
+		m[name] = serverAttr
+	}
+	return m
+}()
+
+// onlyTop reports whether an attribute is read from the top level alone. Inside options its name is taken, not free for
+// lifting, because the envelope always has it.
+func (a attr) onlyTop() bool {
+	return a >= typeAttr && a <= optionsAttr
+}

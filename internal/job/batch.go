@@ -1,0 +1,121 @@
+package job
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// SplitBatch reads {"<key>":[…]}: 1 to maxItems elements of any kind, and the other members of the body (null ones left
+// out). Everything it returns points into raw and is valid JSON, so elements go to DecodeItem, DecodeAckItem or
+// DecodeNackItem, which do not parse again.
+func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[string]jsontext.Value, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	members := make(map[string]jsontext.Value)
+	for name, value := range rawjson.Members(v) {
+		members[string(rawjson.Name(name))] = present(value)
+	}
+	list := members[key]
+	delete(members, key)
+	expected := fmt.Sprintf("an array of 1 to %d elements", maxItems)
+	var ps problems
+	if list == nil || list[0] != '[' {
+		ps.add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
+		return nil, nil, ps.err()
+	}
+	n := rawjson.Len(list)
+	switch {
+	case n == 0:
+		ps.add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
+		return nil, nil, ps.err()
+	case n > maxItems:
+		return nil, nil, ojs.ErrBatchSize(maxItems, n)
+	}
+	items := make([]jsontext.Value, 0, n)
+	for e := range rawjson.Elements(list) {
+		items = append(items, e)
+	}
+	return items, members, nil
+}
+
+// DecodeItems decodes all elements of an atomic batch. If any is refused, the lowest index decides the error, and
+// validation_errors tells of all of them.
+func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
+	jobs := make([]*Job, len(items))
+	var first *ojs.Error
+	var all []violation
+	for i, item := range items {
+		job, err := DecodeItem(item, lim)
+		jobs[i] = job
+		if err == nil {
+			continue
+		}
+		if first == nil {
+			first = ojs.ErrIndexed(err, i)
+		}
+		if all = append(all, at(i, err)...); len(all) >= maxProblems {
+			break
+		}
+	}
+	if first != nil {
+		return nil, first.With("validation_errors", all)
+	}
+	return jobs, nil
+}
+
+// at moves the problems of one element to their place in the whole body.
+func at(index int, err *ojs.Error) []violation {
+	prefix := fmt.Sprintf("$.jobs[%d]", index)
+	list, ok := err.Details["validation_errors"].([]violation)
+	if !ok {
+		return []violation{{prefix, err.Message}}
+	}
+	moved := make([]violation, len(list))
+	for i, v := range list {
+		moved[i] = violation{prefix + strings.TrimPrefix(v.Path, "$"), v.Message}
+	}
+	return moved
+}
+
+// BulkOptions are the members that all bulk calls share (contract 10 §6.2).
+type BulkOptions struct {
+	Atomic         bool
+	IdempotencyKey string // of the body; the header wins
+}
+
+// DecodeBulkOptions reads them from the members that SplitBatch gave.
+func DecodeBulkOptions(members map[string]jsontext.Value) (BulkOptions, *ojs.Error) {
+	var ps problems
+	o := bulkOptions(members["atomicity"], members["idempotency_key"], &ps)
+	return o, ps.err()
+}
+
+func bulkOptions(atomicity, key jsontext.Value, ps *problems) BulkOptions {
+	var o BulkOptions
+	mode, _ := rawjson.Text(atomicity)
+	if atomicity != nil && mode != "partial" && mode != "atomic" {
+		ps.add(ojs.KindInvalidPayload, "atomicity", "$.atomicity", "partial or atomic", atomicity)
+	}
+	o.Atomic = mode == "atomic"
+	if key == nil {
+		return o
+	}
+	o.IdempotencyKey, _ = rawjson.Text(key)
+	if !ValidIdempotencyKey(o.IdempotencyKey) {
+		ps.add(ojs.KindInvalidPayload, "idempotency_key", "$.idempotency_key", "a non-empty string of at most 256 characters without U+0000", key)
+	}
+	return o
+}
+
+// ValidIdempotencyKey also serves the header.
+func ValidIdempotencyKey(s string) bool {
+	return isName(s) && utf8.RuneCountInString(s) <= maxKeyChars
+}

@@ -1,0 +1,205 @@
+package job
+
+import (
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// BulkOp is what a bulk call does with the jobs it selects.
+type BulkOp string
+
+// The bulk operations.
+const (
+	BulkCancel BulkOp = "cancel"
+	BulkRetry  BulkOp = "retry"
+	BulkDelete BulkOp = "delete"
+)
+
+// BulkSelect is the body of POST /jobs/bulk/{cancel,retry,delete} (contract 10 §6.3, 30 §8.2).
+type BulkSelect struct {
+	BulkOptions
+	JobIDs []string    // as sent, in order; see ojs.ParseID. nil: Filter selects
+	Filter *BulkFilter // nil: JobIDs selects
+}
+
+// BulkFilter selects jobs that satisfy every condition that is set.
+type BulkFilter struct {
+	Type           string // exact, or a prefix if TypePrefix
+	TypePrefix     bool
+	Queue          string
+	States         []ojs.JobState // never empty: the operation's default if none were sent
+	EnqueuedAfter  time.Time
+	EnqueuedBefore time.Time
+	Since          When // Relative: In before now
+	Until          When // Relative: In before now
+	OlderThan      When // Relative: In before now
+	Priority       *int16
+	Meta           []MetaEqual
+}
+
+// MetaEqual asks for a member of meta with an equal value.
+type MetaEqual struct {
+	Key   string
+	Value []byte // compact JSON
+}
+
+var (
+	selectNames = []string{"job_ids", "filter", "atomicity", "idempotency_key"}
+	filterNames = []string{
+		"type", "queue", "state", "enqueued_before", "enqueued_after", "since", "until", "older_than", "priority", "meta",
+	}
+	defaultStates = map[BulkOp][]ojs.JobState{
+		BulkCancel: {ojs.StateAvailable, ojs.StateScheduled},
+		BulkRetry:  {ojs.StateDiscarded},
+	}
+)
+
+// DecodeBulkSelect reads the body of a bulk call. maxIDs bounds job_ids.
+func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return BulkSelect{}, err
+	}
+	b := body{}
+	b.fields, _ = readFields(v, selectNames)
+	s := BulkSelect{BulkOptions: bulkOptions(b.get("atomicity"), b.get("idempotency_key"), &b.problems)}
+	ids, filter := b.get("job_ids"), b.get("filter")
+	switch {
+	case ids == nil && filter == nil:
+		b.problems.add(ojs.KindInvalidPayload, "job_ids", "$.job_ids", "either job_ids or filter", nil)
+	case ids != nil && filter != nil:
+		b.refuse("filter", "absent when 'job_ids' is sent")
+	case ids != nil:
+		if ids[0] == '[' && rawjson.Len(ids) > maxIDs {
+			return s, ojs.ErrBatchSize(maxIDs, rawjson.Len(ids))
+		}
+		if s.JobIDs = b.idList("job_ids"); s.JobIDs != nil && len(s.JobIDs) == 0 {
+			b.refuse("job_ids", "a non-empty array of job ids")
+		}
+	default:
+		s.Filter = b.filter(op, filter)
+	}
+	return s, b.problems.err()
+}
+
+// filterReader reads the conditions of a filter.
+type filterReader struct {
+	fields
+	*problems
+}
+
+func (r *filterReader) refuse(name, expected string) {
+	r.add(ojs.KindInvalidPayload, "filter."+name, "$.filter."+name, expected, r.get(name))
+}
+
+// filter: an unknown condition is refused, because ignoring it would touch more jobs than meant.
+func (b *body) filter(op BulkOp, v jsontext.Value) *BulkFilter {
+	if v[0] != '{' {
+		b.refuse("filter", "an object")
+		return nil
+	}
+	fs, strange := readFields(v, filterNames)
+	r := filterReader{fs, &b.problems}
+	for _, m := range strange {
+		r.add(ojs.KindInvalidPayload, "filter."+string(m.name), "$.filter."+string(m.name), "absent: there is no such condition", m.value)
+	}
+	if len(strange) == 0 && r.empty() {
+		b.refuse("filter", "an object with at least one condition")
+	}
+	f := &BulkFilter{States: r.states(op), Priority: r.priority(), Meta: r.meta()}
+	f.Type, f.TypePrefix = strings.CutSuffix(r.text("type"), "*")
+	f.Queue = r.text("queue")
+	f.EnqueuedBefore, f.EnqueuedAfter = r.instant("enqueued_before"), r.instant("enqueued_after")
+	f.Since, f.Until, f.OlderThan = r.when("since"), r.when("until"), r.when("older_than")
+	return f
+}
+
+func (r *filterReader) text(name string) string {
+	text, _ := rawjson.Text(r.get(name))
+	if r.get(name) != nil && !isName(text) {
+		r.refuse(name, "a non-empty string without U+0000")
+	}
+	return text
+}
+
+// states reads a state or an array of them.
+func (r *filterReader) states(op BulkOp) []ojs.JobState {
+	v := r.get("state")
+	if v == nil {
+		if op == BulkDelete {
+			r.refuse("state", "the states of the jobs to delete")
+		}
+		return defaultStates[op]
+	}
+	if text, ok := rawjson.Text(v); ok && ojs.JobState(text).Valid() {
+		return []ojs.JobState{ojs.JobState(text)}
+	}
+	var states []ojs.JobState
+	if v[0] == '[' {
+		list, ok := texts(v)
+		for _, s := range distinct(list) {
+			ok = ok && ojs.JobState(s).Valid()
+			states = append(states, ojs.JobState(s))
+		}
+		if ok && len(states) > 0 {
+			return states
+		}
+	}
+	r.refuse("state", "a job state, or a non-empty array of them")
+	return nil
+}
+
+func (r *filterReader) instant(name string) time.Time {
+	text, _ := rawjson.Text(r.get(name))
+	t, ok := parseTime(text)
+	if r.get(name) != nil && !ok {
+		r.refuse(name, "an RFC 3339 time with offset")
+	}
+	return t
+}
+
+func (r *filterReader) when(name string) When {
+	text, _ := rawjson.Text(r.get(name))
+	w, ok := ParseWhen(text)
+	if r.get(name) != nil && (!ok || text[0] == '+') {
+		r.refuse(name, "an RFC 3339 time with offset, or an age such as 7d or P7D")
+	}
+	return w
+}
+
+func (r *filterReader) priority() *int16 {
+	v := r.get("priority")
+	if v == nil {
+		return nil
+	}
+	p, ok := priority(v)
+	if !ok {
+		r.refuse("priority", "an integer from -100 to 100")
+	}
+	return &p
+}
+
+func (r *filterReader) meta() []MetaEqual {
+	v := r.get("meta")
+	if v == nil {
+		return nil
+	}
+	if v[0] != '{' {
+		r.refuse("meta", "an object")
+		return nil
+	}
+	var merged unknowns
+	for literal, value := range rawjson.Members(v) {
+		merged.put(rawjson.Name(literal), literal, value)
+	}
+	list := make([]MetaEqual, len(merged.list))
+	for i, m := range merged.list {
+		list[i] = MetaEqual{string(m.name), rawjson.Compact(m.value)}
+	}
+	return list
+}

@@ -1,0 +1,126 @@
+package job
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// CheckpointRequest is the body of a checkpoint (contract 20 §12.2).
+type CheckpointRequest struct {
+	WorkerID string
+	Attempt  *int64
+	Stored   []byte // one compact object with state and, if sent, step_index and metadata
+	Sequence *int64 // nil: the next
+}
+
+var checkpointNames = []string{"worker_id", "attempt", "state", "sequence", "step_index", "metadata"}
+
+// maxSequence is the largest integer that every JSON client can hold.
+const maxSequence = 1<<53 - 1
+
+// DecodeCheckpoint reads the body of PUT /jobs/{id}/checkpoint and, with optionalState, of POST /checkpoints/{id}: the
+// durable helpers leave out what is undefined, and a refusal would fail their job.
+func DecodeCheckpoint(raw []byte, optionalState bool, lim Limits) (CheckpointRequest, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return CheckpointRequest{}, err
+	}
+	b := body{}
+	b.fields, _ = readFields(v, checkpointNames)
+	r := CheckpointRequest{WorkerID: b.workerID(), Attempt: b.attempt()}
+	state := sentValue(v, "state")
+	switch {
+	case state == nil && optionalState:
+		state = jsontext.Value("null")
+	case state == nil:
+		b.refuse("state", "any JSON value")
+	case rawjson.Depth(state) > lim.depth():
+		b.refuse("state", shallow(lim))
+	}
+	if n, sent := b.integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
+		n = max(n, 0)
+		r.Sequence = &n
+	}
+	b.integer("step_index", math.MinInt64, math.MaxInt64, "an integer")
+	metadata := b.object("metadata", lim)
+	if err := b.problems.err(); err != nil {
+		return r, err
+	}
+	r.Stored, err = encodeCheckpoint(state, b.get("step_index"), metadata)
+	return r, err
+}
+
+// sentValue finds a member that may be null; nil: it is absent. Of equal names the last counts.
+func sentValue(object jsontext.Value, name string) (found jsontext.Value) {
+	for literal, value := range rawjson.Members(object) {
+		if string(rawjson.Name(literal)) == name {
+			found = value
+		}
+	}
+	return found
+}
+
+func encodeCheckpoint(state, stepIndex, metadata jsontext.Value) ([]byte, *ojs.Error) {
+	state = rawjson.Compact(state)
+	if metadata != nil {
+		metadata = rawjson.Compact(metadata)
+	}
+	if n := len(state) + len(metadata); n > MaxCheckpoint {
+		return nil, ojs.ErrTooLarge("checkpoint", MaxCheckpoint, n)
+	}
+	b := append(append(make([]byte, 0, 64+len(state)+len(metadata)), `{"state":`...), state...)
+	if stepIndex != nil {
+		n, _ := rawjson.Int(stepIndex)
+		b = strconv.AppendInt(append(b, `,"step_index":`...), n, 10)
+	}
+	if metadata != nil {
+		b = append(append(b, `,"metadata":`...), metadata...)
+	}
+	return append(b, '}'), nil
+}
+
+// CheckpointParts gives what encodeCheckpoint has put together; nil for what was not sent.
+func CheckpointParts(stored []byte) (state, stepIndex, metadata jsontext.Value) {
+	if stored == nil {
+		return nil, nil, nil
+	}
+	v := jsontext.Value(stored)
+	return sentValue(v, "state"), sentValue(v, "step_index"), sentValue(v, "metadata")
+}
+
+// ResultsRequest is the body of POST /jobs/results.
+type ResultsRequest struct {
+	IDs []string // as sent, without repetitions; see ojs.ParseID
+}
+
+// MaxResults is how many results can be asked for at once.
+const MaxResults = 100
+
+// DecodeResults reads the ids of POST /jobs/results.
+func DecodeResults(raw []byte) (ResultsRequest, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return ResultsRequest{}, err
+	}
+	b := body{}
+	b.fields, _ = readFields(v, []string{"ids"})
+	list := b.get("ids")
+	var ids []string
+	ok := list != nil && list[0] == '['
+	if ok {
+		ids, ok = texts(list)
+	}
+	if !ok {
+		b.refuse("ids", "an array of job ids")
+		return ResultsRequest{}, b.problems.err()
+	}
+	if len(ids) > MaxResults {
+		return ResultsRequest{}, ojs.ErrBatchSize(MaxResults, len(ids))
+	}
+	return ResultsRequest{IDs: distinct(ids)}, nil
+}

@@ -1,0 +1,121 @@
+package job
+
+import (
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// identity checks type, args, id and the form of specversion.
+func (d *decoder) identity(j *Job) {
+	d.jobType(j)
+	d.args()
+	if g := d.pick(idAttr); g.value != nil {
+		text, _ := rawjson.Text(g.value)
+		if j.ID, j.ClientID = ojs.ParseUUIDv7(text); !j.ClientID {
+			d.refuse(ojs.KindInvalidPayload, g, "a UUIDv7 in lower case")
+		}
+	}
+	if g := d.pick(specversionAttr); g.value != nil && g.value[0] != '"' {
+		d.refuse(ojs.KindInvalidPayload, g, "a string such as 1.0")
+	}
+}
+
+func (d *decoder) jobType(j *Job) {
+	g := d.pick(typeAttr)
+	text, ok := rawjson.Text(g.value)
+	switch {
+	case len(text) > maxTypeBytes:
+		d.refuse(ojs.KindJobTypeTooLong, g, "at most 255 bytes long")
+	case !ok || !ValidType(text):
+		d.refuse(ojs.KindInvalidJobType, g, "a job type of lower-case letters, digits, _ and -, in words joined by dots, such as invoice.render")
+	}
+	j.Type = text
+}
+
+func (d *decoder) args() {
+	switch g := d.pick(argsAttr); {
+	case g.value == nil || g.value[0] != '[':
+		d.refuse(ojs.KindInvalidArgs, g, "an array")
+	case d.tooDeep(g.value):
+		d.refuse(ojs.KindInvalidArgs, g, shallow(d.lim))
+	}
+}
+
+// ValidType reports whether s is ^[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*$ (contract 10, TYPE).
+func ValidType(s string) bool {
+	if len(s) > maxTypeBytes {
+		return false
+	}
+	start := true // of a word
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z':
+			start = false
+		case start:
+			return false
+		case c == '.':
+			start = true
+		case !(c >= '0' && c <= '9' || c == '_' || c == '-'):
+			return false
+		}
+	}
+	return !start
+}
+
+// ValidQueue reports whether s is ^[a-z0-9][a-z0-9\-\.]*$ of at most 128 bytes (contract 10, QUEUE).
+func ValidQueue(s string) bool {
+	if s == "" || len(s) > maxQueueBytes || s[0] == '-' || s[0] == '.' {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.') {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidVersion reports whether s is ^1(\.0(\.[0-9]+(-[0-9A-Za-z.\-]+)?)?)?$ (contract 10, VERSION1).
+func ValidVersion(s string) bool {
+	if s == "1" || s == "1.0" {
+		return true
+	}
+	rest, ok := strings.CutPrefix(s, "1.0.")
+	if !ok {
+		return false
+	}
+	patch, pre, hasPre := strings.Cut(rest, "-")
+	return patch != "" && strings.Trim(patch, "0123456789") == "" && (!hasPre || pre != "" && allIn(pre, isPreRelease))
+}
+
+func isPreRelease(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '.' || c == '-'
+}
+
+func allIn(s string, class func(byte) bool) bool {
+	for i := 0; i < len(s); i++ {
+		if !class(s[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// queueProblem checks the text of a queue name.
+func queueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected string) {
+	text, ok := rawjson.Text(v)
+	switch {
+	case len(text) > maxQueueBytes:
+		return text, ojs.KindQueueNameTooLong, "at most 128 bytes long"
+	case !ok || !ValidQueue(text):
+		return text, ojs.KindInvalidQueue, "a queue name of lower-case letters, digits, - and ., starting with a letter or digit"
+	default:
+		return text, "", ""
+	}
+}

@@ -1,0 +1,34 @@
+package job
+
+// Job is a validated new job, ready for the store. It owns its bytes: the request body may be reused.
+type Job struct {
+	ID       [16]byte // zero unless ClientID
+	ClientID bool     // the id was chosen by the client; otherwise the store makes one
+
+	Type        string
+	Queue       string
+	Priority    int16
+	MaxAttempts int64
+	Retry       []byte // merged policy as retry.Policy.Encode gives it; nil: the default policy (MaxAttempts may still differ)
+
+	// Compact JSON; literals and key order are the client's.
+	Args  []byte
+	Meta  []byte // nil: {}
+	Extra []byte // one object with every other attribute that is echoed, under canonical names; nil: none. See WithoutTimeout
+
+	Pending     bool
+	ScheduledAt When
+	ExpiresAt   When
+
+	TimeoutMS          int64 // 0: the server's default
+	VisibilityMS       int64 // 0: the server's default
+	GraceMS            int64
+	TotalTimeoutMS     int64  // 0: none
+	EnqueueTTLMS       int64  // 0: none
+	HeartbeatTimeoutMS int64  // 0: none
+	ResultTTL          *int64 // seconds; nil: the server's default, 0: do not keep, -1: keep with the row
+
+	Unique  *Unique // nil: no policy
+	TraceID string  // "" if the job carries no trace context
+	Source  string  // of its first event; "": api. The same for all jobs of one insert
+}

@@ -1,0 +1,89 @@
+package job
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// labels checks what is stored and echoed without being used: schema, tags, rate_limit, and the nesting of retry.
+func (d *decoder) labels() {
+	if g := d.pick(schemaAttr); g.value != nil {
+		text, ok := rawjson.Text(g.value)
+		if !ok || !absoluteURI(text) {
+			d.refuse(ojs.KindInvalidPayload, g, "an absolute URI such as urn:example:invoice:v1")
+		}
+	}
+	if g := d.pick(tagsAttr); g.value != nil && !validTags(g.value) {
+		d.refuse(ojs.KindInvalidPayload, g, "an array of non-empty strings without U+0000")
+	}
+	if g := d.pick(rateLimitAttr); g.value != nil {
+		switch {
+		case g.value[0] != '{':
+			d.refuse(ojs.KindInvalidPayload, g, "an object")
+		case d.tooDeep(g.value):
+			d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+		}
+	}
+	if g := d.pick(retryAttr, retryPolicyAttr); d.tooDeep(g.value) {
+		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+	}
+}
+
+// unknownDepth checks the nesting of attributes that nobody knows.
+func (d *decoder) unknownDepth() {
+	if !d.deep {
+		return
+	}
+	for i, m := range d.unknown.list {
+		if d.tooDeep(m.value) {
+			path := "$."
+			if i >= d.unknown.fixed {
+				path = "$.options."
+			}
+			d.problems.add(ojs.KindInvalidPayload, string(m.name), path+string(m.name), shallow(d.lim), m.value)
+		}
+	}
+}
+
+func absoluteURI(s string) bool {
+	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return false
+	}
+	u, err := url.Parse(s)
+	return err == nil && u.IsAbs() && (u.Opaque != "" || u.Host != "" || u.Path != "")
+}
+
+func validTags(v jsontext.Value) bool {
+	if v[0] != '[' {
+		return false
+	}
+	for e := range rawjson.Elements(v) {
+		if text, _ := rawjson.Text(e); text == "" || strings.Contains(text, "\x00") {
+			return false
+		}
+	}
+	return true
+}
+
+// appendTags appends the tags without repetitions, in order of first appearance, as the client wrote them.
+func appendTags(dst []byte, v jsontext.Value) []byte {
+	seen := make(map[string]bool)
+	dst = append(dst, '[')
+	for e := range rawjson.Elements(v) {
+		text := string(rawjson.Name(e))
+		if seen[text] {
+			continue
+		}
+		if len(seen) > 0 {
+			dst = append(dst, ',')
+		}
+		seen[text] = true
+		dst = append(dst, e...)
+	}
+	return append(dst, ']')
+}

@@ -1,0 +1,43 @@
+package job
+
+import (
+	"strconv"
+
+	"github.com/ojsd/ojsd/internal/job/retry"
+)
+
+// Limits bounds what is accepted. Zero values are the contract's defaults (contract 10 §14).
+type Limits struct {
+	MaxEnvelopeBytes int // one job object as received: 1 048 576
+	MaxMetaBytes     int // meta after merging, compact: 65 536
+	MaxResultBytes   int // result of an ack, compact: 1 048 576
+	MaxDepth         int // levels of nesting of one attribute, itself included: 32
+
+	// QueueRetry gives the policy that jobs of a queue inherit, with its max_attempts; nil, or false: the default one.
+	QueueRetry func(queue string) (retry.Policy, bool)
+}
+
+const (
+	maxTypeBytes     = 255
+	maxQueueBytes    = 128
+	maxWorkerIDBytes = 255
+	maxKeyChars      = 256 // of an idempotency key
+
+	maxVisibilityMS = 604_800_000           // 7 days (contract 20 §4)
+	maxMS           = 36500 * 86_400 * 1000 // 36 500 days (contract 10 §1.4)
+)
+
+func (l Limits) envelopeBytes() int { return orDefault(l.MaxEnvelopeBytes, 1_048_576) }
+func (l Limits) metaBytes() int     { return orDefault(l.MaxMetaBytes, 65_536) }
+func (l Limits) resultBytes() int   { return orDefault(l.MaxResultBytes, 1_048_576) }
+func (l Limits) depth() int         { return orDefault(l.MaxDepth, 32) }
+
+func orDefault(n, otherwise int) int {
+	if n > 0 {
+		return n
+	}
+	return otherwise
+}
+
+// shallow says how deep a value may be nested.
+func shallow(l Limits) string { return "nested at most " + strconv.Itoa(l.depth()) + " levels" }

@@ -1,0 +1,68 @@
+package job
+
+import (
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// metaSources gives the objects to merge into meta, strongest first: top-level meta, then the order of contract 10 §5.1.
+func (d *decoder) metaSources() []jsontext.Value {
+	list := d.metas[:0]
+	for _, g := range [...]given{
+		{d.top.values[metaAttr], metaAttr, false}, {d.opt.values[metadataAttr], metadataAttr, true},
+		{d.opt.values[metaAttr], metaAttr, true}, {d.top.values[metadataAttr], metadataAttr, false},
+	} {
+		switch {
+		case g.value == nil:
+		case g.value[0] != '{':
+			d.refuse(ojs.KindInvalidMetadata, g, "an object")
+		case d.tooDeep(g.value):
+			d.refuse(ojs.KindInvalidMetadata, g, shallow(d.lim))
+		default:
+			list = append(list, g.value)
+		}
+	}
+	return list
+}
+
+// appendMeta appends the merged meta, compact; nothing if it is empty. A lone source is kept as it is, repetitions of a
+// name included.
+func appendMeta(dst []byte, sources []jsontext.Value) []byte {
+	switch len(sources) {
+	case 0:
+		return dst
+	case 1:
+		return dropEmpty(rawjson.AppendCompact(dst, sources[0]), len(dst))
+	}
+	var merged unknowns
+	for _, source := range sources {
+		for literal, value := range rawjson.Members(source) {
+			merged.put(rawjson.Name(literal), literal, value)
+		}
+		merged.lift()
+	}
+	start := len(dst)
+	dst = append(dst, '{')
+	for _, m := range merged.list {
+		dst = appendMember(dst, m.literal, m.value)
+	}
+	return dropEmpty(append(dst, '}'), start)
+}
+
+func dropEmpty(b []byte, start int) []byte {
+	if string(b[start:]) == "{}" {
+		return b[:start]
+	}
+	return b
+}
+
+// appendMember appends a member to an object that has been opened.
+func appendMember(dst []byte, literal, value jsontext.Value) []byte {
+	if dst[len(dst)-1] != '{' {
+		dst = append(dst, ',')
+	}
+	dst = append(append(dst, literal...), ':')
+	return rawjson.AppendCompact(dst, value)
+}

@@ -1,0 +1,179 @@
+package job
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Override is what a manual retry changes of a job (contract 20 §8.3). It points into the request body.
+type Override struct {
+	Queue    string // "": keep
+	Priority *int16
+	Args     []byte // nil: keep
+
+	meta, retry jsontext.Value // as sent, nil: keep
+	lim         Limits
+}
+
+var (
+	retryNames    = []string{"override"}
+	overrideNames = []string{"queue", "args", "priority", "meta", "retry"}
+	overrideAttrs = []attr{queueAttr, argsAttr, priorityAttr, metaAttr, retryAttr}
+)
+
+// DecodeRetry reads the optional body of a manual retry; nil without an override.
+func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return nil, nil
+	}
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return nil, err
+	}
+	b := body{}
+	b.fields, _ = readFields(v, retryNames)
+	v = b.get("override")
+	if v == nil {
+		return nil, nil
+	}
+	if v[0] != '{' {
+		b.refuse("override", "an object with queue, args, priority, meta or retry")
+		return nil, b.problems.err()
+	}
+	return decodeOverride(v, lim)
+}
+
+// decodeOverride checks the fields as at enqueue. An unknown one is refused: ignoring it would retry another job than meant.
+func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
+	fs, strange := readFields(v, overrideNames)
+	d := decoders.Get().(*decoder)
+	defer d.release()
+	d.lim, d.deep = lim, true
+	for i, a := range overrideAttrs {
+		if value := fs.get(overrideNames[i]); value != nil {
+			d.top.put(a, value)
+		}
+	}
+	j := &Job{Queue: "default"}
+	d.placement(j)
+	if fs.get("args") != nil {
+		d.args()
+	}
+	d.metaSources()
+	for _, m := range strange {
+		d.problems.add(ojs.KindInvalidPayload, string(m.name), "$."+string(m.name), "absent: a retry overrides queue, args, priority, meta and retry only", m.value)
+	}
+	if err := inOverride(d.problems).err(); err != nil {
+		return nil, err
+	}
+	if _, err := retry.Parse(fs.get("retry"), retry.Default()); err != nil {
+		field, _ := err.Details["field"].(string)
+		return nil, err.With("validation_errors", []violation{{"$.override." + field, err.Message}})
+	}
+	o := &Override{meta: fs.get("meta"), retry: fs.get("retry"), lim: lim}
+	if fs.get("queue") != nil {
+		o.Queue = j.Queue
+	}
+	if fs.get("priority") != nil {
+		o.Priority = &j.Priority
+	}
+	if fs.get("args") != nil {
+		o.Args = rawjson.Compact(fs.get("args"))
+	}
+	return o, nil
+}
+
+// inOverride names the fields as they stand in the body.
+func inOverride(ps problems) problems {
+	for i, p := range ps {
+		ps[i].field = "override." + p.field
+		ps[i].path = "$.override" + strings.TrimPrefix(p.path, "$")
+	}
+	return ps
+}
+
+// MergedMeta is the job's meta with the override's members put over it; nil if there are none.
+func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
+	if o.meta == nil {
+		return nil, nil
+	}
+	var merged unknowns
+	for _, source := range [][]byte{meta, o.meta} {
+		if source == nil { // stands for {}
+			continue
+		}
+		for literal, value := range rawjson.Members(source) {
+			merged.put(rawjson.Name(literal), literal, value)
+		}
+	}
+	if len(merged.list) == 0 {
+		return nil, nil
+	}
+	b := []byte{'{'}
+	for _, m := range merged.list {
+		b = appendMember(b, m.literal, m.value)
+	}
+	b = append(b, '}')
+	if len(b) > o.lim.metaBytes() {
+		return nil, ojs.ErrTooLarge("meta", o.lim.metaBytes(), len(b))
+	}
+	return b, nil
+}
+
+// MergedRetry is the job's policy with the override's fields; nil if there are none.
+func (o Override) MergedRetry(stored []byte, maxAttempts int64) (*retry.Policy, error) {
+	if o.retry == nil {
+		return nil, nil
+	}
+	base, err := retry.Decode(stored)
+	if err != nil {
+		return nil, err
+	}
+	base.MaxAttempts = maxAttempts
+	p, wire := retry.Parse(o.retry, base)
+	if wire != nil {
+		return nil, wire
+	}
+	return &p, nil
+}
+
+// MergedExtra is what the job echoes, with the override's retry fields in the echoed policy; nil if nothing changes.
+func (o Override) MergedExtra(extra []byte) []byte {
+	if o.retry == nil {
+		return extra
+	}
+	found := false
+	b := []byte{'{'}
+	if extra != nil {
+		for literal, value := range rawjson.Members(extra) {
+			if string(rawjson.Name(literal)) == "retry" {
+				value, found = retry.Merge(value, o.retry), true
+			}
+			b = appendMember(b, literal, value)
+		}
+	}
+	if !found {
+		b = appendMember(b, []byte(`"retry"`), retry.Merge(nil, o.retry))
+	}
+	return append(b, '}')
+}
+
+// WithoutExpiry is Job.Extra without the echo of expires_at: {} if nothing is left, nil for nil.
+func WithoutExpiry(extra []byte) []byte {
+	if extra == nil {
+		return nil
+	}
+	b := []byte{'{'}
+	for literal, value := range rawjson.Members(extra) {
+		if string(rawjson.Name(literal)) != "expires_at" {
+			b = appendMember(b, literal, value)
+		}
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,78 @@
+package job
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDecodeRetry(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{``, " \n", `{}`, `{"override":null}`, `{"x":1}`} {
+		o, err := DecodeRetry([]byte(body), Limits{})
+		require.Nil(t, err, body)
+		require.Nil(t, o, body)
+	}
+	o, err := DecodeRetry([]byte(`{"override":{"queue":"default","args":[ 1 ],"priority":"low"}}`), Limits{})
+	require.Nil(t, err)
+	require.Equal(t, "default", o.Queue)
+	require.Equal(t, `[1]`, string(o.Args))
+	require.EqualValues(t, -10, *o.Priority)
+
+	// What is not overridden stays as it is.
+	meta, err := o.MergedMeta([]byte(`{"a":1}`))
+	require.Nil(t, err)
+	require.Nil(t, meta)
+	policy, failed := o.MergedRetry([]byte(`{}`), 3)
+	require.NoError(t, failed)
+	require.Nil(t, policy)
+	require.Equal(t, `{"a":1}`, string(o.MergedExtra([]byte(`{"a":1}`))))
+	require.Nil(t, o.MergedExtra(nil))
+}
+
+func TestOverrideMerges(t *testing.T) {
+	t.Parallel()
+	o, err := DecodeRetry([]byte(`{"override":{"meta":{"b":null,"c":3},"retry":{"initialInterval":"PT10M"}}}`), Limits{MaxMetaBytes: 40})
+	require.Nil(t, err)
+	meta, err := o.MergedMeta([]byte(`{"a":"\u0000","b":2}`))
+	require.Nil(t, err)
+	require.Equal(t, `{"a":"\u0000","b":null,"c":3}`, string(meta))
+	meta, err = o.MergedMeta(nil)
+	require.Nil(t, err)
+	require.Equal(t, `{"b":null,"c":3}`, string(meta))
+	_, err = o.MergedMeta([]byte(`{"a":"0123456789012345678901234567890123456789"}`))
+	require.Equal(t, 413, err.Status)
+
+	policy, failed := o.MergedRetry(nil, 7)
+	require.NoError(t, failed)
+	require.EqualValues(t, 7, policy.MaxAttempts)
+	require.Equal(t, policy.InitialInterval, policy.MaxInterval, "the new interval pulls the other along")
+	require.Equal(t, `{"timeout":5,"retry":{"jitter":false,"initialInterval":"PT10M"},"z":1}`,
+		string(o.MergedExtra([]byte(`{"timeout":5,"retry":{"initial_interval":"PT1S","jitter":false},"z":1}`))))
+	require.Equal(t, `{"retry":{"initialInterval":"PT10M"}}`, string(o.MergedExtra(nil)))
+}
+
+func TestWithoutExpiry(t *testing.T) {
+	t.Parallel()
+	require.Nil(t, WithoutExpiry(nil))
+	require.Equal(t, `{}`, string(WithoutExpiry([]byte(`{"expires_at":"x"}`))))
+	require.Equal(t, `{"timeout":1,"x":{"expires_at":1}}`, string(WithoutExpiry([]byte(`{"timeout":1,"expires_at":"x","x":{"expires_at":1}}`))))
+}
+
+func TestDecodeDeadLetterFilter(t *testing.T) {
+	t.Parallel()
+	f, confirmed, err := DecodeDeadLetterFilter([]byte(`{"filter":{"queue":["a","b"],"type":"x.*","ids":[],"state":"discarded","older_than":"7d"},"confirm":true,"other":1}`))
+	require.Nil(t, err)
+	require.True(t, confirmed)
+	require.Equal(t, []string{"a", "b"}, f.Queues)
+	require.Equal(t, []string{"x.*"}, f.Types)
+	require.NotNil(t, f.IDs)
+	require.Empty(t, f.IDs)
+	require.True(t, f.OlderThan.Relative)
+
+	f, confirmed, err = DecodeDeadLetterFilter([]byte(`{"queue":"a","confirm":false}`))
+	require.Nil(t, err)
+	require.False(t, confirmed)
+	require.Equal(t, []string{"a"}, f.Queues)
+	require.Nil(t, f.IDs)
+}

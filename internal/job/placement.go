@@ -1,0 +1,143 @@
+package job
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// placement checks queue, priority and pending.
+func (d *decoder) placement(j *Job) {
+	if g := d.pick(queueAttr); g.value != nil && string(g.value) != `"default"` {
+		text, kind, expected := queueProblem(g.value)
+		if kind != "" {
+			d.refuse(kind, g, expected)
+		}
+		j.Queue = text
+	}
+	if g := d.pick(priorityAttr); g.value != nil {
+		p, ok := priority(g.value)
+		if !ok {
+			d.refuse(ojs.KindInvalidPayload, g, "an integer from -100 to 100, or HIGH, NORMAL or LOW")
+		}
+		j.Priority = p
+	}
+	if g := d.pick(pendingAttr); g.value != nil {
+		var ok bool
+		if j.Pending, ok = rawjson.Bool(g.value); !ok {
+			d.refuse(ojs.KindInvalidPayload, g, "a boolean")
+		}
+	}
+}
+
+func priority(v jsontext.Value) (int16, bool) {
+	if text, ok := rawjson.Text(v); ok {
+		switch strings.ToUpper(text) {
+		case "HIGH":
+			return 10, true
+		case "NORMAL":
+			return 0, true
+		case "LOW":
+			return -10, true
+		default:
+			return 0, false
+		}
+	}
+	n, kind := rawjson.Int(v)
+	return int16(n), kind == rawjson.IsInt && n >= -100 && n <= 100
+}
+
+// times checks schedule and expiry.
+func (d *decoder) times(j *Job) {
+	schedule := d.pick(scheduledAtAttr, delayUntilAttr)
+	j.ScheduledAt = d.when(schedule)
+	j.ExpiresAt = d.when(d.pick(expiresAtAttr))
+	if j.Pending && j.ScheduledAt.future() {
+		d.refuse(ojs.KindInvalidPayload, schedule, "absent or past when 'pending' is true")
+	}
+}
+
+func (d *decoder) when(g given) When {
+	if g.value == nil {
+		return When{}
+	}
+	text, _ := rawjson.Text(g.value)
+	w, ok := ParseWhen(text)
+	if !ok {
+		d.refuse(ojs.KindInvalidPayload, g, "an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as +PT5M")
+	}
+	return w
+}
+
+// durations checks everything that lasts.
+func (d *decoder) durations(j *Job) {
+	timeout := d.pick(timeoutMSAttr, timeoutAttr)
+	j.TimeoutMS = d.lasting(timeout, unitOf(timeout.attr == timeoutAttr))
+	j.VisibilityMS = d.visibility()
+	j.GraceMS = d.lasting(d.pick(graceAttr), 1000)
+	j.EnqueueTTLMS = d.lasting(d.pick(enqueueTTLAttr), 1000)
+	j.HeartbeatTimeoutMS = d.lasting(d.pick(heartbeatTimeoutAttr), 1000)
+	total := d.pick(totalTimeoutAttr)
+	j.TotalTimeoutMS = d.lasting(total, 1000)
+	if j.TotalTimeoutMS > 0 && j.TotalTimeoutMS < j.TimeoutMS {
+		d.refuse(ojs.KindInvalidPayload, total, "at least the execution timeout ("+strconv.FormatInt(j.TimeoutMS, 10)+" ms)")
+	}
+	if g := d.pick(resultTTLAttr); g.value != nil {
+		n, kind := rawjson.Int(g.value)
+		if kind != rawjson.IsInt || n < -1 || n > maxMS/1000 {
+			d.refuse(ojs.KindInvalidPayload, g, "an integer of seconds >= 0, or -1 to keep the result with the job")
+		}
+		j.ResultTTL = &n
+	}
+}
+
+func unitOf(seconds bool) int64 {
+	if seconds {
+		return 1000
+	}
+	return 1
+}
+
+// lasting reads an integer of unit ms each; 0 if absent.
+func (d *decoder) lasting(g given, unit int64) int64 {
+	if g.value == nil {
+		return 0
+	}
+	n, kind := rawjson.Int(g.value)
+	if kind == rawjson.IsInt && n >= 0 && n <= maxMS/unit {
+		return n * unit
+	}
+	d.refuse(ojs.KindInvalidPayload, g, "an integer >= 0 of "+unitName(unit)+", at most 36500 days")
+	return 0
+}
+
+func unitName(unit int64) string {
+	if unit == 1000 {
+		return "seconds"
+	}
+	return "milliseconds"
+}
+
+// visibility: visibility_timeout_ms is an integer of ms; visibility_timeout one of seconds, or a duration.
+func (d *decoder) visibility() int64 {
+	g := d.pick(visibilityMSAttr, visibilityAttr)
+	if g.value == nil {
+		return 0
+	}
+	if text, ok := rawjson.Text(g.value); ok && g.attr == visibilityAttr {
+		if length, err := duration.Parse(text); err == nil && length.Milliseconds() <= maxVisibilityMS {
+			return length.Milliseconds()
+		}
+	}
+	n, kind := rawjson.Int(g.value)
+	if unit := unitOf(g.attr == visibilityAttr); kind == rawjson.IsInt && n >= 0 && n <= maxVisibilityMS/unit {
+		return n * unit
+	}
+	d.refuse(ojs.KindInvalidPayload, g, "an integer >= 0 of milliseconds (visibility_timeout: seconds or a duration such as PT30S), at most 7 days")
+	return 0
+}

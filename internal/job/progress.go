@@ -1,0 +1,125 @@
+package job
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// ProgressRequest is the body of a progress report (contract 20 §12.2).
+type ProgressRequest struct {
+	JobID      string // as sent; see ojs.ParseID
+	WorkerID   string
+	Attempt    *int64
+	Progress   *float64 // 0 to 1
+	Message    *string  // without U+0000
+	Data       []byte   // compact object; nil: not sent
+	Checkpoint []byte   // as EncodeCheckpoint gives it; nil: not sent
+}
+
+// Limits of a report, compact.
+const (
+	MaxProgressData = 65_536
+	MaxCheckpoint   = 1_048_576
+)
+
+var progressNames = []string{"job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint"}
+
+// DecodeProgressFor reads the body of PUT /jobs/{id}/progress, whose number is a share from 0 to 1.
+func DecodeProgressFor(jobID string, raw []byte, lim Limits) (ProgressRequest, *ojs.Error) {
+	return decodeProgress(jobID, raw, "progress", lim)
+}
+
+// DecodeProgress reads the body of POST /workers/progress, whose number is a percentage.
+func DecodeProgress(raw []byte, lim Limits) (ProgressRequest, *ojs.Error) {
+	return decodeProgress("", raw, "percentage", lim)
+}
+
+func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressRequest, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return ProgressRequest{}, err
+	}
+	b := body{}
+	b.fields, _ = readFields(v, progressNames)
+	r := ProgressRequest{JobID: jobID, WorkerID: b.workerID(), Attempt: b.attempt(), Message: b.message()}
+	if jobID == "" {
+		r.JobID = b.jobID()
+	}
+	scale := 1.0
+	if number == "percentage" {
+		scale = 100
+	}
+	r.Progress = b.share(number, scale)
+	data := b.object("data", lim)
+	checkpoint := b.object("checkpoint", lim)
+	if b.get(number) == nil && b.get("data") == nil {
+		b.refuse(number, fmt.Sprintf("a number from 0 to %g, unless data is sent", scale))
+	}
+	if err := b.problems.err(); err != nil {
+		return r, err
+	}
+	if data != nil {
+		r.Data = rawjson.Compact(data)
+	}
+	if checkpoint != nil {
+		r.Checkpoint, err = encodeCheckpoint(checkpoint, nil, nil)
+	}
+	if len(r.Data) > MaxProgressData {
+		err = ojs.ErrTooLarge("data", MaxProgressData, len(r.Data))
+	}
+	return r, err
+}
+
+// share reads a number and clamps it: beyond float64 is beyond the range, too.
+func (b *body) share(field string, scale float64) *float64 {
+	v := b.get(field)
+	if v == nil {
+		return nil
+	}
+	if c := v[0]; c != '-' && (c < '0' || c > '9') {
+		b.refuse(field, fmt.Sprintf("a number from 0 to %g", scale))
+		return nil
+	}
+	n, _ := strconv.ParseFloat(string(v), 64) // it is a JSON number, so the only error is that it became infinite
+	switch n /= scale; {
+	case n >= 1:
+		n = 1
+	case n <= 0:
+		n = 0 // not -0
+	}
+	return &n
+}
+
+// object reads an optional object.
+func (b *body) object(field string, lim Limits) jsontext.Value {
+	v := b.get(field)
+	switch {
+	case v == nil:
+	case v[0] != '{':
+		b.refuse(field, "an object")
+	case rawjson.Depth(v) > lim.depth():
+		b.refuse(field, shallow(lim))
+	}
+	return v
+}
+
+// message reads the optional text for people, cut silently like that of an error.
+func (b *body) message() *string {
+	v := b.get("message")
+	if v == nil {
+		return nil
+	}
+	text, ok := rawjson.Text(v)
+	if !ok {
+		b.refuse("message", "a string")
+		return nil
+	}
+	text = Shorten(strings.ReplaceAll(text, "\x00", ""), maxMessageBytes)
+	return &text
+}

@@ -1,0 +1,122 @@
+package job
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// TraceContext is what the meta of a job says about its trace (contract 40 §12.2).
+type TraceContext struct {
+	Traceparent string // a valid W3C traceparent; "": none
+	Tracestate  string // as sent, beside Traceparent
+	Present     bool   // some member claims to be a trace context, valid or not: nothing may be added
+}
+
+// traceMembers are the members of meta that tell of traces; nil: absent.
+type traceMembers struct {
+	id, parent, state, otelParent, otelState jsontext.Value
+}
+
+func readTrace(meta []byte) (m traceMembers) {
+	if len(meta) == 0 {
+		return m
+	}
+	for literal, value := range rawjson.Members(meta) {
+		switch string(rawjson.Name(literal)) {
+		case "trace_id":
+			m.id = value
+		case "traceparent":
+			m.parent = value
+		case "tracestate":
+			m.state = value
+		case "ojs.otel.traceparent":
+			m.otelParent = value
+		case "ojs.otel.tracestate":
+			m.otelState = value
+		}
+	}
+	return m
+}
+
+// TraceContextOf reads the trace context of a job, the plain names before the others. meta must be valid JSON or nil.
+func TraceContextOf(meta []byte) TraceContext {
+	m := readTrace(meta)
+	t := TraceContext{Present: m.parent != nil || m.state != nil || m.otelParent != nil || m.otelState != nil}
+	if parent := validTraceparent(m.parent); parent != "" {
+		t.Traceparent = parent
+		t.Tracestate, _ = rawjson.Text(m.state)
+	} else if parent := validTraceparent(m.otelParent); parent != "" {
+		t.Traceparent = parent
+		t.Tracestate, _ = rawjson.Text(m.otelState)
+	}
+	return t
+}
+
+// TraceID finds the trace id that a job with this meta carries (contract 40 §3.4). meta must be valid JSON or nil.
+func TraceID(meta []byte) string {
+	m := readTrace(meta)
+	// A text column holds it, and events repeat it: a text that does not fit there is no trace id.
+	if text, _ := rawjson.Text(m.id); text != "" && len(text) <= 255 && !strings.Contains(text, "\x00") {
+		return text
+	}
+	for _, v := range []jsontext.Value{m.parent, m.otelParent} {
+		if parent := validTraceparent(v); parent != "" {
+			return parent[3:35]
+		}
+	}
+	return ""
+}
+
+func validTraceparent(v jsontext.Value) string {
+	if text, _ := rawjson.Text(v); ValidTraceparent(text) {
+		return text
+	}
+	return ""
+}
+
+// ValidTraceparent follows W3C Trace Context: version 00 exactly, a later one by what it has in common with it. The trace
+// id is at 3:35, the span id at 36:52, the flags at 53:55.
+func ValidTraceparent(s string) bool {
+	if len(s) < 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' {
+		return false
+	}
+	version, trace, span, flags := s[:2], s[3:35], s[36:52], s[53:55]
+	if !allIn(version+trace+span+flags, isHex) || version == "ff" || len(s) > 55 && (version == "00" || s[55] != '-') {
+		return false
+	}
+	return strings.Trim(trace, "0") != "" && strings.Trim(span, "0") != ""
+}
+
+func isHex(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' }
+
+// WithTraceContext adds a trace context to meta that has none; tracestate may be empty. The result is new.
+func WithTraceContext(meta []byte, traceparent, tracestate string) []byte {
+	b := make([]byte, 0, len(meta)+len(traceparent)+len(tracestate)+len(`{,"traceparent":"","tracestate":""}`))
+	if len(meta) <= len(`{}`) {
+		b = append(b, '{')
+	} else {
+		b = append(append(b, meta[:len(meta)-1]...), ',')
+	}
+	b, _ = jsontext.AppendQuote(append(b, `"traceparent":`...), traceparent)
+	if tracestate != "" {
+		b, _ = jsontext.AppendQuote(append(b, `,"tracestate":`...), tracestate)
+	}
+	return append(b, '}')
+}
+
+// CorrelationID is meta.correlation_id, for the log; "" if there is none.
+func CorrelationID(meta []byte) (id string) {
+	if !bytes.Contains(meta, []byte("correlation_id")) {
+		return ""
+	}
+	for literal, value := range rawjson.Members(meta) {
+		if string(rawjson.Name(literal)) == "correlation_id" {
+			id, _ = rawjson.Text(value)
+		}
+	}
+	return Shorten(id, 255)
+}

@@ -1,0 +1,222 @@
+package job
+
+import (
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Unique is a normalised unique policy (contract 30 §2.1).
+type Unique struct {
+	Keys       []string       // subset of type, queue, args, meta; type counts even if it is missing here
+	ArgsKeys   []string       // nil: all of args
+	MetaKeys   []string       // non-empty if Keys has meta
+	Text       string         // key given as one text: the fingerprint is the type and this
+	Key        string         // computed by the client: 64 hex digits, used instead of a fingerprint
+	Period     time.Duration  // 0: no limit in time
+	States     []ojs.JobState // in which an older job blocks this one
+	OnConflict string         // reject, replace, replace_except_schedule or ignore
+}
+
+// uniqueness checks unique and unique_key.
+func (d *decoder) uniqueness(j *Job) {
+	key := d.pick(uniqueKeyAttr)
+	text, ok := rawjson.Text(key.value)
+	if key.value != nil && (!ok || len(text) != 64 || !allIn(text, isHex)) {
+		d.refuse(ojs.KindInvalidPayload, key, "64 lower-case hex digits")
+	}
+	g := d.pick(uniqueAttr)
+	switch {
+	case g.value == nil:
+		return
+	case g.value[0] != '{':
+		d.refuse(ojs.KindInvalidPayload, g, "an object")
+		return
+	case d.tooDeep(g.value):
+		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+		return
+	}
+	r := uniqueReader{problems: &d.problems, path: g.path(), Unique: &Unique{Key: text}}
+	r.read(g.value)
+	r.resolve(d.top.values[argsAttr])
+	j.Unique = r.Unique
+}
+
+// uniqueReader fills a Unique from its object.
+type uniqueReader struct {
+	*Unique
+	problems *problems
+	path     string
+	fields   fields
+}
+
+var uniqueNames = []string{"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "within", "states", "on_conflict"}
+
+func (r *uniqueReader) refuse(field, expected string, v jsontext.Value) {
+	r.problems.add(ojs.KindInvalidPayload, "unique."+field, r.path+"."+field, expected, v)
+}
+
+func (r *uniqueReader) read(v jsontext.Value) {
+	var strange []member
+	r.fields, strange = readFields(v, uniqueNames)
+	for _, m := range strange {
+		r.refuse(string(m.name), "absent: a unique policy has no such property", m.value)
+	}
+	r.keys()
+	r.period()
+	r.states()
+	r.conflict()
+}
+
+// keys reads keys, and what the SDKs send as key (contract 30 §2.1, part 50 A3).
+func (r *uniqueReader) keys() {
+	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
+	r.ArgsKeys = r.names("args_keys", isName, "an array of non-empty strings, each once")
+	r.MetaKeys = r.names("meta_keys", isName, "an array of non-empty strings, each once")
+	if key := r.fields.get("key"); key != nil && r.fields.get("keys") == nil {
+		r.sdkKey(key)
+	}
+	if len(r.Keys) == 0 {
+		r.Keys = []string{"type"}
+	}
+	if has(r.Keys, "meta") && len(r.MetaKeys) == 0 && r.fields.get("meta_keys") == nil {
+		r.refuse("meta_keys", "the names of the meta members that count, because keys has meta", nil)
+	} else if has(r.Keys, "meta") && len(r.MetaKeys) == 0 {
+		r.refuse("meta_keys", "a non-empty array, because keys has meta", r.fields.get("meta_keys"))
+	}
+}
+
+func (r *uniqueReader) sdkKey(key jsontext.Value) {
+	if text, ok := rawjson.Text(key); ok {
+		if !isName(text) {
+			r.refuse("key", "a non-empty text without U+0000", key)
+		}
+		r.Text = text
+		return
+	}
+	var args []string
+	for _, name := range r.names("key", isName, "a text, or an array of non-empty strings, each once") {
+		if isDimension(name) {
+			r.Keys = append(r.Keys, name)
+		} else {
+			args = append(args, name)
+		}
+	}
+	if args == nil {
+		return
+	}
+	for _, implied := range []string{"args", "type"} {
+		if !has(r.Keys, implied) {
+			r.Keys = append([]string{implied}, r.Keys...)
+		}
+	}
+	r.ArgsKeys = args
+}
+
+// names reads an array of strings without repetitions; nil if it is absent, empty or refused.
+func (r *uniqueReader) names(field string, valid func(string) bool, expected string) []string {
+	v := r.fields.get(field)
+	if v == nil {
+		return nil
+	}
+	list, ok := stringList(v, valid)
+	if !ok {
+		r.refuse(field, expected, v)
+		return nil
+	}
+	return list
+}
+
+// stringList reads an array of different strings that satisfy valid.
+func stringList(v jsontext.Value, valid func(string) bool) ([]string, bool) {
+	if v[0] != '[' {
+		return nil, false
+	}
+	var list []string
+	seen := make(map[string]bool)
+	for e := range rawjson.Elements(v) {
+		text, ok := rawjson.Text(e)
+		if !ok || !valid(text) || seen[text] {
+			return nil, false
+		}
+		seen[text] = true
+		list = append(list, text)
+	}
+	return list, true
+}
+
+func (r *uniqueReader) period() {
+	if v := r.fields.get("period"); v != nil {
+		text, _ := rawjson.Text(v)
+		d, err := duration.ParseISO(text)
+		if err != nil || d <= 0 {
+			r.refuse("period", "an ISO 8601 duration above zero such as PT1H", v)
+		}
+		r.Period = d
+		return
+	}
+	if v := r.fields.get("period_ms"); v != nil {
+		n, kind := rawjson.Int(v)
+		if kind != rawjson.IsInt || n < 0 || n > maxMS {
+			r.refuse("period_ms", "an integer >= 0 of milliseconds", v)
+			return
+		}
+		r.Period = time.Duration(n) * time.Millisecond
+		return
+	}
+	if v := r.fields.get("within"); v != nil {
+		text, _ := rawjson.Text(v)
+		d, err := duration.Parse(text)
+		if err != nil || d <= 0 {
+			r.refuse("within", "a duration above zero such as 30m or PT30M", v)
+		}
+		r.Period = d
+	}
+}
+
+func (r *uniqueReader) states() {
+	v := r.fields.get("states")
+	if v == nil {
+		r.States = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
+		return
+	}
+	list, ok := stringList(v, func(s string) bool { return ojs.JobState(s).Valid() })
+	if !ok || len(list) == 0 {
+		r.refuse("states", "a non-empty array of job states, each once", v)
+		return
+	}
+	for _, s := range list {
+		r.States = append(r.States, ojs.JobState(s))
+	}
+}
+
+func (r *uniqueReader) conflict() {
+	r.OnConflict = "reject"
+	v := r.fields.get("on_conflict")
+	if v == nil {
+		return
+	}
+	switch text, _ := rawjson.Text(v); text {
+	case "reject", "replace", "replace_except_schedule", "ignore":
+		r.OnConflict = text
+	case "use_existing":
+		r.OnConflict = "ignore"
+	default:
+		r.refuse("on_conflict", "one of reject, replace, replace_except_schedule, ignore", v)
+	}
+}
+
+func isDimension(s string) bool { return s == "type" || s == "queue" || s == "args" || s == "meta" }
+
+func has(list []string, s string) bool {
+	for _, e := range list {
+		if e == s {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,56 @@
+package job
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// resolve refuses argument names that address nothing (contract 30 §2.3): digits are an index into args, any other name
+// is a member of one of its objects. One pass over args, however many names there are.
+func (r *uniqueReader) resolve(args jsontext.Value) {
+	if !has(r.Keys, "args") || len(r.ArgsKeys) == 0 || args == nil || args[0] != '[' {
+		return
+	}
+	missing := make(map[string]bool, len(r.ArgsKeys))
+	for _, name := range r.ArgsKeys {
+		missing[name] = true
+	}
+	index := 0
+	for e := range rawjson.Elements(args) {
+		delete(missing, strconv.Itoa(index))
+		index++
+		if e[0] != '{' {
+			continue
+		}
+		for name := range rawjson.Members(e) {
+			if n := rawjson.Name(name); missing[string(n)] && !isIndex(string(n)) {
+				delete(missing, string(n))
+			}
+		}
+	}
+	for _, name := range r.ArgsKeys { // in order, so that the answer is the same every time
+		if missing[name] && !(isIndex(name) && indexBelow(name, index)) {
+			r.refuse("args_keys", "names that resolve in 'args'", quote(name))
+			return
+		}
+	}
+}
+
+func isIndex(s string) bool { return strings.Trim(s, "0123456789") == "" }
+
+// indexBelow takes leading zeros, unlike the text that strconv.Itoa gives.
+func indexBelow(s string, n int) bool {
+	i, err := strconv.Atoi(s)
+	return err == nil && i < n
+}
+
+func quote(s string) jsontext.Value {
+	v, _ := jsontext.AppendQuote(nil, s)
+	return v
+}
+
+func isName(s string) bool { return s != "" && !strings.Contains(s, "\x00") }

@@ -1,0 +1,53 @@
+package job
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// unknowns are the attributes nobody knows, in order of appearance, top level before options. Of equal names at one
+// level the last value counts; a name of the top level beats the same one in options.
+type unknowns struct {
+	list  []member
+	fixed int            // members below it came from the top level
+	index map[string]int // made when the list is long: looking through it for each of 100 000 names would be quadratic
+}
+
+type member struct {
+	name    []byte // unescaped
+	literal jsontext.Value
+	value   jsontext.Value
+}
+
+const indexFrom = 16
+
+func (u *unknowns) put(name []byte, literal, value jsontext.Value) {
+	if i, ok := u.find(name); ok {
+		if i >= u.fixed {
+			u.list[i].value = value
+		}
+		return
+	}
+	u.list = append(u.list, member{name, literal, value})
+	if u.index != nil {
+		u.index[string(name)] = len(u.list) - 1
+	} else if len(u.list) == indexFrom {
+		u.index = make(map[string]int, 2*indexFrom)
+		for i, m := range u.list {
+			u.index[string(m.name)] = i
+		}
+	}
+}
+
+// lift protects what has been put so far: what follows comes from options.
+func (u *unknowns) lift() { u.fixed = len(u.list) }
+
+func (u *unknowns) find(name []byte) (int, bool) {
+	if u.index != nil {
+		i, ok := u.index[string(name)]
+		return i, ok
+	}
+	for i, m := range u.list {
+		if string(m.name) == string(name) {
+			return i, true
+		}
+	}
+	return 0, false
+}

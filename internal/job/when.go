@@ -1,0 +1,76 @@
+package job
+
+import (
+	"strings"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/duration"
+)
+
+// When is a point in time as a client gave it.
+type When struct {
+	Set      bool
+	At       time.Time // absolute, cut to microseconds; its text is echoed by Extra
+	Relative bool      // In counts from the database's now; the store adds the echo of what it resolves to
+	In       time.Duration
+}
+
+// ParseWhen reads an RFC 3339 time with offset, or a duration with or without a leading + (contract 10 §3.4).
+func ParseWhen(s string) (When, bool) {
+	if at, ok := parseTime(s); ok {
+		return When{Set: true, At: at}, true
+	}
+	d, err := duration.Parse(strings.TrimPrefix(s, "+"))
+	if err != nil {
+		return When{}, false
+	}
+	return When{Set: true, Relative: true, In: d}, true
+}
+
+// parseTime takes YYYY-MM-DDThh:mm:ss[.f{1,9}] with Z or ±hh:mm. Go's readers check the calendar, but they let pass one-digit
+// hours, decimal commas and offsets of 24 h, so the shape is checked here.
+func parseTime(s string) (time.Time, bool) {
+	const seconds = "dddd-dd-ddTdd:dd:dd"
+	if len(s) <= len(seconds) || !shaped(s[:len(seconds)], seconds) || !fractionAndZone(s[len(seconds):]) {
+		return time.Time{}, false
+	}
+	t, err := time.Parse(time.RFC3339Nano, s)
+	t = t.Truncate(time.Microsecond)
+	if t.IsZero() { // it stands for no time elsewhere; Go clients send it by accident
+		t = t.Add(time.Microsecond)
+	}
+	return t, err == nil
+}
+
+// shaped compares s with a pattern in which d stands for a digit.
+func shaped(s, pattern string) bool {
+	if len(s) != len(pattern) {
+		return false
+	}
+	for i := range len(s) {
+		if isDigit := s[i] >= '0' && s[i] <= '9'; pattern[i] == 'd' && !isDigit || pattern[i] != 'd' && s[i] != pattern[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func fractionAndZone(s string) bool {
+	if s[0] == '.' {
+		zone := strings.TrimLeft(s[1:], "0123456789")
+		if n := len(s) - 1 - len(zone); n < 1 || n > 9 {
+			return false
+		}
+		s = zone
+	}
+	return s == "Z" || (shaped(s, "+dd:dd") || shaped(s, "-dd:dd")) && s[1:3] < "24" && s[4:] < "60"
+}
+
+// future reports whether w lies ahead by this node's clock. It only serves to refuse a contradiction; what a job waits
+// for is decided by the database clock.
+func (w When) future() bool {
+	if w.Relative {
+		return w.In > 0
+	}
+	return w.Set && w.At.After(time.Now())
+}

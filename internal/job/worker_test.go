@@ -1,0 +1,308 @@
+package job
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const anID = "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f"
+
+func ptr[T any](v T) *T { return &v }
+
+func TestDecodeFetch(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]FetchRequest{
+		`{"queues":["b","a"]}`:        {Queues: []string{"b", "a"}, Count: 1},
+		`{"queue":"a"}`:               {Queues: []string{"a"}, Count: 1},
+		`{"queues":null,"queue":"a"}`: {Queues: []string{"a"}, Count: 1},
+		`{"queues":["a"],"queue":5}`:  {Queues: []string{"a"}, Count: 1},
+		`{"queues":["a","b","a"],"count":0,"worker_id":"w","visibility_timeout_ms":30000,"wait_ms":5000}`: {[]string{"a", "b"}, 1, "w", 30000, 5000},
+		`{"queues":["a"],"count":-5}`:                                     {Queues: []string{"a"}, Count: 1},
+		`{"queues":["a"],"count":1001}`:                                   {Queues: []string{"a"}, Count: 1000},
+		`{"queues":["a"],"max_jobs":7}`:                                   {Queues: []string{"a"}, Count: 7},
+		`{"queues":["a"],"count":3.0,"max_jobs":"x"}`:                     {Queues: []string{"a"}, Count: 3},
+		`{"queues":["a"],"wait_ms":99999999,"labels":{"a":1}}`:            {Queues: []string{"a"}, Count: 1, WaitMS: 20000},
+		`{"queues":["a"],"worker_id":"","count":null,"wait_ms":null}`:     {Queues: []string{"a"}, Count: 1},
+		`{"queues":["a"],"worker_id":"` + strings.Repeat("w", 255) + `"}`: {Queues: []string{"a"}, Count: 1, WorkerID: strings.Repeat("w", 255)},
+	} {
+		got, err := DecodeFetch([]byte(text))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for text, c := range map[string][2]string{
+		`{}`: {"invalid_queue", "queues"}, `{"queues":[]}`: {"invalid_queue", "queues"}, `{"queues":"a"}`: {"invalid_queue", "queues"}, `{"queues":[1]}`: {"invalid_queue", "queues"},
+		`{"queues":["A"]}`: {"invalid_queue", "queues"}, `{"queues":["a",""]}`: {"invalid_queue", "queues"}, `{"queues":[null]}`: {"invalid_queue", "queues"},
+		`{"queues":["` + strings.Repeat("a", 129) + `"]}`: {"queue_name_too_long", "queues"}, `{"queue":"_"}`: {"invalid_queue", "queue"},
+		`{"queues":["a"],"count":1.5}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":"5"}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":1e30}`: {"invalid_payload", "count"},
+		`{"queues":["a"],"worker_id":5}`: {"invalid_payload", "worker_id"}, `{"queues":["a"],"worker_id":"a\u0000"}`: {"invalid_payload", "worker_id"},
+		`{"queues":["a"],"worker_id":"` + strings.Repeat("w", 256) + `"}`: {"invalid_payload", "worker_id"},
+		`{"queues":["a"],"visibility_timeout_ms":-1}`:                     {"invalid_payload", "visibility_timeout_ms"}, `{"queues":["a"],"visibility_timeout_ms":604800001}`: {"invalid_payload", "visibility_timeout_ms"},
+		`{"queues":["a"],"wait_ms":-1}`: {"invalid_payload", "wait_ms"}, `{"queues":["a"],"wait_ms":"5"}`: {"invalid_payload", "wait_ms"},
+		`[]`: {"invalid_payload", "body"}, ``: {"invalid_payload", "body"},
+	} {
+		_, err := DecodeFetch([]byte(text))
+		require.NotNil(t, err, text)
+		require.Equal(t, 400, err.Status)
+		require.Equal(t, c[0], err.Type, text)
+		require.Equal(t, c[1], err.Details["field"], text)
+	}
+}
+
+func TestDecodeAck(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]AckRequest{
+		`{"job_id":"x"}`:               {JobID: "x"},
+		`{"job_id":"x","result":null}`: {JobID: "x", Result: []byte(`null`)},
+		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" },"other":1}`: {"job_" + anID, "w", ptr(int64(2)), []byte(`{"n":1.0,"z":"\u0000"}`)},
+		`{"job_id":"x","result":false}`:            {JobID: "x", Result: []byte(`false`)},
+		`{"job_id":"x","result":""}`:               {JobID: "x", Result: []byte(`""`)},
+		`{"job_id":"x","attempt":0}`:               {JobID: "x", Attempt: ptr(int64(0))},
+		`{"job_id":"x","attempt":null}`:            {JobID: "x"},
+		`{"job_id":"x","result":1,"result":[ 2 ]}`: {JobID: "x", Result: []byte(`[2]`)},
+		`{"job_id":"x","result":1,"result":null}`:  {JobID: "x", Result: []byte(`null`)},
+	} {
+		got, err := DecodeAck([]byte(text), Limits{})
+		require.Nil(t, err, text)
+		require.Equal(t, want, got, text)
+		item, err := DecodeAckItem([]byte(text), Limits{})
+		require.Nil(t, err, text)
+		require.Equal(t, want, item, text)
+	}
+	for text, field := range map[string]string{
+		`{}`: "job_id", `{"job_id":""}`: "job_id", `{"job_id":5}`: "job_id", `{"job_id":null}`: "job_id", `{"job_id":"x","worker_id":{}}`: "worker_id",
+		`{"job_id":"x","attempt":1.5}`: "attempt", `{"job_id":"x","attempt":"1"}`: "attempt", `{"job_id":"x","attempt":1e40}`: "attempt",
+		`{"job_id":"x","result":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`: "result", ``: "body",
+	} {
+		_, err := DecodeAck([]byte(text), Limits{})
+		require.NotNil(t, err, text)
+		require.Equal(t, 400, err.Status, text)
+		require.Equal(t, field, err.Details["field"], text)
+	}
+	_, err := DecodeAckItem([]byte(`"x"`), Limits{})
+	require.Equal(t, 400, err.Status)
+}
+
+func TestDecodeAckResultLimit(t *testing.T) {
+	t.Parallel()
+	body := func(n int) []byte { return []byte(`{"job_id":"x","result":   "` + strings.Repeat("x", n-2) + `"}`) }
+	got, err := DecodeAck(body(100), Limits{MaxResultBytes: 100})
+	require.Nil(t, err)
+	require.Len(t, got.Result, 100)
+	_, err = DecodeAck(body(101), Limits{MaxResultBytes: 100})
+	require.Equal(t, 413, err.Status)
+	require.Equal(t, "payload_too_large", err.Code)
+	require.Equal(t, "result", err.Details["field"])
+	require.Equal(t, 101, err.Details["actual_bytes"])
+}
+
+func TestDecodeAckFor(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{``, `{}`, `{"job_id":5}`} {
+		got, err := DecodeAckFor(anID, []byte(text), Limits{})
+		require.Nil(t, err, text)
+		require.Equal(t, AckRequest{JobID: anID}, got)
+	}
+	got, err := DecodeAckFor(anID, []byte(`{"job_id":"other","result":[1]}`), Limits{})
+	require.Nil(t, err)
+	require.Equal(t, AckRequest{JobID: anID, Result: []byte(`[1]`)}, got)
+	_, err = DecodeAckFor(anID, []byte(`[]`), Limits{})
+	require.NotNil(t, err)
+}
+
+func TestDecodeNack(t *testing.T) {
+	t.Parallel()
+	got, err := DecodeNack([]byte(`{"job_id":"x","worker_id":"w","attempt":1,"error":{"code":"c","message":"m"}}`), Limits{})
+	require.Nil(t, err)
+	require.Equal(t, NackRequest{JobID: "x", WorkerID: "w", Attempt: ptr(int64(1)), Error: WorkerError{Code: "c", Type: "c", Message: "m", Retryable: true}}, got)
+
+	for _, ignored := range []string{``, `,"error":null`, `,"error":"text"`, `,"error":5`, `,"error":{"code":"c"}`} {
+		got, err = DecodeNack([]byte(`{"job_id":"x","requeue":true`+ignored+`}`), Limits{})
+		require.Nil(t, err, ignored)
+		require.Equal(t, NackRequest{JobID: "x", Requeue: true}, got)
+	}
+	for text, field := range map[string]string{
+		`{"job_id":"x"}`: "error", `{"job_id":"x","error":null}`: "error", `{"job_id":"x","error":"text"}`: "error", `{"job_id":"x","error":[]}`: "error",
+		`{"job_id":"x","requeue":false}`: "error", `{"error":{}}`: "job_id", `{"job_id":"x","requeue":"yes","error":{}}`: "requeue", `{"job_id":7,"requeue":true}`: "job_id",
+	} {
+		_, err = DecodeNack([]byte(text), Limits{})
+		require.NotNil(t, err, text)
+		require.Equal(t, 400, err.Status)
+		require.Equal(t, field, err.Details["field"], text)
+	}
+	_, err = DecodeNackItem([]byte(`5`), Limits{})
+	require.Equal(t, 400, err.Status)
+	got, err = DecodeNackItem([]byte(`{"job_id":"x","error":{}}`), Limits{})
+	require.Nil(t, err)
+	require.Equal(t, "handler_error", got.Error.Code)
+}
+
+func TestDecodeNackForTakesText(t *testing.T) {
+	t.Parallel()
+	got, err := DecodeNackFor(anID, []byte(`{"error":"it broke"}`), Limits{})
+	require.Nil(t, err)
+	require.Equal(t, NackRequest{JobID: anID, Error: WorkerError{Code: "handler_error", Type: "handler_error", Message: "it broke", Retryable: true}}, got)
+	got, err = DecodeNackFor(anID, []byte(`{"error":""}`), Limits{})
+	require.Nil(t, err)
+	require.Equal(t, "handler_error", got.Error.Message)
+	_, err = DecodeNackFor(anID, []byte(`{}`), Limits{})
+	require.Equal(t, "error", err.Details["field"])
+	_, err = DecodeNackFor(anID, nil, Limits{})
+	require.Equal(t, 400, err.Status)
+}
+
+func TestDecodeHeartbeat(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]HeartbeatRequest{
+		`{"worker_id":"w"}`:                                                                               {WorkerID: "w"},
+		`{"worker_id":"w","active_jobs":["a","b","a"]}`:                                                   {WorkerID: "w", ActiveJobs: 2, JobIDs: []string{"a", "b"}},
+		`{"worker_id":"w","active_jobs":3,"active_job_ids":["a"]}`:                                        {WorkerID: "w", ActiveJobs: 3, JobIDs: []string{"a"}},
+		`{"worker_id":"w","active_jobs":["a"],"active_job_ids":["b"],"job_id":"c"}`:                       {WorkerID: "w", ActiveJobs: 3, JobIDs: []string{"a", "b", "c"}},
+		`{"worker_id":"w","active_jobs":0,"active_job_ids":null}`:                                         {WorkerID: "w"},
+		`{"worker_id":"w","active_jobs":-1}`:                                                              {WorkerID: "w"},
+		`{"worker_id":"w","state":"quiet","visibility_timeout_ms":5}`:                                     {WorkerID: "w", State: "quiet", VisibilityMS: 5},
+		`{"worker_id":"w","state":"drain"}`:                                                               {WorkerID: "w", State: "quiet"},
+		`{"worker_id":"w","state":"draining"}`:                                                            {WorkerID: "w", State: "quiet"},
+		`{"worker_id":"w","state":"running","shutdown":true}`:                                             {WorkerID: "w", State: "terminate"},
+		`{"worker_id":"w","state":"terminate","shutdown":false}`:                                          {WorkerID: "w", State: "terminate"},
+		`{"worker_id":"w","state":"dancing"}`:                                                             {WorkerID: "w"},
+		`{"worker_id":"w","state":5,"shutdown":"x","hostname":5,"pid":"x","queues":5,"concurrency":-1}`:   {WorkerID: "w"},
+		`{"worker_id":"w","hostname":"h\u0000ost","pid":7,"queues":["a","_","b",5,"a"],"concurrency":10}`: {WorkerID: "w", Hostname: "host", PID: 7, Queues: []string{"a", "b"}, Concurrency: 10},
+		`{"worker_id":"w","queues":[]}`:                                                                   {WorkerID: "w", Queues: []string{}},
+		`{"worker_id":"w","labels":{"a":"x\u0000y","n":1.0},"memory_mb":5,"cpu_percent":0.5,"version":null,"unknown":1,"labels":["z"]}`: {WorkerID: "w", Facts: []byte(`{"labels":["z"],"memory_mb":5,"cpu_percent":0.5}`), Load: `,"memory_mb":5,"cpu_percent":0.5`},
+		`{"worker_id":"w","memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`:                                               {WorkerID: "w", Facts: []byte(`{"memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`)},
+		`{"worker_id":"w","metadata":{"k":"\u0000"}}`:                                                                                   {WorkerID: "w", Facts: []byte(`{"metadata":{"k":""}}`)},
+		`{"worker_id":"w","metadata":"` + strings.Repeat("x", 70_000) + `"}`:                                                            {WorkerID: "w"},
+		`{"worker_id":"w","metadata":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`:                                        {WorkerID: "w"},
+		`{"worker_id":"w","hostname":"` + strings.Repeat("é", 200) + `"}`:                                                               {WorkerID: "w", Hostname: strings.Repeat("é", 127)},
+	} {
+		got, err := DecodeHeartbeat([]byte(text))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for text, field := range map[string]string{
+		`{}`: "worker_id", `{"worker_id":""}`: "worker_id", `{"worker_id":5}`: "worker_id", `{"worker_id":null}`: "worker_id", `{"worker_id":"\u0000"}`: "worker_id",
+		`{"worker_id":"w","active_jobs":"3"}`: "active_jobs", `{"worker_id":"w","active_jobs":[1]}`: "active_jobs", `{"worker_id":"w","active_jobs":1.5}`: "active_jobs",
+		`{"worker_id":"w","active_job_ids":"a"}`: "active_job_ids", `{"worker_id":"w","job_id":5}`: "job_id", `{"worker_id":"w","visibility_timeout_ms":-1}`: "visibility_timeout_ms",
+		`{"worker_id":"w","active_jobs":{}}`: "active_jobs", ``: "body",
+	} {
+		_, err := DecodeHeartbeat([]byte(text))
+		require.NotNil(t, err, text)
+		require.Equal(t, 400, err.Status)
+		require.Equal(t, field, err.Details["field"], text)
+	}
+}
+
+func TestDecodeLeave(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]LeaveRequest{
+		`{}`: {"shutdown", -1},
+		`{"reason":"signal","jobs_completed":12}`:              {"signal", 12},
+		`{"reason":"error","jobs_completed":0}`:                {"error", 0},
+		`{"reason":"lunch","jobs_completed":-1}`:               {"shutdown", -1},
+		`{"reason":7,"jobs_completed":"x"}`:                    {"shutdown", -1},
+		`{"reason":null,"jobs_completed":1e30,"unknown":true}`: {"shutdown", -1},
+	} {
+		got, err := DecodeLeave([]byte(text))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	_, err := DecodeLeave([]byte(`[]`))
+	require.Equal(t, 400, err.Status)
+}
+
+func TestDecodeDirective(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"quiet": "quiet", "terminate": "terminate", "running": "running", "resume": "running"} {
+		got, err := DecodeDirective([]byte(`{"directive":"` + text + `"}`))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{`{}`, `{"directive":null}`, `{"directive":"drain"}`, `{"directive":["quiet"]}`} {
+		_, err := DecodeDirective([]byte(text))
+		require.Equal(t, "directive", err.Details["field"], text)
+	}
+}
+
+func TestSplitBatch(t *testing.T) {
+	t.Parallel()
+	items, rest, err := SplitBatch([]byte(` {"jobs":[ {"type":"a"} , 5,[] ],"atomicity":"atomic","idempotency_key":null,"x":1}`), "jobs", 3)
+	require.Nil(t, err)
+	require.Equal(t, `[{"type":"a"} 5 []]`, fmt.Sprint(items))
+	require.Equal(t, `"atomic"`, string(rest["atomicity"]))
+	require.Nil(t, rest["idempotency_key"])
+	require.NotContains(t, rest, "jobs")
+
+	for text, field := range map[string]string{`{}`: "acks", `{"acks":null}`: "acks", `{"acks":{}}`: "acks", `{"acks":[]}`: "acks", `{"acks":[1],"acks":"x"}`: "acks", `[]`: "body", ``: "body"} {
+		_, _, err = SplitBatch([]byte(text), "acks", 10)
+		require.NotNil(t, err, text)
+		require.Equal(t, 400, err.Status)
+		require.Equal(t, field, err.Details["field"], text)
+	}
+	_, _, err = SplitBatch([]byte(`{"jobs":[1,2,3]}`), "jobs", 2)
+	require.Equal(t, 413, err.Status)
+	require.Equal(t, "batch_size_exceeded", err.Code)
+	require.Equal(t, 2, err.Details["max_batch_size"])
+}
+
+func TestDecodeItems(t *testing.T) {
+	t.Parallel()
+	split := func(text string) ([]*Job, *ojs.Error) {
+		items, _, err := SplitBatch([]byte(text), "jobs", math.MaxInt)
+		require.Nil(t, err)
+		return DecodeItems(items, Limits{})
+	}
+	jobs, err := split(`{"jobs":[{"type":"a","args":[1]},{"type":"b","args":[2],"options":{"queue":"q"},"x_y":1}]}`)
+	require.Nil(t, err)
+	require.Equal(t, "b", jobs[1].Type)
+	require.Equal(t, `{"x_y":1}`, string(jobs[1].Extra))
+
+	_, err = split(`{"jobs":[{"type":"a","args":[]},{"type":"a","args":[]},{"args":[]},5,{"type":"b","args":1,"options":{"priority":999}},{"type":"a","args":[],"retry":5}]}`)
+	require.Equal(t, 400, err.Status)
+	require.Equal(t, 2, err.Details["index"])
+	require.Equal(t, "type", err.Details["field"])
+	require.Contains(t, err.Message, "job at index 2: 'type' is required")
+	paths := []string{}
+	for _, v := range err.Details["validation_errors"].([]violation) {
+		paths = append(paths, v.Path)
+	}
+	require.Equal(t, []string{"$.jobs[2].type", "$.jobs[3]", "$.jobs[4].args", "$.jobs[4].options.priority", "$.jobs[5].retry"}, paths)
+
+	_, err = split(`{"jobs":[{"type":"a","args":[],"retry":{"max_attempts":-1}},{}]}`)
+	require.Equal(t, 422, err.Status, "the lowest index decides")
+	_, err = split(`{"jobs":[{"type":"a","args":["` + strings.Repeat("x", 1_048_576) + `"]}]}`)
+	require.Equal(t, 413, err.Status)
+	require.Equal(t, "envelope", err.Details["field"])
+	require.Equal(t, 0, err.Details["index"])
+	_, err = split(`{"jobs":[` + strings.TrimSuffix(strings.Repeat("5,", 1000), ",") + `]}`)
+	require.Len(t, err.Details["validation_errors"], maxProblems)
+}
+
+func TestDecodeBulkOptions(t *testing.T) {
+	t.Parallel()
+	decode := func(text string) (BulkOptions, *ojs.Error) {
+		_, rest, err := SplitBatch([]byte(`{"jobs":[1]`+text+`}`), "jobs", 1)
+		require.Nil(t, err)
+		return DecodeBulkOptions(rest)
+	}
+	for text, want := range map[string]BulkOptions{
+		``: {}, `,"atomicity":"partial"`: {}, `,"atomicity":"atomic","idempotency_key":"k"`: {true, "k"}, `,"idempotency_key":"` + strings.Repeat("é", 256) + `"`: {false, strings.Repeat("é", 256)},
+	} {
+		got, err := decode(text)
+		require.Nil(t, err, text)
+		require.Equal(t, want, got)
+	}
+	for text, field := range map[string]string{
+		`,"atomicity":"both"`: "atomicity", `,"atomicity":true`: "atomicity", `,"idempotency_key":""`: "idempotency_key", `,"idempotency_key":5`: "idempotency_key",
+		`,"idempotency_key":"` + strings.Repeat("k", 257) + `"`: "idempotency_key", `,"idempotency_key":"\u0000"`: "idempotency_key",
+	} {
+		_, err := decode(text)
+		require.NotNil(t, err, text)
+		require.Equal(t, field, err.Details["field"])
+	}
+}

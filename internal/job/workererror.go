@@ -1,0 +1,156 @@
+package job
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// WorkerError is why an attempt failed, normalised (contract 10 §3.5, 20 §2.9): what a worker reported, or what the
+// server found out by itself, see ServerError.
+type WorkerError struct {
+	Code         string // never empty
+	Type         string // never empty
+	Message      string // never empty
+	Retryable    bool   // true unless the worker said false
+	RetryableSet bool   // the worker said it
+	ErrorClass   string // details.error_class
+	Details      []byte // compact object; nil: none
+	Backtrace    []string
+
+	RateLimitUntil time.Time // zero: none (contract 30 §6.4)
+
+	ServerMade  string // the code, if the server made it
+	TimeoutKind string
+	Limit       time.Duration // 0: none
+	Elapsed     time.Duration
+}
+
+const (
+	maxCodeBytes      = 255 // of code and type; the contract names no bound
+	maxMessageBytes   = 16_384
+	maxDetailsBytes   = 65_536
+	maxFrames         = 50
+	maxBacktraceChars = 10_000
+)
+
+var workerErrorNames = []string{"code", "type", "message", "retryable", "details", "backtrace", "stack_trace", "rate_limit_until"}
+
+// decodeWorkerError never fails: what does not fit is cut or replaced.
+func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
+	f, _ := readFields(v, workerErrorNames)
+	e := WorkerError{Code: label(f.get("code")), Message: Shorten(textOf(f.get("message")), maxMessageBytes), Retryable: true}
+	if flag, ok := rawjson.Bool(f.get("retryable")); ok {
+		e.Retryable, e.RetryableSet = flag, true
+	}
+	e.Backtrace = frames(f.get("backtrace"))
+	if f.get("backtrace") == nil {
+		e.Backtrace = frames(f.get("stack_trace"))
+	}
+	e.setDetails(f.get("details"), lim)
+	e.complete(label(f.get("type")))
+	until, _ := rawjson.Text(f.get("rate_limit_until"))
+	e.RateLimitUntil, _ = parseTime(until)
+	return e
+}
+
+// complete fills what may not be empty. kind is the type that was sent.
+func (e *WorkerError) complete(kind string) {
+	e.Code = cmp.Or(e.Code, "handler_error")
+	e.Type = cmp.Or(kind, e.ErrorClass, e.Code)
+	e.Message = cmp.Or(e.Message, e.Type)
+}
+
+// label reads a code, type or class: lists group by them in SQL, where U+0000 cannot stand, so it goes.
+func label(v jsontext.Value) string {
+	text, _ := rawjson.Text(v)
+	return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes)
+}
+
+func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
+	if v == nil {
+		return
+	}
+	if v[0] == '{' {
+		for literal, value := range rawjson.Members(v) {
+			if string(rawjson.Name(literal)) == "error_class" {
+				e.ErrorClass = label(value)
+			}
+		}
+		e.Details = rawjson.Compact(v)
+	} else {
+		e.Details = append(rawjson.AppendCompact([]byte(`{"value":`), v), '}')
+	}
+	// Deeper than JSON may be here counts as too large: a NACK is not refused for its details.
+	if len(e.Details) > maxDetailsBytes || rawjson.Depth(e.Details) > lim.depth() {
+		e.Details = append(strconv.AppendInt([]byte(`{"truncated":true,"original_bytes":`), int64(len(e.Details)), 10), '}')
+	}
+}
+
+// frames reads a backtrace: an array of strings, or one text with a frame per line.
+func frames(v jsontext.Value) []string {
+	var list []string
+	if text, ok := rawjson.Text(v); ok {
+		list = strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
+	} else if v != nil && v[0] == '[' {
+		for e := range rawjson.Elements(v) {
+			if text, ok := rawjson.Text(e); ok && len(list) < maxFrames {
+				list = append(list, text)
+			}
+		}
+	}
+	if len(list) == 1 && list[0] == "" {
+		return nil
+	}
+	return bounded(list)
+}
+
+// bounded keeps the first frames, up to 10 000 characters in all.
+func bounded(list []string) []string {
+	left := maxBacktraceChars
+	for i, frame := range list {
+		if i == maxFrames || left == 0 {
+			return list[:i]
+		}
+		if n := utf8.RuneCountInString(frame); n <= left {
+			left -= n
+			continue
+		}
+		list[i] = string([]rune(frame)[:left])
+		return list[:i+1]
+	}
+	return list
+}
+
+// textOf gives the content of a string, else the JSON text of whatever was sent as a message.
+func textOf(v jsontext.Value) string {
+	if text, ok := rawjson.Text(v); ok || v == nil {
+		return text
+	}
+	return string(rawjson.Compact(v))
+}
+
+// Shorten cuts s to at most n bytes, between characters.
+func Shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// Failure gives what retry.Decide has to know of the error; the caller adds the job.
+func (e WorkerError) Failure() retry.Failure {
+	return retry.Failure{
+		Code: e.Code, Type: e.Type, ErrorClass: e.ErrorClass, Retryable: e.Retryable, RetryableSet: e.RetryableSet, ServerMade: e.ServerMade,
+	}
+}

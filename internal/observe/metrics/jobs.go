@@ -1,0 +1,199 @@
+package metrics
+
+import (
+	"context"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Bounds of contract 40 §11.2 and §11.3 in ms. What is kept has the finer of each pair, in which the other is contained.
+var (
+	ranBounds        = []int64{5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000}
+	ranCompatBounds  = []int64{5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000, 300_000}
+	waitBounds       = []int64{10, 50, 100, 500, 1000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000}
+	waitCompatBounds = []int64{10, 50, 100, 500, 1000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000}
+)
+
+// outcomes are the states an attempt can end in.
+var outcomes = [...]ojs.JobState{ojs.StateCompleted, ojs.StateRetryable, ojs.StateDiscarded, ojs.StateAvailable}
+
+// losses are why the server took a job away from its worker.
+var losses = [...]string{job.VisibilityTimeout, job.WorkerDeath, job.Timeout, job.Stalled, job.TotalTimeout}
+
+type jobKey struct{ jobType, queue string }
+
+// jobCounters count the events of jobs of one type in one queue.
+type jobCounters struct {
+	enqueued, scheduled, completed, attemptsFailed, retrying, discarded, cancelled, expired, progress atomic.Int64
+
+	waited histogram
+	ran    [len(outcomes)]histogram
+	lost   [len(losses)]atomic.Int64
+}
+
+func (m *Metrics) newJobs() *vec[jobKey, jobCounters] {
+	var v *vec[jobKey, jobCounters]
+	types, queues := newLimiter(m.config.MaxLabelValues), newLimiter(m.config.MaxLabelValues)
+	v = newVec[jobKey, jobCounters](func(k jobKey) jobKey {
+		if v.len() >= maxPairs*m.config.MaxLabelValues {
+			return jobKey{other, other}
+		}
+		return jobKey{types.label(k.jobType), queues.label(k.queue)}
+	}, func(k jobKey) attribute.Set {
+		return attribute.NewSet(attribute.String("job_type", k.jobType), attribute.String("queue", k.queue))
+	})
+	return v
+}
+
+// maxPairs bounds the combinations of job type and queue, as a multiple of the values of each.
+const maxPairs = 10
+
+// Changes counts what this node has committed; it is store.Config.OnChanges.
+func (m *Metrics) Changes(_ context.Context, changes []store.Change) {
+	var key jobKey
+	var counters *jobCounters
+	for i := range changes {
+		c := &changes[i]
+		if c.Subject != "" {
+			continue // of a worker or a cron
+		}
+		if counters == nil || c.JobType != key.jobType || c.Queue != key.queue {
+			key = jobKey{c.JobType, c.Queue}
+			counters = m.jobs.at(key)
+		}
+		counters.count(c)
+	}
+}
+
+func (j *jobCounters) count(c *store.Change) {
+	switch c.Type {
+	case "job.started":
+		if c.Timed {
+			j.waited.observe(waitCompatBounds, c.Milliseconds())
+		}
+	case "job.completed":
+		j.completed.Add(1)
+		j.ended(c)
+	case "job.failed":
+		j.attemptsFailed.Add(1)
+		j.ended(c)
+		for i, reason := range losses {
+			if c.Reason == reason {
+				j.lost[i].Add(1)
+			}
+		}
+	default:
+		j.add(c.Type, 1)
+	}
+}
+
+// ended counts how long an attempt ran.
+func (j *jobCounters) ended(c *store.Change) {
+	if !c.Timed || c.Job == nil {
+		return
+	}
+	for i, state := range outcomes {
+		if c.Job.State == string(state) {
+			j.ran[i].observe(ranCompatBounds, c.Milliseconds())
+		}
+	}
+}
+
+// add counts events that bring nothing but their number.
+func (j *jobCounters) add(kind string, n int64) {
+	switch kind {
+	case "job.enqueued":
+		j.enqueued.Add(n)
+	case "job.scheduled":
+		j.scheduled.Add(n)
+	case "job.retrying":
+		j.retrying.Add(n)
+	case "job.discarded":
+		j.discarded.Add(n)
+	case "job.cancelled":
+		j.cancelled.Add(n)
+	case "job.expired":
+		j.expired.Add(n)
+	case "job.progress":
+		j.progress.Add(n)
+	}
+}
+
+// Published counts what the relay of this node has published. What was written from SQL is counted here: by the one relay
+// that published it, so that the sum over all nodes is right.
+func (m *Metrics) Published(c eventlog.Counts) {
+	for kind, n := range c.Types {
+		m.published.at(kind).Add(n)
+	}
+	for _, u := range c.Unclaimed {
+		m.jobs.at(jobKey{u.JobType, u.Queue}).add(u.Type, u.N)
+	}
+}
+
+// jobFamilies are the series of contract 40 §11.2 and what follows from the same events.
+func (m *Metrics) jobFamilies() []family {
+	var (
+		enqueued   = counter("ojs.jobs.enqueued", "{job}", "Jobs that became available by being enqueued, promoted on schedule, activated or retried from the dead letters.")
+		completed  = counter("ojs.jobs.completed", "{job}", "Jobs that were completed.")
+		failed     = counter("ojs.jobs.failed", "{job}", "Jobs that were discarded, after their last attempt or for good reason before it.")
+		attempts   = counter("ojs.job.attempts.failed", "{attempt}", "Attempts that failed, whatever became of the job.")
+		retrying   = counter("ojs.jobs.retrying", "{job}", "Retries that were planned.")
+		cancelled  = counter("ojs.jobs.cancelled", "{job}", "Jobs that were cancelled.")
+		expired    = counter("ojs.jobs.expired", "{job}", "Jobs that were discarded because they expired before they were started.")
+		scheduled  = counter("ojs.jobs.scheduled", "{job}", "Jobs that were accepted for later.")
+		progress   = counter("ojs.progress.updates", "{event}", "Progress events: at most one a second and job, whatever workers report.")
+		lost       = counter("ojs.lease.losses", "{attempt}", "Attempts that the server ended because the worker was too late, too silent or dead.")
+		ran        = histogramOf("ojs.jobs.duration_ms", "ms", "How long attempts ran.", ranBounds, 1)
+		waited     = histogramOf("ojs.jobs.wait_ms", "ms", "How long jobs were available before they were started.", waitBounds, 1)
+		byOutcome  = histogramOf("ojs.job.duration_seconds", "s", "How long attempts ran, by the state the job was in after it.", ranCompatBounds, 1e3)
+		queued     = histogramOf("ojs.job.queue_time_seconds", "s", "How long jobs were available before they were started.", waitCompatBounds, 1e3)
+		cEnqueued  = counter("ojs.job.enqueued", "{job}", "As ojs_jobs_enqueued_total.")
+		cCompleted = counter("ojs.job.completed", "{job}", "As ojs_jobs_completed_total.")
+		cFailed    = counter("ojs.job.failed", "{job}", "As ojs_jobs_failed_total.")
+		cRetried   = counter("ojs.job.retried", "{job}", "As ojs_jobs_retrying_total.")
+		cCancelled = counter("ojs.job.cancelled", "{job}", "As ojs_jobs_cancelled_total.")
+		cExpired   = counter("ojs.job.expired", "{job}", "As ojs_jobs_expired_total.")
+	)
+	m.jobs.each(func(k jobKey, labels attribute.Set, j *jobCounters) {
+		enqueued.add(labels, j.enqueued.Load())
+		completed.add(labels, j.completed.Load())
+		failed.add(labels, j.discarded.Load())
+		attempts.add(labels, j.attemptsFailed.Load())
+		retrying.add(labels, j.retrying.Load())
+		cancelled.add(labels, j.cancelled.Load())
+		expired.add(labels, j.expired.Load())
+		scheduled.add(labels, j.scheduled.Load())
+		progress.add(labels, j.progress.Load())
+		for i, reason := range losses {
+			if n := j.lost[i].Load(); n > 0 {
+				lost.add(with(labels, attribute.String("reason", reason)), n)
+			}
+		}
+		waited.add(labels, &j.waited, waitCompatBounds)
+		ran.addAll(labels, j.ran[:], ranCompatBounds)
+		if m.config.NoCompat {
+			return
+		}
+		short := attribute.NewSet(attribute.String("queue", k.queue), attribute.String("type", k.jobType))
+		cEnqueued.add(short, j.enqueued.Load())
+		cCompleted.add(short, j.completed.Load())
+		cFailed.add(short, j.discarded.Load())
+		cRetried.add(short, j.retrying.Load())
+		cCancelled.add(short, j.cancelled.Load())
+		cExpired.add(short, j.expired.Load())
+		queued.add(short, &j.waited, waitCompatBounds)
+		for i, state := range outcomes {
+			byOutcome.add(with(short, attribute.String("state", string(state))), &j.ran[i], ranCompatBounds)
+		}
+	})
+	return []family{
+		enqueued, completed, failed, attempts, retrying, cancelled, expired, scheduled, progress, lost, ran, waited,
+		byOutcome, queued, cEnqueued, cCompleted, cFailed, cRetried, cCancelled, cExpired,
+	}
+}

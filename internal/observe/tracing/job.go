@@ -1,0 +1,149 @@
+package tracing
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Enqueue is the span of a job that is being accepted. The zero value is none.
+type Enqueue struct{ span trace.Span }
+
+// Enqueue starts the span of a job, and adds the request's trace context to meta if it has none (contract 40 §12.2). It
+// must be called once per job, before it is stored.
+func (t *Tracer) Enqueue(ctx context.Context, j *job.Job) Enqueue {
+	if t == nil {
+		return Enqueue{}
+	}
+	request := received(ctx)
+	if !t.recording() && !request.IsValid() {
+		return Enqueue{}
+	}
+	own := job.TraceContextOf(j.Meta)
+	var e Enqueue
+	if t.recording() {
+		e = t.startEnqueue(ctx, request, own, j)
+	}
+	if request.IsValid() && !own.Present && !t.config.NoInject {
+		if e.span != nil && e.span.IsRecording() {
+			request = e.span.SpanContext()
+		}
+		t.inject(j, request)
+	}
+	return e
+}
+
+// startEnqueue chooses the parent: the request if it is part of a trace, else the context in meta. If there are both and
+// they differ, the latter is linked.
+func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, own job.TraceContext, job *job.Job) Enqueue {
+	options := []trace.SpanStartOption{
+		trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(
+			attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "publish"),
+			attribute.String("messaging.destination.name", job.Queue), attribute.String("ojs.job.type", job.Type),
+			attribute.String("ojs.job.queue", job.Queue), attribute.Int("ojs.job.priority", int(job.Priority)),
+			attribute.String("ojs.backend.type", "postgres")),
+	}
+	if own.Traceparent != "" {
+		client := remote(own.Traceparent, own.Tracestate)
+		inPass := ctx.Value(passKey{}) != nil
+		switch {
+		case !inPass && !request.IsValid():
+			ctx = trace.ContextWithRemoteSpanContext(ctx, client)
+		case inPass || client.TraceID() != request.TraceID() || client.SpanID() != request.SpanID():
+			options = append(options, trace.WithLinks(trace.Link{SpanContext: client}))
+		}
+	}
+	_, span := t.tracer.Start(ctx, "ojs.enqueue "+job.Type, options...)
+	return Enqueue{span}
+}
+
+// inject adds a trace context to meta if there is room.
+func (t *Tracer) inject(j *job.Job, sc trace.SpanContext) {
+	meta := job.WithTraceContext(j.Meta, traceparent(sc), sc.TraceState().String())
+	if len(meta) > t.config.MaxMetaBytes {
+		return
+	}
+	j.Meta = meta
+	if j.TraceID == "" {
+		j.TraceID = sc.TraceID().String()
+	}
+}
+
+// Begun reports whether there is a span.
+func (e Enqueue) Begun() bool { return e.span != nil }
+
+// Accepted ends the span of a job that has been stored. That of any other job is never seen.
+func (e Enqueue) Accepted(id [16]byte, state string) {
+	if e.span == nil {
+		return
+	}
+	text := ojs.FormatID(id)
+	e.span.SetAttributes(attribute.String("messaging.message.id", text), attribute.String("ojs.job.id", text),
+		attribute.String("ojs.job.state", state), attribute.Int("ojs.job.attempt", 0))
+	e.span.SetStatus(codes.Ok, "")
+	e.span.End()
+}
+
+// Attempt is an attempt that has ended.
+type Attempt struct {
+	ID       [16]byte
+	Type     string
+	Queue    string
+	State    string // of the job now
+	Priority int16
+	Attempt  int32
+	WorkerID string
+	Meta     []byte
+
+	CreatedAt, Start, End time.Time
+
+	Failed                  bool
+	ErrorType, ErrorMessage string
+}
+
+// Executing reports whether attempts are recorded.
+func (t *Tracer) Executing() bool { return t.recording() && !t.config.NoExecuteSpans }
+
+// Execute records an attempt. The job's trace context is its parent, unless that is long ago.
+func (t *Tracer) Execute(a Attempt) {
+	if !t.Executing() {
+		return
+	}
+	ctx := context.Background()
+	id := ojs.FormatID(a.ID)
+	attrs := []attribute.KeyValue{
+		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "process"),
+		attribute.String("messaging.destination.name", a.Queue), attribute.String("messaging.message.id", id),
+		attribute.String("ojs.job.id", id), attribute.String("ojs.job.type", a.Type), attribute.String("ojs.job.queue", a.Queue),
+		attribute.String("ojs.job.state", a.State), attribute.Int("ojs.job.attempt", int(a.Attempt)),
+		attribute.Int("ojs.job.priority", int(a.Priority)), attribute.String("ojs.backend.type", "postgres"),
+	}
+	if a.WorkerID != "" {
+		attrs = append(attrs, attribute.String("ojs.worker.id", a.WorkerID))
+	}
+	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.Start)}
+	if own := job.TraceContextOf(a.Meta); own.Traceparent != "" {
+		parent := remote(own.Traceparent, own.Tracestate)
+		if a.Start.Sub(a.CreatedAt) > t.config.MaxParentDelay {
+			options = append(options, trace.WithLinks(trace.Link{SpanContext: parent}))
+		} else {
+			ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
+		}
+	}
+	_, span := t.tracer.Start(ctx, "ojs.execute "+a.Type, append(options, trace.WithAttributes(attrs...))...)
+	if a.Failed {
+		span.SetAttributes(attribute.String("error.type", a.ErrorType), attribute.String("error.message", a.ErrorMessage),
+			attribute.Int("ojs.job.error.attempt", int(a.Attempt)))
+		span.SetStatus(codes.Error, a.ErrorMessage)
+	} else {
+		span.SetStatus(codes.Ok, "")
+	}
+	span.End(trace.WithTimestamp(a.End))
+}

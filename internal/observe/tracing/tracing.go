@@ -1,0 +1,105 @@
+// Package tracing makes the spans of contract 40 §12 and keeps the rules of trace contexts: who is whose parent, what
+// links where, and what is added to the meta of jobs. It must cost nothing while nothing is recorded, and it never makes a
+// job or a request fail.
+package tracing
+
+import (
+	"context"
+	"encoding/hex"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ojsd/ojsd/internal/job"
+)
+
+// scope names this server as the maker of its spans.
+const scope = "github.com/ojsd/ojsd"
+
+// Config says what is traced. The zero value of a field means its default.
+type Config struct {
+	// Provider makes the spans. nil: none are recorded.
+	Provider trace.TracerProvider
+
+	// NoInject leaves meta alone: otherwise a job whose meta has no trace context gets that of its request.
+	NoInject bool
+
+	// NoExecuteSpans leaves out ojs.execute, one span per attempt.
+	NoExecuteSpans bool
+
+	// MaxParentDelay is the wait of a job beyond which its execution begins a trace of its own. 1 h.
+	MaxParentDelay time.Duration
+
+	// MaxMetaBytes is what meta may not exceed by what is added. 65 536.
+	MaxMetaBytes int
+}
+
+// Tracer makes spans. Use New; a nil Tracer makes none and adds nothing.
+type Tracer struct {
+	config Config
+	tracer trace.Tracer // nil: nothing is recorded
+}
+
+// New returns a tracer.
+func New(config Config) *Tracer {
+	if config.MaxParentDelay == 0 {
+		config.MaxParentDelay = time.Hour
+	}
+	if config.MaxMetaBytes == 0 {
+		config.MaxMetaBytes = 65_536
+	}
+	t := &Tracer{config: config}
+	if config.Provider != nil {
+		t.tracer = config.Provider.Tracer(scope)
+	}
+	return t
+}
+
+func (t *Tracer) recording() bool { return t != nil && t.tracer != nil }
+
+// Receive puts the trace context that came with a request, in an HTTP header or gRPC metadata, into its context. An invalid
+// one is ignored.
+func Receive(ctx context.Context, traceparent, tracestate []string) context.Context {
+	if len(traceparent) != 1 {
+		return ctx
+	}
+	parent := strings.TrimSpace(traceparent[0])
+	if !job.ValidTraceparent(parent) {
+		return ctx
+	}
+	return trace.ContextWithRemoteSpanContext(ctx, remote(parent, strings.Join(tracestate, ",")))
+}
+
+// remote makes a span context of a valid traceparent. A tracestate that is none is dropped, as W3C wants it.
+func remote(traceparent, tracestate string) trace.SpanContext {
+	config := trace.SpanContextConfig{Remote: true}
+	_, _ = hex.Decode(config.TraceID[:], []byte(traceparent[3:35])) // valid, like the others
+	_, _ = hex.Decode(config.SpanID[:], []byte(traceparent[36:52]))
+	var flags [1]byte
+	_, _ = hex.Decode(flags[:], []byte(traceparent[53:55]))
+	config.TraceFlags = trace.TraceFlags(flags[0])
+	if tracestate != "" {
+		config.TraceState, _ = trace.ParseTraceState(tracestate)
+	}
+	return trace.NewSpanContext(config)
+}
+
+func traceparent(sc trace.SpanContext) string {
+	return "00-" + sc.TraceID().String() + "-" + sc.SpanID().String() + "-" + sc.TraceFlags().String()
+}
+
+// keys of contexts.
+type (
+	receivedKey struct{} // the trace context of the request, once the span of the server has taken its place
+	passKey     struct{} // the context is that of a loop, not of a request
+)
+
+// received is the trace context that came with the request; not valid if none did.
+func received(ctx context.Context) trace.SpanContext {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsRemote() {
+		return sc
+	}
+	sc, _ := ctx.Value(receivedKey{}).(trace.SpanContext)
+	return sc
+}

@@ -1,0 +1,168 @@
+package tracing
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ojsd/ojsd/internal/job"
+)
+
+const (
+	parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	later  = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more"
+)
+
+func TestReceive(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for _, valid := range []string{parent, " " + parent, later} {
+		sc := trace.SpanContextFromContext(Receive(ctx, []string{valid}, []string{"a=b", "c=d"}))
+		require.True(t, sc.IsRemote())
+		require.Equal(t, parent, traceparent(sc))
+		require.Equal(t, "a=b,c=d", sc.TraceState().String())
+	}
+	for _, invalid := range [][]string{nil, {}, {""}, {"x"}, {parent, parent}, {"ff" + parent[2:]}, {parent + "-more"}, {strings.ToUpper(parent)}} {
+		require.Equal(t, ctx, Receive(ctx, invalid, []string{"a=b"}), invalid)
+	}
+}
+
+func TestNilTracer(t *testing.T) {
+	t.Parallel()
+	var tracer *Tracer
+	ctx := Receive(context.Background(), []string{parent}, nil)
+	job := &job.Job{Type: "t"}
+	tracer.Enqueue(ctx, job).Accepted([16]byte{}, "available")
+	require.Nil(t, job.Meta)
+	_, request := tracer.Request(ctx, "x")
+	request.End(Outcome{})
+	_, pass := tracer.Pass(ctx, "x")
+	pass.End(1, nil)
+	require.False(t, tracer.Executing())
+	tracer.Execute(Attempt{})
+}
+
+// A fetch sweeps what is due with its own context: what crons make then must not become part of its trace.
+func TestPassLeavesTheRequestBehind(t *testing.T) {
+	t.Parallel()
+	exporter := tracetest.NewInMemoryExporter()
+	for name, tracer := range map[string]*Tracer{
+		"Recording": New(Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))}),
+		"Not":       New(Config{}),
+	} {
+		ctx, _ := tracer.Request(Receive(context.Background(), []string{parent}, nil), "POST /fetch")
+		ctx, _ = tracer.Pass(ctx, "ojs.cron.trigger")
+		job := &job.Job{Type: "t"}
+		tracer.Enqueue(ctx, job).Accepted([16]byte{}, "available")
+		require.Nil(t, job.Meta, name)
+	}
+	require.Len(t, exporter.GetSpans(), 1)
+	require.NotEqual(t, parent[3:35], exporter.GetSpans()[0].SpanContext.TraceID().String())
+}
+
+func TestUnsampledRequests(t *testing.T) {
+	t.Parallel()
+	exporter := tracetest.NewInMemoryExporter()
+	tracer := New(Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))})
+	ctx, _ := tracer.Request(Receive(context.Background(), []string{parent[:53] + "00"}, nil), "x")
+	job := &job.Job{Type: "t"}
+	tracer.Enqueue(ctx, job).Accepted([16]byte{}, "available")
+	require.Equal(t, `{"traceparent":"`+parent[:53]+`00"}`, string(job.Meta), "the received value, as no span is recorded")
+	require.Empty(t, exporter.GetSpans())
+}
+
+func TestInjectKeepsTheLimit(t *testing.T) {
+	t.Parallel()
+	added := len(`,"traceparent":""`) + len(parent)
+	for _, room := range []int{added - 1, added} {
+		meta := `{"a":1}`
+		job := &job.Job{Type: "t", Meta: []byte(meta)}
+		New(Config{MaxMetaBytes: len(meta) + room}).Enqueue(Receive(context.Background(), []string{parent}, nil), job)
+		require.Equal(t, room == added, len(job.Meta) > len(meta))
+		require.Equal(t, room == added, job.TraceID != "")
+	}
+}
+
+// collector is who receives traces.
+func collector(t *testing.T) (url string, got <-chan string) {
+	t.Helper()
+	texts := make(chan string, 10)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		texts <- r.URL.Path + " " + string(body)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, texts
+}
+
+func TestProvider(t *testing.T) { // not parallel: the environment is everybody's
+	service := Service{Name: "ojs", Version: "1.2.3", Instance: "here"}
+
+	t.Run("IsNoneWithoutAnEndpoint", func(t *testing.T) {
+		p, err := NewProvider(t.Context(), service)
+		require.NoError(t, err)
+		require.Nil(t, p)
+	})
+
+	t.Run("CanBeSwitchedOff", func(t *testing.T) {
+		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+		for name, value := range map[string]string{"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "none"} {
+			t.Run(name, func(t *testing.T) {
+				t.Setenv(name, value)
+				p, err := NewProvider(t.Context(), service)
+				require.NoError(t, err)
+				require.Nil(t, p)
+			})
+		}
+	})
+
+	t.Run("SendsOnShutdown", func(t *testing.T) {
+		url, got := collector(t)
+		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+		for _, name := range []string{"", "billing"} {
+			t.Setenv("OTEL_SERVICE_NAME", name)
+			p, err := NewProvider(t.Context(), service)
+			require.NoError(t, err)
+			_, span := New(Config{Provider: p}).Request(t.Context(), "x")
+			span.End(Outcome{Name: "GET /healthz", OK: true})
+			require.NoError(t, p.Shutdown(t.Context()))
+			text := <-got
+			require.Contains(t, text, "/v1/traces ")
+			require.Contains(t, text, "GET /healthz")
+			require.Contains(t, text, "1.2.3")
+			require.Equal(t, name == "billing", strings.Contains(text, "billing"))
+		}
+	})
+
+	t.Run("WaitsForNobody", func(t *testing.T) {
+		t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:1/v1/traces")
+		for _, protocol := range []string{"grpc", "http/protobuf"} {
+			t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+			p, err := NewProvider(t.Context(), service)
+			require.NoError(t, err)
+			_, span := New(Config{Provider: p}).Request(t.Context(), "x")
+			span.End(Outcome{Name: "x"})
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			start := time.Now()
+			_ = p.Shutdown(ctx) // the exporter tells the error handler, or us
+			require.Less(t, time.Since(start), 5*time.Second)
+			cancel()
+		}
+	})
+
+	t.Run("RefusesOtherProtocols", func(t *testing.T) {
+		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+		_, err := NewProvider(t.Context(), service)
+		require.ErrorContains(t, err, "http/json")
+	})
+}
