@@ -61,3 +61,12 @@ func FormatID(id [16]byte) string {
 	b[8], b[13], b[18], b[23] = '-', '-', '-', '-'
 	return string(b[:])
 }
+
+// AppendID appends the text of an id.
+func AppendID(b []byte, id [16]byte) []byte {
+	b = hex.AppendEncode(b, id[0:4])
+	b = hex.AppendEncode(append(b, '-'), id[4:6])
+	b = hex.AppendEncode(append(b, '-'), id[6:8])
+	b = hex.AppendEncode(append(b, '-'), id[8:10])
+	return hex.AppendEncode(append(b, '-'), id[10:16])
+}

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -54,15 +53,15 @@ func NewHealth(version string, look func(ctx context.Context) Look, components f
 	return &Health{version: version, look: look, components: components, started: time.Now()}
 }
 
-// LookAt is the look of NewHealth at the database of a store. It is for one Health, which calls it once at a time.
-func LookAt(s *store.Store) func(ctx context.Context) Look {
+// LookAt is the look of NewHealth at the database. It is for one Health, which calls it once at a time.
+func LookAt(d Domains) func(ctx context.Context) Look {
 	var c counts
 	return func(ctx context.Context) Look {
 		start := time.Now()
-		now, err := s.Ping(ctx)
+		now, err := d.DB.Now(ctx)
 		look := Look{Err: err, Latency: time.Since(start), Now: now}
 		if err == nil {
-			c.read(ctx, s)
+			c.read(ctx, d)
 			look.Queues, look.Workers = c.queues, c.workers
 		}
 		return look
@@ -76,15 +75,15 @@ type counts struct {
 }
 
 // read keeps what it last knew while the counts cannot be read.
-func (c *counts) read(ctx context.Context, s *store.Store) {
+func (c *counts) read(ctx context.Context, d Domains) {
 	if !c.at.IsZero() && time.Since(c.at) < countShare {
 		return
 	}
-	queues, err := s.QueueTotals(ctx)
+	queues, err := d.Jobs.QueueTotals(ctx)
 	if err != nil {
 		return
 	}
-	workers, err := s.WorkerTotals(ctx)
+	workers, err := d.Workers.Totals(ctx)
 	if err != nil {
 		return
 	}

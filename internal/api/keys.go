@@ -6,7 +6,8 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // Keys are the accepted API keys. Without any, the node is open.
@@ -60,5 +61,5 @@ func RequestID(sent string) string {
 		return sent
 	}
 	var b [40]byte
-	return string(store.AppendID(append(b[:0], "req_"...), store.NewID()))
+	return string(ojs.AppendID(append(b[:0], "req_"...), job.NewID()))
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -30,7 +31,7 @@ func DecodeAck(raw []byte, lim Limits) (AckRequest, *ojs.Error) {
 
 // DecodeAckItem is DecodeAck for an element that SplitBatch gave.
 func DecodeAckItem(item jsontext.Value, lim Limits) (AckRequest, *ojs.Error) {
-	v, err := object(item, "ack")
+	v, err := payload.Object(item, "ack")
 	if err != nil {
 		return AckRequest{}, err
 	}
@@ -50,20 +51,20 @@ func DecodeAckFor(jobID string, raw []byte, lim Limits) (AckRequest, *ojs.Error)
 }
 
 func decodeAck(v jsontext.Value, jobID string, lim Limits) (AckRequest, *ojs.Error) {
-	b := body{}
-	b.fields, _ = readFields(v, ackNames)
-	r := AckRequest{JobID: jobID, WorkerID: b.workerID(), Attempt: b.attempt()}
+	b := payload.Body{}
+	b.Fields, _ = payload.Read(v, ackNames)
+	r := AckRequest{JobID: jobID, WorkerID: b.WorkerID(), Attempt: b.Attempt()}
 	if jobID == "" {
-		r.JobID = b.jobID()
+		r.JobID = b.JobID()
 	}
-	result := b.get("result")
+	result := b.Get("result")
 	if result == nil {
-		result = sentValue(v, "result") // null is a result, too (contract 20 §12.1)
+		result = payload.Find(v, "result") // null is a result, too (contract 20 §12.1)
 	}
-	if rawjson.Depth(result) > lim.depth() {
-		b.refuse("result", shallow(lim))
+	if rawjson.Depth(result) > lim.Depth() {
+		b.Refuse("result", shallow(lim))
 	}
-	if err := b.problems.err(); err != nil || result == nil {
+	if err := b.Problems.Err(); err != nil || result == nil {
 		return r, err
 	}
 	r.Result = rawjson.Compact(result)

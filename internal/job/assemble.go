@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -32,7 +33,7 @@ func (d *decoder) policies(j *Job) {
 	p, err := retry.Parse(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
-		d.policy = err.With("validation_errors", []violation{{g.path() + strings.TrimPrefix(field, "retry"), err.Message}})
+		d.policy = err.With("validation_errors", []payload.Violation{{g.path() + strings.TrimPrefix(field, "retry"), err.Message}})
 		return
 	}
 	if p.MaxAttempts == notSent {
@@ -62,8 +63,8 @@ func attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error) {
 	}
 	n, kind := rawjson.Int(g.value)
 	if kind != rawjson.IsInt || n < 0 {
-		err := ojs.ErrValidation("max_attempts", rawjson.Show(g.value), "max_attempts must be an integer >= 0, got "+brief(g.value)+".")
-		return 0, err.With("validation_errors", []violation{{g.path(), err.Message}})
+		err := ojs.ErrValidation("max_attempts", rawjson.Show(g.value), "max_attempts must be an integer >= 0, got "+payload.Brief(g.value)+".")
+		return 0, err.With("validation_errors", []payload.Violation{{g.path(), err.Message}})
 	}
 	return n, nil
 }
@@ -124,7 +125,7 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 	}
 	b = d.appendSeconds(b, graceAttr, totalTimeoutAttr, enqueueTTLAttr, heartbeatTimeoutAttr, resultTTLAttr)
 	for _, m := range d.unknown.list {
-		b = appendMember(b, m.literal, m.value)
+		b = payload.AppendMember(b, m.Literal, m.Value)
 	}
 	return dropEmpty(append(b, '}'), start)
 }

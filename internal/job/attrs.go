@@ -99,3 +99,10 @@ var attrsByName = func() map[string]attr {
 func (a attr) onlyTop() bool {
 	return a >= typeAttr && a <= optionsAttr
 }
+
+// IsOption reports whether name is an option that may stand at the root of a body that holds a job template; type, args,
+// meta and queue are read elsewhere.
+func IsOption(name string) bool {
+	a, known := attrsByName[name]
+	return known && a != serverAttr && !a.onlyTop() && a != metaAttr && a != metadataAttr && a != queueAttr
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -21,21 +22,21 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 	}
 	members := make(map[string]jsontext.Value)
 	for name, value := range rawjson.Members(v) {
-		members[string(rawjson.Name(name))] = present(value)
+		members[string(rawjson.Name(name))] = payload.Present(value)
 	}
 	list := members[key]
 	delete(members, key)
 	expected := fmt.Sprintf("an array of 1 to %d elements", maxItems)
-	var ps problems
+	var ps payload.Problems
 	if list == nil || list[0] != '[' {
-		ps.add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
-		return nil, nil, ps.err()
+		ps.Add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
+		return nil, nil, ps.Err()
 	}
 	n := rawjson.Len(list)
 	switch {
 	case n == 0:
-		ps.add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
-		return nil, nil, ps.err()
+		ps.Add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
+		return nil, nil, ps.Err()
 	case n > maxItems:
 		return nil, nil, ojs.ErrBatchSize(maxItems, n)
 	}
@@ -51,7 +52,7 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 	jobs := make([]*Job, len(items))
 	var first *ojs.Error
-	var all []violation
+	var all []payload.Violation
 	for i, item := range items {
 		job, err := DecodeItem(item, lim)
 		jobs[i] = job
@@ -61,7 +62,7 @@ func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 		if first == nil {
 			first = ojs.ErrIndexed(err, i)
 		}
-		if all = append(all, at(i, err)...); len(all) >= maxProblems {
+		if all = append(all, at(i, err)...); len(all) >= payload.MaxProblems {
 			break
 		}
 	}
@@ -72,15 +73,15 @@ func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
 }
 
 // at moves the problems of one element to their place in the whole body.
-func at(index int, err *ojs.Error) []violation {
+func at(index int, err *ojs.Error) []payload.Violation {
 	prefix := fmt.Sprintf("$.jobs[%d]", index)
-	list, ok := err.Details["validation_errors"].([]violation)
+	list, ok := err.Details["validation_errors"].([]payload.Violation)
 	if !ok {
-		return []violation{{prefix, err.Message}}
+		return []payload.Violation{{prefix, err.Message}}
 	}
-	moved := make([]violation, len(list))
+	moved := make([]payload.Violation, len(list))
 	for i, v := range list {
-		moved[i] = violation{prefix + strings.TrimPrefix(v.Path, "$"), v.Message}
+		moved[i] = payload.Violation{prefix + strings.TrimPrefix(v.Path, "$"), v.Message}
 	}
 	return moved
 }
@@ -93,16 +94,16 @@ type BulkOptions struct {
 
 // DecodeBulkOptions reads them from the members that SplitBatch gave.
 func DecodeBulkOptions(members map[string]jsontext.Value) (BulkOptions, *ojs.Error) {
-	var ps problems
+	var ps payload.Problems
 	o := bulkOptions(members["atomicity"], members["idempotency_key"], &ps)
-	return o, ps.err()
+	return o, ps.Err()
 }
 
-func bulkOptions(atomicity, key jsontext.Value, ps *problems) BulkOptions {
+func bulkOptions(atomicity, key jsontext.Value, ps *payload.Problems) BulkOptions {
 	var o BulkOptions
 	mode, _ := rawjson.Text(atomicity)
 	if atomicity != nil && mode != "partial" && mode != "atomic" {
-		ps.add(ojs.KindInvalidPayload, "atomicity", "$.atomicity", "partial or atomic", atomicity)
+		ps.Add(ojs.KindInvalidPayload, "atomicity", "$.atomicity", "partial or atomic", atomicity)
 	}
 	o.Atomic = mode == "atomic"
 	if key == nil {
@@ -110,12 +111,12 @@ func bulkOptions(atomicity, key jsontext.Value, ps *problems) BulkOptions {
 	}
 	o.IdempotencyKey, _ = rawjson.Text(key)
 	if !ValidIdempotencyKey(o.IdempotencyKey) {
-		ps.add(ojs.KindInvalidPayload, "idempotency_key", "$.idempotency_key", "a non-empty string of at most 256 characters without U+0000", key)
+		ps.Add(ojs.KindInvalidPayload, "idempotency_key", "$.idempotency_key", "a non-empty string of at most 256 characters without U+0000", key)
 	}
 	return o
 }
 
 // ValidIdempotencyKey also serves the header.
 func ValidIdempotencyKey(s string) bool {
-	return isName(s) && utf8.RuneCountInString(s) <= maxKeyChars
+	return payload.IsName(s) && utf8.RuneCountInString(s) <= maxKeyChars
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -66,50 +67,50 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 		return BulkSelect{}, err
 	}
 	b := body{}
-	b.fields, _ = readFields(v, selectNames)
-	s := BulkSelect{BulkOptions: bulkOptions(b.get("atomicity"), b.get("idempotency_key"), &b.problems)}
-	ids, filter := b.get("job_ids"), b.get("filter")
+	b.Fields, _ = payload.Read(v, selectNames)
+	s := BulkSelect{BulkOptions: bulkOptions(b.Get("atomicity"), b.Get("idempotency_key"), &b.Problems)}
+	ids, filter := b.Get("job_ids"), b.Get("filter")
 	switch {
 	case ids == nil && filter == nil:
-		b.problems.add(ojs.KindInvalidPayload, "job_ids", "$.job_ids", "either job_ids or filter", nil)
+		b.Problems.Add(ojs.KindInvalidPayload, "job_ids", "$.job_ids", "either job_ids or filter", nil)
 	case ids != nil && filter != nil:
-		b.refuse("filter", "absent when 'job_ids' is sent")
+		b.Refuse("filter", "absent when 'job_ids' is sent")
 	case ids != nil:
 		if ids[0] == '[' && rawjson.Len(ids) > maxIDs {
 			return s, ojs.ErrBatchSize(maxIDs, rawjson.Len(ids))
 		}
-		if s.JobIDs = b.idList("job_ids"); s.JobIDs != nil && len(s.JobIDs) == 0 {
-			b.refuse("job_ids", "a non-empty array of job ids")
+		if s.JobIDs = b.IDs("job_ids"); s.JobIDs != nil && len(s.JobIDs) == 0 {
+			b.Refuse("job_ids", "a non-empty array of job ids")
 		}
 	default:
 		s.Filter = b.filter(op, filter)
 	}
-	return s, b.problems.err()
+	return s, b.Problems.Err()
 }
 
 // filterReader reads the conditions of a filter.
 type filterReader struct {
-	fields
-	*problems
+	payload.Fields
+	*payload.Problems
 }
 
 func (r *filterReader) refuse(name, expected string) {
-	r.add(ojs.KindInvalidPayload, "filter."+name, "$.filter."+name, expected, r.get(name))
+	r.Add(ojs.KindInvalidPayload, "filter."+name, "$.filter."+name, expected, r.Get(name))
 }
 
 // filter: an unknown condition is refused, because ignoring it would touch more jobs than meant.
 func (b *body) filter(op BulkOp, v jsontext.Value) *BulkFilter {
 	if v[0] != '{' {
-		b.refuse("filter", "an object")
+		b.Refuse("filter", "an object")
 		return nil
 	}
-	fs, strange := readFields(v, filterNames)
-	r := filterReader{fs, &b.problems}
+	fs, strange := payload.Read(v, filterNames)
+	r := filterReader{fs, &b.Problems}
 	for _, m := range strange {
-		r.add(ojs.KindInvalidPayload, "filter."+string(m.name), "$.filter."+string(m.name), "absent: there is no such condition", m.value)
+		r.Add(ojs.KindInvalidPayload, "filter."+string(m.Name), "$.filter."+string(m.Name), "absent: there is no such condition", m.Value)
 	}
-	if len(strange) == 0 && r.empty() {
-		b.refuse("filter", "an object with at least one condition")
+	if len(strange) == 0 && r.Empty() {
+		b.Refuse("filter", "an object with at least one condition")
 	}
 	f := &BulkFilter{States: r.states(op), Priority: r.priority(), Meta: r.meta()}
 	f.Type, f.TypePrefix = strings.CutSuffix(r.text("type"), "*")
@@ -120,8 +121,8 @@ func (b *body) filter(op BulkOp, v jsontext.Value) *BulkFilter {
 }
 
 func (r *filterReader) text(name string) string {
-	text, _ := rawjson.Text(r.get(name))
-	if r.get(name) != nil && !isName(text) {
+	text, _ := rawjson.Text(r.Get(name))
+	if r.Get(name) != nil && !payload.IsName(text) {
 		r.refuse(name, "a non-empty string without U+0000")
 	}
 	return text
@@ -129,7 +130,7 @@ func (r *filterReader) text(name string) string {
 
 // states reads a state or an array of them.
 func (r *filterReader) states(op BulkOp) []ojs.JobState {
-	v := r.get("state")
+	v := r.Get("state")
 	if v == nil {
 		if op == BulkDelete {
 			r.refuse("state", "the states of the jobs to delete")
@@ -141,8 +142,8 @@ func (r *filterReader) states(op BulkOp) []ojs.JobState {
 	}
 	var states []ojs.JobState
 	if v[0] == '[' {
-		list, ok := texts(v)
-		for _, s := range distinct(list) {
+		list, ok := payload.Texts(v)
+		for _, s := range payload.Distinct(list) {
 			ok = ok && ojs.JobState(s).Valid()
 			states = append(states, ojs.JobState(s))
 		}
@@ -155,25 +156,25 @@ func (r *filterReader) states(op BulkOp) []ojs.JobState {
 }
 
 func (r *filterReader) instant(name string) time.Time {
-	text, _ := rawjson.Text(r.get(name))
+	text, _ := rawjson.Text(r.Get(name))
 	t, ok := parseTime(text)
-	if r.get(name) != nil && !ok {
+	if r.Get(name) != nil && !ok {
 		r.refuse(name, "an RFC 3339 time with offset")
 	}
 	return t
 }
 
 func (r *filterReader) when(name string) When {
-	text, _ := rawjson.Text(r.get(name))
+	text, _ := rawjson.Text(r.Get(name))
 	w, ok := ParseWhen(text)
-	if r.get(name) != nil && (!ok || text[0] == '+') {
+	if r.Get(name) != nil && (!ok || text[0] == '+') {
 		r.refuse(name, "an RFC 3339 time with offset, or an age such as 7d or P7D")
 	}
 	return w
 }
 
 func (r *filterReader) priority() *int16 {
-	v := r.get("priority")
+	v := r.Get("priority")
 	if v == nil {
 		return nil
 	}
@@ -185,7 +186,7 @@ func (r *filterReader) priority() *int16 {
 }
 
 func (r *filterReader) meta() []MetaEqual {
-	v := r.get("meta")
+	v := r.Get("meta")
 	if v == nil {
 		return nil
 	}
@@ -199,7 +200,7 @@ func (r *filterReader) meta() []MetaEqual {
 	}
 	list := make([]MetaEqual, len(merged.list))
 	for i, m := range merged.list {
-		list[i] = MetaEqual{string(m.name), rawjson.Compact(m.value)}
+		list[i] = MetaEqual{string(m.Name), rawjson.Compact(m.Value)}
 	}
 	return list
 }

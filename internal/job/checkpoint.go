@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -31,38 +32,28 @@ func DecodeCheckpoint(raw []byte, optionalState bool, lim Limits) (CheckpointReq
 		return CheckpointRequest{}, err
 	}
 	b := body{}
-	b.fields, _ = readFields(v, checkpointNames)
-	r := CheckpointRequest{WorkerID: b.workerID(), Attempt: b.attempt()}
-	state := sentValue(v, "state")
+	b.Fields, _ = payload.Read(v, checkpointNames)
+	r := CheckpointRequest{WorkerID: b.WorkerID(), Attempt: b.Attempt()}
+	state := payload.Find(v, "state")
 	switch {
 	case state == nil && optionalState:
 		state = jsontext.Value("null")
 	case state == nil:
-		b.refuse("state", "any JSON value")
-	case rawjson.Depth(state) > lim.depth():
-		b.refuse("state", shallow(lim))
+		b.Refuse("state", "any JSON value")
+	case rawjson.Depth(state) > lim.Depth():
+		b.Refuse("state", shallow(lim))
 	}
-	if n, sent := b.integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
+	if n, sent := b.Integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
 		n = max(n, 0)
 		r.Sequence = &n
 	}
-	b.integer("step_index", math.MinInt64, math.MaxInt64, "an integer")
+	b.Integer("step_index", math.MinInt64, math.MaxInt64, "an integer")
 	metadata := b.object("metadata", lim)
-	if err := b.problems.err(); err != nil {
+	if err := b.Problems.Err(); err != nil {
 		return r, err
 	}
-	r.Stored, err = encodeCheckpoint(state, b.get("step_index"), metadata)
+	r.Stored, err = encodeCheckpoint(state, b.Get("step_index"), metadata)
 	return r, err
-}
-
-// sentValue finds a member that may be null; nil: it is absent. Of equal names the last counts.
-func sentValue(object jsontext.Value, name string) (found jsontext.Value) {
-	for literal, value := range rawjson.Members(object) {
-		if string(rawjson.Name(literal)) == name {
-			found = value
-		}
-	}
-	return found
 }
 
 func encodeCheckpoint(state, stepIndex, metadata jsontext.Value) ([]byte, *ojs.Error) {
@@ -90,7 +81,7 @@ func CheckpointParts(stored []byte) (state, stepIndex, metadata jsontext.Value) 
 		return nil, nil, nil
 	}
 	v := jsontext.Value(stored)
-	return sentValue(v, "state"), sentValue(v, "step_index"), sentValue(v, "metadata")
+	return payload.Find(v, "state"), payload.Find(v, "step_index"), payload.Find(v, "metadata")
 }
 
 // ResultsRequest is the body of POST /jobs/results.
@@ -108,19 +99,19 @@ func DecodeResults(raw []byte) (ResultsRequest, *ojs.Error) {
 		return ResultsRequest{}, err
 	}
 	b := body{}
-	b.fields, _ = readFields(v, []string{"ids"})
-	list := b.get("ids")
+	b.Fields, _ = payload.Read(v, []string{"ids"})
+	list := b.Get("ids")
 	var ids []string
 	ok := list != nil && list[0] == '['
 	if ok {
-		ids, ok = texts(list)
+		ids, ok = payload.Texts(list)
 	}
 	if !ok {
-		b.refuse("ids", "an array of job ids")
-		return ResultsRequest{}, b.problems.err()
+		b.Refuse("ids", "an array of job ids")
+		return ResultsRequest{}, b.Problems.Err()
 	}
 	if len(ids) > MaxResults {
 		return ResultsRequest{}, ojs.ErrBatchSize(MaxResults, len(ids))
 	}
-	return ResultsRequest{IDs: distinct(ids)}, nil
+	return ResultsRequest{IDs: payload.Distinct(ids)}, nil
 }

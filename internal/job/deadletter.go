@@ -3,6 +3,7 @@ package job
 import (
 	"strings"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -27,46 +28,46 @@ func DecodeDeadLetterFilter(raw []byte) (f DeadLetterFilter, confirmed bool, err
 	if err != nil {
 		return f, false, err
 	}
-	b := body{}
-	b.fields, _ = readFields(v, deadLetterSelectNames)
-	confirmed = b.boolean("confirm")
-	prefix, filter := "filter.", b.get("filter")
+	b := payload.Body{}
+	b.Fields, _ = payload.Read(v, deadLetterSelectNames)
+	confirmed = b.Boolean("confirm")
+	prefix, filter := "filter.", b.Get("filter")
 	if filter == nil {
 		prefix, filter = "", v
 	}
 	if filter[0] != '{' {
-		b.refuse("filter", "an object")
-		return f, confirmed, b.problems.err()
+		b.Refuse("filter", "an object")
+		return f, confirmed, b.Problems.Err()
 	}
-	fs, strange := readFields(filter, deadLetterNames)
-	r := conditions{fs, prefix, &b.problems}
+	fs, strange := payload.Read(filter, deadLetterNames)
+	r := conditions{fs, prefix, &b.Problems}
 	for _, m := range strange {
-		r.add(ojs.KindInvalidPayload, prefix+string(m.name), "$."+prefix+string(m.name), "absent: there is no such condition", m.value)
+		r.Add(ojs.KindInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
 	}
 	f = DeadLetterFilter{
 		IDs: r.list("ids"), Queues: r.list("queue"), Types: r.list("type"), ErrorTypes: r.list("error_type"), ErrorCodes: r.list("error_code"),
 		Since: r.when("since"), Until: r.when("until"), OlderThan: r.when("older_than"),
 	}
-	if text, _ := rawjson.Text(r.get("state")); r.get("state") != nil && text != string(ojs.StateDiscarded) {
+	if text, _ := rawjson.Text(r.Get("state")); r.Get("state") != nil && text != string(ojs.StateDiscarded) {
 		r.refuse("state", "discarded")
 	}
-	return f, confirmed, b.problems.err()
+	return f, confirmed, b.Problems.Err()
 }
 
 // conditions reads the members of a filter.
 type conditions struct {
-	fields
+	payload.Fields
 	prefix string
-	*problems
+	*payload.Problems
 }
 
 func (r *conditions) refuse(name, expected string) {
-	r.add(ojs.KindInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.get(name))
+	r.Add(ojs.KindInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
 }
 
 // list reads a text or an array of them.
 func (r *conditions) list(name string) []string {
-	v := r.get(name)
+	v := r.Get(name)
 	if v == nil {
 		return nil
 	}
@@ -74,11 +75,11 @@ func (r *conditions) list(name string) []string {
 	if text, isText := rawjson.Text(v); isText {
 		list, ok = []string{text}, true
 	} else if v[0] == '[' {
-		list, ok = texts(v)
+		list, ok = payload.Texts(v)
 		ok = ok && (len(list) > 0 || name == "ids") // an empty list of ids chooses nothing
 	}
 	for _, text := range list {
-		ok = ok && isName(text)
+		ok = ok && payload.IsName(text)
 	}
 	if !ok {
 		r.refuse(name, "a non-empty string without U+0000, or an array of them")
@@ -87,9 +88,9 @@ func (r *conditions) list(name string) []string {
 }
 
 func (r *conditions) when(name string) When {
-	text, _ := rawjson.Text(r.get(name))
+	text, _ := rawjson.Text(r.Get(name))
 	w, ok := ParseAge(text)
-	if r.get(name) != nil && !ok {
+	if r.Get(name) != nil && !ok {
 		r.refuse(name, "an RFC 3339 time with offset, or an age such as 7d or P7D")
 	}
 	return w

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -29,7 +30,7 @@ func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	if len(item) > lim.envelopeBytes() {
 		return nil, ojs.ErrTooLarge("envelope", lim.envelopeBytes(), len(item))
 	}
-	v, err := object(item, "job")
+	v, err := payload.Object(item, "job")
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +44,7 @@ type decoder struct {
 	unknown  unknowns
 	metas    [4]jsontext.Value // backs the list of metaSources
 	deep     bool              // nesting has to be looked at
-	problems problems
+	problems payload.Problems
 	policy   *ojs.Error // the first 422
 }
 
@@ -54,7 +55,7 @@ func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	defer d.release()
 	d.lim = lim
 	// Fewer brackets than levels allowed: nearly every job is cleared by these two counts.
-	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > lim.depth()
+	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > lim.Depth()
 	d.sort(v)
 	return d.job(v)
 }
@@ -113,7 +114,7 @@ func (d *decoder) sort(v jsontext.Value) {
 		return
 	}
 	if options[0] != '{' {
-		d.problems.add(ojs.KindInvalidPayload, "options", "$.options", "an object", options)
+		d.problems.Add(ojs.KindInvalidPayload, "options", "$.options", "an object", options)
 		return
 	}
 	d.unknown.lift()
@@ -126,13 +127,6 @@ func (d *decoder) sort(v jsontext.Value) {
 			d.opt.put(a, value)
 		}
 	}
-}
-
-func present(v jsontext.Value) jsontext.Value {
-	if rawjson.IsNull(v) {
-		return nil
-	}
-	return v
 }
 
 // job checks the attributes in the order of contract 10 §5.1 and builds the result.
@@ -152,7 +146,7 @@ func (d *decoder) job(raw jsontext.Value) (*Job, *ojs.Error) {
 		d.uniqueness(j)
 	}
 	d.unknownDepth()
-	if err := d.problems.err(); err != nil {
+	if err := d.problems.Err(); err != nil {
 		return nil, err
 	}
 	d.policies(j)
@@ -196,9 +190,9 @@ func (d *decoder) has(set attrSet) bool { return (d.top.have|d.opt.have)&set != 
 
 // refuse notes a problem with a setting, under the name that the client used.
 func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
-	d.problems.add(kind, attrNames[g.attr], g.path(), expected, g.value)
+	d.problems.Add(kind, attrNames[g.attr], g.path(), expected, g.value)
 }
 
 func (d *decoder) tooDeep(v jsontext.Value) bool {
-	return d.deep && rawjson.Depth(v) > d.lim.depth()
+	return d.deep && rawjson.Depth(v) > d.lim.Depth()
 }

@@ -3,8 +3,7 @@ package job
 import (
 	"math"
 
-	"github.com/go-json-experiment/json/jsontext"
-
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -32,80 +31,56 @@ func DecodeFetch(raw []byte) (FetchRequest, *ojs.Error) {
 		return FetchRequest{}, err
 	}
 	b := body{}
-	b.fields, _ = readFields(v, fetchNames)
-	r := FetchRequest{Queues: b.queues(), Count: b.count(), WorkerID: b.workerID(), VisibilityMS: b.visibility()}
-	wait, _ := b.integer("wait_ms", 0, math.MaxInt64, "an integer >= 0 of milliseconds")
+	b.Fields, _ = payload.Read(v, fetchNames)
+	r := FetchRequest{Queues: b.queues(), Count: b.count(), WorkerID: b.WorkerID(), VisibilityMS: b.VisibilityMS()}
+	wait, _ := b.Integer("wait_ms", 0, math.MaxInt64, "an integer >= 0 of milliseconds")
 	r.WaitMS = int(min(wait, maxWaitMS))
-	return r, b.problems.err()
+	return r, b.Problems.Err()
 }
 
 func (b *body) queues() []string {
-	list := b.get("queues")
+	list := b.Get("queues")
 	if list == nil {
 		return b.queue()
 	}
 	if list[0] != '[' || rawjson.Len(list) == 0 {
-		b.problems.add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", list)
+		b.Problems.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", list)
 		return nil
 	}
 	names := make([]string, 0, 4)
 	for e := range rawjson.Elements(list) {
-		name, kind, expected := queueProblem(e)
+		name, kind, expected := QueueProblem(e)
 		if kind != "" {
-			b.problems.add(kind, "queues", "$.queues", expected, e)
+			b.Problems.Add(kind, "queues", "$.queues", expected, e)
 			return nil
 		}
 		names = append(names, name)
 	}
-	return distinct(names)
+	return payload.Distinct(names)
 }
 
 // queue reads the alias for a single queue.
 func (b *body) queue() []string {
-	v := b.get("queue")
+	v := b.Get("queue")
 	if v == nil {
-		b.problems.add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", nil)
+		b.Problems.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", nil)
 		return nil
 	}
-	name, kind, expected := queueProblem(v)
+	name, kind, expected := QueueProblem(v)
 	if kind != "" {
-		b.problems.add(kind, "queue", "$.queue", expected, v)
+		b.Problems.Add(kind, "queue", "$.queue", expected, v)
 	}
 	return []string{name}
 }
 
 func (b *body) count() int {
 	field := "count"
-	if b.get(field) == nil {
+	if b.Get(field) == nil {
 		field = "max_jobs"
 	}
-	n, given := b.integer(field, math.MinInt64, math.MaxInt64, "an integer")
+	n, given := b.Integer(field, math.MinInt64, math.MaxInt64, "an integer")
 	if !given {
 		return 1
 	}
 	return int(min(max(n, 1), maxFetch))
-}
-
-// distinct keeps the first of equal names, in place.
-func distinct(names []string) []string {
-	if len(names) < 2 {
-		return names
-	}
-	seen := make(map[string]bool, len(names))
-	kept := names[:0]
-	for _, n := range names {
-		if !seen[n] {
-			seen[n] = true
-			kept = append(kept, n)
-		}
-	}
-	return kept
-}
-
-// object returns item if it is a JSON object, for the elements of a batch.
-func object(item jsontext.Value, what string) (jsontext.Value, *ojs.Error) {
-	if item[0] != '{' {
-		return nil, ojs.ErrInvalidPayload(what, "a JSON object", rawjson.Show(item), "'"+what+"' must be a JSON object, got "+rawjson.Describe(item)+".")
-	}
-	return item, nil
 }

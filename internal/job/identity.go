@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -91,24 +92,15 @@ func ValidVersion(s string) bool {
 		return false
 	}
 	patch, pre, hasPre := strings.Cut(rest, "-")
-	return patch != "" && strings.Trim(patch, "0123456789") == "" && (!hasPre || pre != "" && allIn(pre, isPreRelease))
+	return patch != "" && strings.Trim(patch, "0123456789") == "" && (!hasPre || pre != "" && payload.AllIn(pre, isPreRelease))
 }
 
 func isPreRelease(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '.' || c == '-'
 }
 
-func allIn(s string, class func(byte) bool) bool {
-	for i := 0; i < len(s); i++ {
-		if !class(s[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// queueProblem checks the text of a queue name.
-func queueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected string) {
+// QueueProblem checks the text of a queue name.
+func QueueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected string) {
 	text, ok := rawjson.Text(v)
 	switch {
 	case len(text) > maxQueueBytes:

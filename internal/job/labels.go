@@ -40,12 +40,12 @@ func (d *decoder) unknownDepth() {
 		return
 	}
 	for i, m := range d.unknown.list {
-		if d.tooDeep(m.value) {
+		if d.tooDeep(m.Value) {
 			path := "$."
 			if i >= d.unknown.fixed {
 				path = "$.options."
 			}
-			d.problems.add(ojs.KindInvalidPayload, string(m.name), path+string(m.name), shallow(d.lim), m.value)
+			d.problems.Add(ojs.KindInvalidPayload, string(m.Name), path+string(m.Name), shallow(d.lim), m.Value)
 		}
 	}
 }

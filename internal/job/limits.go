@@ -18,19 +18,19 @@ type Limits struct {
 }
 
 const (
-	maxTypeBytes     = 255
-	maxQueueBytes    = 128
-	maxWorkerIDBytes = 255
-	maxKeyChars      = 256 // of an idempotency key
+	maxTypeBytes  = 255
+	maxQueueBytes = 128
+	maxKeyChars   = 256 // of an idempotency key
 
-	maxVisibilityMS = 604_800_000           // 7 days (contract 20 §4)
-	maxMS           = 36500 * 86_400 * 1000 // 36 500 days (contract 10 §1.4)
+	maxMS = 36500 * 86_400 * 1000 // 36 500 days (contract 10 §1.4)
 )
 
 func (l Limits) envelopeBytes() int { return orDefault(l.MaxEnvelopeBytes, 1_048_576) }
 func (l Limits) metaBytes() int     { return orDefault(l.MaxMetaBytes, 65_536) }
 func (l Limits) resultBytes() int   { return orDefault(l.MaxResultBytes, 1_048_576) }
-func (l Limits) depth() int         { return orDefault(l.MaxDepth, 32) }
+
+// Depth is the levels of nesting that one attribute may have, itself included.
+func (l Limits) Depth() int { return orDefault(l.MaxDepth, 32) }
 
 func orDefault(n, otherwise int) int {
 	if n > 0 {
@@ -40,4 +40,4 @@ func orDefault(n, otherwise int) int {
 }
 
 // shallow says how deep a value may be nested.
-func shallow(l Limits) string { return "nested at most " + strconv.Itoa(l.depth()) + " levels" }
+func shallow(l Limits) string { return "nested at most " + strconv.Itoa(l.Depth()) + " levels" }

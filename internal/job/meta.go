@@ -3,6 +3,7 @@ package job
 import (
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -46,7 +47,7 @@ func appendMeta(dst []byte, sources []jsontext.Value) []byte {
 	start := len(dst)
 	dst = append(dst, '{')
 	for _, m := range merged.list {
-		dst = appendMember(dst, m.literal, m.value)
+		dst = payload.AppendMember(dst, m.Literal, m.Value)
 	}
 	return dropEmpty(append(dst, '}'), start)
 }
@@ -56,13 +57,4 @@ func dropEmpty(b []byte, start int) []byte {
 		return b[:start]
 	}
 	return b
-}
-
-// appendMember appends a member to an object that has been opened.
-func appendMember(dst []byte, literal, value jsontext.Value) []byte {
-	if dst[len(dst)-1] != '{' {
-		dst = append(dst, ',')
-	}
-	dst = append(append(dst, literal...), ':')
-	return rawjson.AppendCompact(dst, value)
 }

@@ -3,6 +3,7 @@ package job
 import (
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -29,7 +30,7 @@ func DecodeNack(raw []byte, lim Limits) (NackRequest, *ojs.Error) {
 
 // DecodeNackItem is DecodeNack for an element that SplitBatch gave.
 func DecodeNackItem(item jsontext.Value, lim Limits) (NackRequest, *ojs.Error) {
-	v, err := object(item, "nack")
+	v, err := payload.Object(item, "nack")
 	if err != nil {
 		return NackRequest{}, err
 	}
@@ -47,13 +48,13 @@ func DecodeNackFor(jobID string, raw []byte, lim Limits) (NackRequest, *ojs.Erro
 }
 
 func decodeNack(v jsontext.Value, jobID string, lim Limits) (NackRequest, *ojs.Error) {
-	b := body{}
-	b.fields, _ = readFields(v, nackNames)
-	r := NackRequest{JobID: jobID, WorkerID: b.workerID(), Attempt: b.attempt(), Requeue: b.boolean("requeue")}
+	b := payload.Body{}
+	b.Fields, _ = payload.Read(v, nackNames)
+	r := NackRequest{JobID: jobID, WorkerID: b.WorkerID(), Attempt: b.Attempt(), Requeue: b.Boolean("requeue")}
 	if jobID == "" {
-		r.JobID = b.jobID()
+		r.JobID = b.JobID()
 	}
-	failure := b.get("error")
+	failure := b.Get("error")
 	text, isText := rawjson.Text(failure)
 	switch {
 	case r.Requeue:
@@ -61,9 +62,9 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (NackRequest, *ojs.E
 		r.Error = WorkerError{Message: Shorten(text, maxMessageBytes), Retryable: true}
 		r.Error.complete("")
 	case failure == nil || failure[0] != '{':
-		b.refuse("error", "an object with code and message")
+		b.Refuse("error", "an object with code and message")
 	default:
 		r.Error = decodeWorkerError(failure, lim)
 	}
-	return r, b.problems.err()
+	return r, b.Problems.Err()
 }

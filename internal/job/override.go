@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -36,64 +37,64 @@ func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 	if err != nil {
 		return nil, err
 	}
-	b := body{}
-	b.fields, _ = readFields(v, retryNames)
-	v = b.get("override")
+	b := payload.Body{}
+	b.Fields, _ = payload.Read(v, retryNames)
+	v = b.Get("override")
 	if v == nil {
 		return nil, nil
 	}
 	if v[0] != '{' {
-		b.refuse("override", "an object with queue, args, priority, meta or retry")
-		return nil, b.problems.err()
+		b.Refuse("override", "an object with queue, args, priority, meta or retry")
+		return nil, b.Problems.Err()
 	}
 	return decodeOverride(v, lim)
 }
 
 // decodeOverride checks the fields as at enqueue. An unknown one is refused: ignoring it would retry another job than meant.
 func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
-	fs, strange := readFields(v, overrideNames)
+	fs, strange := payload.Read(v, overrideNames)
 	d := decoders.Get().(*decoder)
 	defer d.release()
 	d.lim, d.deep = lim, true
 	for i, a := range overrideAttrs {
-		if value := fs.get(overrideNames[i]); value != nil {
+		if value := fs.Get(overrideNames[i]); value != nil {
 			d.top.put(a, value)
 		}
 	}
 	j := &Job{Queue: "default"}
 	d.placement(j)
-	if fs.get("args") != nil {
+	if fs.Get("args") != nil {
 		d.args()
 	}
 	d.metaSources()
 	for _, m := range strange {
-		d.problems.add(ojs.KindInvalidPayload, string(m.name), "$."+string(m.name), "absent: a retry overrides queue, args, priority, meta and retry only", m.value)
+		d.problems.Add(ojs.KindInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: a retry overrides queue, args, priority, meta and retry only", m.Value)
 	}
-	if err := inOverride(d.problems).err(); err != nil {
+	if err := inOverride(d.problems).Err(); err != nil {
 		return nil, err
 	}
-	if _, err := retry.Parse(fs.get("retry"), retry.Default()); err != nil {
+	if _, err := retry.Parse(fs.Get("retry"), retry.Default()); err != nil {
 		field, _ := err.Details["field"].(string)
-		return nil, err.With("validation_errors", []violation{{"$.override." + field, err.Message}})
+		return nil, err.With("validation_errors", []payload.Violation{{"$.override." + field, err.Message}})
 	}
-	o := &Override{meta: fs.get("meta"), retry: fs.get("retry"), lim: lim}
-	if fs.get("queue") != nil {
+	o := &Override{meta: fs.Get("meta"), retry: fs.Get("retry"), lim: lim}
+	if fs.Get("queue") != nil {
 		o.Queue = j.Queue
 	}
-	if fs.get("priority") != nil {
+	if fs.Get("priority") != nil {
 		o.Priority = &j.Priority
 	}
-	if fs.get("args") != nil {
-		o.Args = rawjson.Compact(fs.get("args"))
+	if fs.Get("args") != nil {
+		o.Args = rawjson.Compact(fs.Get("args"))
 	}
 	return o, nil
 }
 
 // inOverride names the fields as they stand in the body.
-func inOverride(ps problems) problems {
+func inOverride(ps payload.Problems) payload.Problems {
 	for i, p := range ps {
-		ps[i].field = "override." + p.field
-		ps[i].path = "$.override" + strings.TrimPrefix(p.path, "$")
+		ps[i].Field = "override." + p.Field
+		ps[i].Path = "$.override" + strings.TrimPrefix(p.Path, "$")
 	}
 	return ps
 }
@@ -117,7 +118,7 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 	}
 	b := []byte{'{'}
 	for _, m := range merged.list {
-		b = appendMember(b, m.literal, m.value)
+		b = payload.AppendMember(b, m.Literal, m.Value)
 	}
 	b = append(b, '}')
 	if len(b) > o.lim.metaBytes() {
@@ -155,11 +156,11 @@ func (o Override) MergedExtra(extra []byte) []byte {
 			if string(rawjson.Name(literal)) == "retry" {
 				value, found = retry.Merge(value, o.retry), true
 			}
-			b = appendMember(b, literal, value)
+			b = payload.AppendMember(b, literal, value)
 		}
 	}
 	if !found {
-		b = appendMember(b, []byte(`"retry"`), retry.Merge(nil, o.retry))
+		b = payload.AppendMember(b, []byte(`"retry"`), retry.Merge(nil, o.retry))
 	}
 	return append(b, '}')
 }
@@ -172,7 +173,7 @@ func WithoutExpiry(extra []byte) []byte {
 	b := []byte{'{'}
 	for literal, value := range rawjson.Members(extra) {
 		if string(rawjson.Name(literal)) != "expires_at" {
-			b = appendMember(b, literal, value)
+			b = payload.AppendMember(b, literal, value)
 		}
 	}
 	return append(b, '}')

@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -14,7 +15,7 @@ import (
 // placement checks queue, priority and pending.
 func (d *decoder) placement(j *Job) {
 	if g := d.pick(queueAttr); g.value != nil && string(g.value) != `"default"` {
-		text, kind, expected := queueProblem(g.value)
+		text, kind, expected := QueueProblem(g.value)
 		if kind != "" {
 			d.refuse(kind, g, expected)
 		}
@@ -130,12 +131,12 @@ func (d *decoder) visibility() int64 {
 		return 0
 	}
 	if text, ok := rawjson.Text(g.value); ok && g.attr == visibilityAttr {
-		if length, err := duration.Parse(text); err == nil && length.Milliseconds() <= maxVisibilityMS {
+		if length, err := duration.Parse(text); err == nil && length.Milliseconds() <= payload.MaxVisibilityMS {
 			return length.Milliseconds()
 		}
 	}
 	n, kind := rawjson.Int(g.value)
-	if unit := unitOf(g.attr == visibilityAttr); kind == rawjson.IsInt && n >= 0 && n <= maxVisibilityMS/unit {
+	if unit := unitOf(g.attr == visibilityAttr); kind == rawjson.IsInt && n >= 0 && n <= payload.MaxVisibilityMS/unit {
 		return n * unit
 	}
 	d.refuse(ojs.KindInvalidPayload, g, "an integer >= 0 of milliseconds (visibility_timeout: seconds or a duration such as PT30S), at most 7 days")

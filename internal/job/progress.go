@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -46,10 +47,10 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 		return ProgressRequest{}, err
 	}
 	b := body{}
-	b.fields, _ = readFields(v, progressNames)
-	r := ProgressRequest{JobID: jobID, WorkerID: b.workerID(), Attempt: b.attempt(), Message: b.message()}
+	b.Fields, _ = payload.Read(v, progressNames)
+	r := ProgressRequest{JobID: jobID, WorkerID: b.WorkerID(), Attempt: b.Attempt(), Message: b.message()}
 	if jobID == "" {
-		r.JobID = b.jobID()
+		r.JobID = b.JobID()
 	}
 	scale := 1.0
 	if number == "percentage" {
@@ -58,10 +59,10 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 	r.Progress = b.share(number, scale)
 	data := b.object("data", lim)
 	checkpoint := b.object("checkpoint", lim)
-	if b.get(number) == nil && b.get("data") == nil {
-		b.refuse(number, fmt.Sprintf("a number from 0 to %g, unless data is sent", scale))
+	if b.Get(number) == nil && b.Get("data") == nil {
+		b.Refuse(number, fmt.Sprintf("a number from 0 to %g, unless data is sent", scale))
 	}
-	if err := b.problems.err(); err != nil {
+	if err := b.Problems.Err(); err != nil {
 		return r, err
 	}
 	if data != nil {
@@ -78,12 +79,12 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 
 // share reads a number and clamps it: beyond float64 is beyond the range, too.
 func (b *body) share(field string, scale float64) *float64 {
-	v := b.get(field)
+	v := b.Get(field)
 	if v == nil {
 		return nil
 	}
 	if c := v[0]; c != '-' && (c < '0' || c > '9') {
-		b.refuse(field, fmt.Sprintf("a number from 0 to %g", scale))
+		b.Refuse(field, fmt.Sprintf("a number from 0 to %g", scale))
 		return nil
 	}
 	n, _ := strconv.ParseFloat(string(v), 64) // it is a JSON number, so the only error is that it became infinite
@@ -98,26 +99,26 @@ func (b *body) share(field string, scale float64) *float64 {
 
 // object reads an optional object.
 func (b *body) object(field string, lim Limits) jsontext.Value {
-	v := b.get(field)
+	v := b.Get(field)
 	switch {
 	case v == nil:
 	case v[0] != '{':
-		b.refuse(field, "an object")
-	case rawjson.Depth(v) > lim.depth():
-		b.refuse(field, shallow(lim))
+		b.Refuse(field, "an object")
+	case rawjson.Depth(v) > lim.Depth():
+		b.Refuse(field, shallow(lim))
 	}
 	return v
 }
 
 // message reads the optional text for people, cut silently like that of an error.
 func (b *body) message() *string {
-	v := b.get("message")
+	v := b.Get("message")
 	if v == nil {
 		return nil
 	}
 	text, ok := rawjson.Text(v)
 	if !ok {
-		b.refuse("message", "a string")
+		b.Refuse("message", "a string")
 		return nil
 	}
 	text = Shorten(strings.ReplaceAll(text, "\x00", ""), maxMessageBytes)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
@@ -85,7 +86,7 @@ func ValidTraceparent(s string) bool {
 		return false
 	}
 	version, trace, span, flags := s[:2], s[3:35], s[36:52], s[53:55]
-	if !allIn(version+trace+span+flags, isHex) || version == "ff" || len(s) > 55 && (version == "00" || s[55] != '-') {
+	if !payload.AllIn(version+trace+span+flags, isHex) || version == "ff" || len(s) > 55 && (version == "00" || s[55] != '-') {
 		return false
 	}
 	return strings.Trim(trace, "0") != "" && strings.Trim(span, "0") != ""

@@ -6,6 +6,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -26,7 +27,7 @@ type Unique struct {
 func (d *decoder) uniqueness(j *Job) {
 	key := d.pick(uniqueKeyAttr)
 	text, ok := rawjson.Text(key.value)
-	if key.value != nil && (!ok || len(text) != 64 || !allIn(text, isHex)) {
+	if key.value != nil && (!ok || len(text) != 64 || !payload.AllIn(text, isHex)) {
 		d.refuse(ojs.KindInvalidPayload, key, "64 lower-case hex digits")
 	}
 	g := d.pick(uniqueAttr)
@@ -49,22 +50,22 @@ func (d *decoder) uniqueness(j *Job) {
 // uniqueReader fills a Unique from its object.
 type uniqueReader struct {
 	*Unique
-	problems *problems
+	problems *payload.Problems
 	path     string
-	fields   fields
+	fields   payload.Fields
 }
 
 var uniqueNames = []string{"keys", "key", "args_keys", "meta_keys", "period", "period_ms", "within", "states", "on_conflict"}
 
 func (r *uniqueReader) refuse(field, expected string, v jsontext.Value) {
-	r.problems.add(ojs.KindInvalidPayload, "unique."+field, r.path+"."+field, expected, v)
+	r.problems.Add(ojs.KindInvalidPayload, "unique."+field, r.path+"."+field, expected, v)
 }
 
 func (r *uniqueReader) read(v jsontext.Value) {
-	var strange []member
-	r.fields, strange = readFields(v, uniqueNames)
+	var strange []payload.Member
+	r.fields, strange = payload.Read(v, uniqueNames)
 	for _, m := range strange {
-		r.refuse(string(m.name), "absent: a unique policy has no such property", m.value)
+		r.refuse(string(m.Name), "absent: a unique policy has no such property", m.Value)
 	}
 	r.keys()
 	r.period()
@@ -75,31 +76,31 @@ func (r *uniqueReader) read(v jsontext.Value) {
 // keys reads keys, and what the SDKs send as key (contract 30 §2.1, part 50 A3).
 func (r *uniqueReader) keys() {
 	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
-	r.ArgsKeys = r.names("args_keys", isName, "an array of non-empty strings, each once")
-	r.MetaKeys = r.names("meta_keys", isName, "an array of non-empty strings, each once")
-	if key := r.fields.get("key"); key != nil && r.fields.get("keys") == nil {
+	r.ArgsKeys = r.names("args_keys", payload.IsName, "an array of non-empty strings, each once")
+	r.MetaKeys = r.names("meta_keys", payload.IsName, "an array of non-empty strings, each once")
+	if key := r.fields.Get("key"); key != nil && r.fields.Get("keys") == nil {
 		r.sdkKey(key)
 	}
 	if len(r.Keys) == 0 {
 		r.Keys = []string{"type"}
 	}
-	if has(r.Keys, "meta") && len(r.MetaKeys) == 0 && r.fields.get("meta_keys") == nil {
+	if has(r.Keys, "meta") && len(r.MetaKeys) == 0 && r.fields.Get("meta_keys") == nil {
 		r.refuse("meta_keys", "the names of the meta members that count, because keys has meta", nil)
 	} else if has(r.Keys, "meta") && len(r.MetaKeys) == 0 {
-		r.refuse("meta_keys", "a non-empty array, because keys has meta", r.fields.get("meta_keys"))
+		r.refuse("meta_keys", "a non-empty array, because keys has meta", r.fields.Get("meta_keys"))
 	}
 }
 
 func (r *uniqueReader) sdkKey(key jsontext.Value) {
 	if text, ok := rawjson.Text(key); ok {
-		if !isName(text) {
+		if !payload.IsName(text) {
 			r.refuse("key", "a non-empty text without U+0000", key)
 		}
 		r.Text = text
 		return
 	}
 	var args []string
-	for _, name := range r.names("key", isName, "a text, or an array of non-empty strings, each once") {
+	for _, name := range r.names("key", payload.IsName, "a text, or an array of non-empty strings, each once") {
 		if isDimension(name) {
 			r.Keys = append(r.Keys, name)
 		} else {
@@ -119,11 +120,11 @@ func (r *uniqueReader) sdkKey(key jsontext.Value) {
 
 // names reads an array of strings without repetitions; nil if it is absent, empty or refused.
 func (r *uniqueReader) names(field string, valid func(string) bool, expected string) []string {
-	v := r.fields.get(field)
+	v := r.fields.Get(field)
 	if v == nil {
 		return nil
 	}
-	list, ok := stringList(v, valid)
+	list, ok := DistinctStrings(v, valid)
 	if !ok {
 		r.refuse(field, expected, v)
 		return nil
@@ -131,8 +132,8 @@ func (r *uniqueReader) names(field string, valid func(string) bool, expected str
 	return list
 }
 
-// stringList reads an array of different strings that satisfy valid.
-func stringList(v jsontext.Value, valid func(string) bool) ([]string, bool) {
+// DistinctStrings reads an array of different strings that satisfy valid.
+func DistinctStrings(v jsontext.Value, valid func(string) bool) ([]string, bool) {
 	if v[0] != '[' {
 		return nil, false
 	}
@@ -150,7 +151,7 @@ func stringList(v jsontext.Value, valid func(string) bool) ([]string, bool) {
 }
 
 func (r *uniqueReader) period() {
-	if v := r.fields.get("period"); v != nil {
+	if v := r.fields.Get("period"); v != nil {
 		text, _ := rawjson.Text(v)
 		d, err := duration.ParseISO(text)
 		if err != nil || d <= 0 {
@@ -159,7 +160,7 @@ func (r *uniqueReader) period() {
 		r.Period = d
 		return
 	}
-	if v := r.fields.get("period_ms"); v != nil {
+	if v := r.fields.Get("period_ms"); v != nil {
 		n, kind := rawjson.Int(v)
 		if kind != rawjson.IsInt || n < 0 || n > maxMS {
 			r.refuse("period_ms", "an integer >= 0 of milliseconds", v)
@@ -168,7 +169,7 @@ func (r *uniqueReader) period() {
 		r.Period = time.Duration(n) * time.Millisecond
 		return
 	}
-	if v := r.fields.get("within"); v != nil {
+	if v := r.fields.Get("within"); v != nil {
 		text, _ := rawjson.Text(v)
 		d, err := duration.Parse(text)
 		if err != nil || d <= 0 {
@@ -179,12 +180,12 @@ func (r *uniqueReader) period() {
 }
 
 func (r *uniqueReader) states() {
-	v := r.fields.get("states")
+	v := r.fields.Get("states")
 	if v == nil {
 		r.States = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}
 		return
 	}
-	list, ok := stringList(v, func(s string) bool { return ojs.JobState(s).Valid() })
+	list, ok := DistinctStrings(v, func(s string) bool { return ojs.JobState(s).Valid() })
 	if !ok || len(list) == 0 {
 		r.refuse("states", "a non-empty array of job states, each once", v)
 		return
@@ -196,7 +197,7 @@ func (r *uniqueReader) states() {
 
 func (r *uniqueReader) conflict() {
 	r.OnConflict = "reject"
-	v := r.fields.get("on_conflict")
+	v := r.fields.Get("on_conflict")
 	if v == nil {
 		return
 	}

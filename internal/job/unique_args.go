@@ -52,5 +52,3 @@ func quote(s string) jsontext.Value {
 	v, _ := jsontext.AppendQuote(nil, s)
 	return v
 }
-
-func isName(s string) bool { return s != "" && !strings.Contains(s, "\x00") }

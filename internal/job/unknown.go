@@ -1,19 +1,18 @@
 package job
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
 
 // unknowns are the attributes nobody knows, in order of appearance, top level before options. Of equal names at one
 // level the last value counts; a name of the top level beats the same one in options.
 type unknowns struct {
-	list  []member
+	list  []payload.Member
 	fixed int            // members below it came from the top level
 	index map[string]int // made when the list is long: looking through it for each of 100 000 names would be quadratic
-}
-
-type member struct {
-	name    []byte // unescaped
-	literal jsontext.Value
-	value   jsontext.Value
 }
 
 const indexFrom = 16
@@ -21,17 +20,17 @@ const indexFrom = 16
 func (u *unknowns) put(name []byte, literal, value jsontext.Value) {
 	if i, ok := u.find(name); ok {
 		if i >= u.fixed {
-			u.list[i].value = value
+			u.list[i].Value = value
 		}
 		return
 	}
-	u.list = append(u.list, member{name, literal, value})
+	u.list = append(u.list, payload.Member{name, literal, value})
 	if u.index != nil {
 		u.index[string(name)] = len(u.list) - 1
 	} else if len(u.list) == indexFrom {
 		u.index = make(map[string]int, 2*indexFrom)
 		for i, m := range u.list {
-			u.index[string(m.name)] = i
+			u.index[string(m.Name)] = i
 		}
 	}
 }
@@ -45,9 +44,29 @@ func (u *unknowns) find(name []byte) (int, bool) {
 		return i, ok
 	}
 	for i, m := range u.list {
-		if string(m.name) == string(name) {
+		if string(m.Name) == string(name) {
 			return i, true
 		}
 	}
 	return 0, false
+}
+
+// MergeObjects puts the members of change over those of base; null takes one away.
+func MergeObjects(base, change jsontext.Value) []byte {
+	var merged unknowns
+	for _, object := range []jsontext.Value{base, change} {
+		if object == nil {
+			continue
+		}
+		for literal, value := range rawjson.Members(object) {
+			merged.put(rawjson.Name(literal), literal, value)
+		}
+	}
+	out := []byte{'{'}
+	for _, m := range merged.list {
+		if !rawjson.IsNull(m.Value) {
+			out = payload.AppendMember(out, m.Literal, m.Value)
+		}
+	}
+	return append(out, '}')
 }

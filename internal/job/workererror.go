@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
@@ -45,18 +46,18 @@ var workerErrorNames = []string{"code", "type", "message", "retryable", "details
 
 // decodeWorkerError never fails: what does not fit is cut or replaced.
 func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
-	f, _ := readFields(v, workerErrorNames)
-	e := WorkerError{Code: label(f.get("code")), Message: Shorten(textOf(f.get("message")), maxMessageBytes), Retryable: true}
-	if flag, ok := rawjson.Bool(f.get("retryable")); ok {
+	f, _ := payload.Read(v, workerErrorNames)
+	e := WorkerError{Code: label(f.Get("code")), Message: Shorten(textOf(f.Get("message")), maxMessageBytes), Retryable: true}
+	if flag, ok := rawjson.Bool(f.Get("retryable")); ok {
 		e.Retryable, e.RetryableSet = flag, true
 	}
-	e.Backtrace = frames(f.get("backtrace"))
-	if f.get("backtrace") == nil {
-		e.Backtrace = frames(f.get("stack_trace"))
+	e.Backtrace = frames(f.Get("backtrace"))
+	if f.Get("backtrace") == nil {
+		e.Backtrace = frames(f.Get("stack_trace"))
 	}
-	e.setDetails(f.get("details"), lim)
-	e.complete(label(f.get("type")))
-	until, _ := rawjson.Text(f.get("rate_limit_until"))
+	e.setDetails(f.Get("details"), lim)
+	e.complete(label(f.Get("type")))
+	until, _ := rawjson.Text(f.Get("rate_limit_until"))
 	e.RateLimitUntil, _ = parseTime(until)
 	return e
 }
@@ -89,7 +90,7 @@ func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 		e.Details = append(rawjson.AppendCompact([]byte(`{"value":`), v), '}')
 	}
 	// Deeper than JSON may be here counts as too large: a NACK is not refused for its details.
-	if len(e.Details) > maxDetailsBytes || rawjson.Depth(e.Details) > lim.depth() {
+	if len(e.Details) > maxDetailsBytes || rawjson.Depth(e.Details) > lim.Depth() {
 		e.Details = append(strconv.AppendInt([]byte(`{"truncated":true,"original_bytes":`), int64(len(e.Details)), 10), '}')
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 const (
@@ -49,7 +48,7 @@ type Dispatcher struct {
 	startstop.BaseStartStop
 
 	config Config
-	store  *store.Store
+	store  *Store
 	sender *sender
 
 	wake    chan struct{}
@@ -62,7 +61,7 @@ type Dispatcher struct {
 }
 
 // NewDispatcher returns a dispatcher; Start it.
-func NewDispatcher(archetype *baseservice.Archetype, s *store.Store, config Config) *Dispatcher {
+func NewDispatcher(archetype *baseservice.Archetype, s *Store, config Config) *Dispatcher {
 	config = config.withDefaults()
 	return baseservice.Init(archetype, &Dispatcher{config: config, store: s, sender: newSender(config), wake: make(chan struct{}, 1)})
 }
@@ -151,13 +150,13 @@ func (d *Dispatcher) warnSealed(ctx context.Context, sealed [][16]byte) {
 	d.warnedAt = time.Now()
 	ids := make([]string, len(sealed))
 	for i, id := range sealed {
-		ids[i] = store.WebhookID(id)
+		ids[i] = WebhookID(id)
 	}
 	d.Logger.WarnContext(ctx, "webhook secrets are sealed with a key that this node does not have; nodes that have it deliver",
 		slog.String("category", "webhook"), slog.Group("attributes", "subscription_ids", ids))
 }
 
-func (d *Dispatcher) nextLook(c store.Claimed) time.Duration {
+func (d *Dispatcher) nextLook(c Claimed) time.Duration {
 	look := idleLook
 	if len(c.Deliveries) > 0 || d.running.Load() > 0 {
 		look = busyLook
@@ -168,7 +167,7 @@ func (d *Dispatcher) nextLook(c store.Claimed) time.Duration {
 	return look
 }
 
-func (d *Dispatcher) start(ctx context.Context, delivery *store.Delivery) {
+func (d *Dispatcher) start(ctx context.Context, delivery *Delivery) {
 	d.running.Add(1)
 	d.stirred.Store(true)
 	d.senders.Go(func() {
@@ -179,7 +178,7 @@ func (d *Dispatcher) start(ctx context.Context, delivery *store.Delivery) {
 }
 
 // deliver makes one attempt and records it. ctx ends when the node will wait no longer.
-func (d *Dispatcher) deliver(ctx context.Context, delivery *store.Delivery) {
+func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 	attempt := int(delivery.AttemptCount) + 1
 	signer := signer(delivery.Secrets, delivery.ProvenSecret.Bytes, attempt)
 	res := Result{Error: "lease_lost"}
@@ -228,21 +227,21 @@ func deliverySpan(m *Message, res Result) tracing.Outcome {
 	return o
 }
 
-func (d *Dispatcher) message(delivery *store.Delivery, signer store.Secret, attempt int) *Message {
+func (d *Dispatcher) message(delivery *Delivery, signer Secret, attempt int) *Message {
 	return &Message{
-		URL: delivery.Url, ID: store.DeliveryID(delivery.ID), Webhook: store.WebhookID(delivery.WebhookID),
+		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: WebhookID(delivery.WebhookID),
 		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
 		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
 		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond,
 	}
 }
 
-func eventID(delivery *store.Delivery) string {
+func eventID(delivery *Delivery) string {
 	return eventlog.NewPosition(delivery.EventTime.Time, delivery.EventSeq, delivery.EventSub).String()
 }
 
 // giveBack lets another node send at once what this one will not wait for. If that fails, the lease runs out.
-func (d *Dispatcher) giveBack(delivery *store.Delivery) {
+func (d *Dispatcher) giveBack(delivery *Delivery) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	if err := d.store.ReleaseDelivery(ctx, delivery.ID, delivery.Claims); err != nil {
@@ -251,7 +250,7 @@ func (d *Dispatcher) giveBack(delivery *store.Delivery) {
 }
 
 // record tries for as long as the lease lasts: an outcome that is lost is sent again.
-func (d *Dispatcher) record(ctx context.Context, delivery *store.Delivery, o store.DeliveryOutcome, attempt int) {
+func (d *Dispatcher) record(ctx context.Context, delivery *Delivery, o DeliveryOutcome, attempt int) {
 	pause := errorPause
 	for try := 1; ; try++ {
 		recorded, err := d.store.RecordDelivery(ctx, o)
@@ -269,17 +268,17 @@ func (d *Dispatcher) record(ctx context.Context, delivery *store.Delivery, o sto
 }
 
 // tell counts and logs what has been recorded.
-func (d *Dispatcher) tell(ctx context.Context, delivery *store.Delivery, o store.DeliveryOutcome, recorded store.Recorded, attempt int) {
+func (d *Dispatcher) tell(ctx context.Context, delivery *Delivery, o DeliveryOutcome, recorded Recorded, attempt int) {
 	if !recorded.Counted {
 		return
 	}
-	webhook := store.WebhookID(delivery.WebhookID)
+	webhook := WebhookID(delivery.WebhookID)
 	status := map[string]string{"delivered": "success", "failed": "failed", "dead": "dead"}[o.Status]
 	d.config.Observer.Attempt(delivery.EventType, webhook, status, o.Duration)
 	if o.Status != "failed" {
 		d.config.Observer.Done(delivery.EventType, attempt-1)
 	}
-	about := slog.Group("attributes", "subscription_id", webhook, "delivery_id", store.DeliveryID(delivery.ID),
+	about := slog.Group("attributes", "subscription_id", webhook, "delivery_id", DeliveryID(delivery.ID),
 		"attempt", attempt, "status_code", o.Code, "error", o.Error)
 	fields := []any{"event_id", eventID(delivery)}
 	if strings.HasPrefix(delivery.EventType, "job.") {

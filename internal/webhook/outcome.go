@@ -4,8 +4,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"time"
-
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // maxLost is how many leases in a row may be lost before that counts as a failed attempt: a request that kills its sender
@@ -13,8 +11,8 @@ import (
 const maxLost = 5
 
 // judge decides what becomes of a delivery (contract 40 §9.7). try is the attempt's number within the schedule, from 1.
-func (c Config) judge(res Result, try int) (o store.DeliveryOutcome, gone bool) {
-	o = store.DeliveryOutcome{Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration}
+func (c Config) judge(res Result, try int) (o DeliveryOutcome, gone bool) {
+	o = DeliveryOutcome{Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration}
 	switch {
 	case res.accepted():
 		o.Status = "delivered"

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
@@ -33,8 +32,8 @@ type Message struct {
 	EventType   string
 	Attempt     int
 	Body        string
-	Secrets     []store.Secret
-	Signer      store.Secret
+	Secrets     []Secret
+	Signer      Secret
 	Standard    bool
 	CloudEvents bool
 	Traceparent string

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
@@ -42,8 +41,8 @@ func endpoint(t *testing.T, h http.HandlerFunc, change ...func(*Config)) (*sende
 }
 
 func message(url string) *Message {
-	secret := store.Secret{Value: "secret-0123456789"}
-	return &Message{URL: url, ID: "del_1", Body: `{"a":1}`, Secrets: []store.Secret{secret}, Signer: secret, Timeout: 5 * time.Second, Attempt: 1}
+	secret := Secret{Value: "secret-0123456789"}
+	return &Message{URL: url, ID: "del_1", Body: `{"a":1}`, Secrets: []Secret{secret}, Signer: secret, Timeout: 5 * time.Second, Attempt: 1}
 }
 
 func TestSend(t *testing.T) {

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // Sign is the value of X-OJS-Signature: the secret's bytes are the key, its prefix included (contract 40 §9.4).
@@ -37,10 +35,10 @@ func SignStandard(secret, id string, timestamp int64, body string) string {
 
 // signer chooses the secret that X-OJS-Signature is made with. While two are valid a receiver may know only one of them: odd
 // attempts use the one that worked last, at first the older one, and even attempts the other (contract 40 §9.5).
-func signer(secrets []store.Secret, proven [16]byte, attempt int) store.Secret {
+func signer(secrets []Secret, proven [16]byte, attempt int) Secret {
 	switch len(secrets) {
 	case 0: // somebody has been at the table; nobody can verify what is sent then
-		return store.Secret{}
+		return Secret{}
 	case 1:
 		return secrets[0]
 	}

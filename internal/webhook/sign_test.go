@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // The vectors of contract 40 §9.4.
@@ -25,11 +23,11 @@ func TestSignVectors(t *testing.T) {
 // A receiver that knows only one of two secrets succeeds at the latest with the second attempt.
 func TestSigner(t *testing.T) {
 	t.Parallel()
-	older, newer := store.Secret{ID: [16]byte{1}, Value: "older"}, store.Secret{ID: [16]byte{2}, Value: "newer"}
-	both := []store.Secret{newer, older}
+	older, newer := Secret{ID: [16]byte{1}, Value: "older"}, Secret{ID: [16]byte{2}, Value: "newer"}
+	both := []Secret{newer, older}
 	for _, c := range []struct {
 		name    string
-		secrets []store.Secret
+		secrets []Secret
 		proven  [16]byte
 		attempt int
 		want    string

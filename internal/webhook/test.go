@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -32,14 +34,14 @@ type envelope struct {
 }
 
 // Test sends one event, signed as usual, in one attempt, and waits for the answer. Inactive subscriptions can be tested, too.
-func (d *Dispatcher) Test(ctx context.Context, w *store.Webhook) (Tested, error) {
+func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 	secrets, err := d.store.SecretsOf(ctx, w.ID)
 	if err != nil {
 		return Tested{}, err
 	}
-	now, err := d.store.Ping(ctx)
+	now, err := d.store.db.Now(ctx)
 	if err != nil {
-		return Tested{}, store.WireError(err)
+		return Tested{}, pg.ClientError(err)
 	}
 	m, err := d.testMessage(w, secrets, now)
 	if err != nil {
@@ -50,9 +52,9 @@ func (d *Dispatcher) Test(ctx context.Context, w *store.Webhook) (Tested, error)
 	if res.accepted() {
 		status = "delivered"
 	}
-	id, _ := ojs.ParseUUIDv7(m.ID[len(store.DeliveryPrefix):])
-	err = d.store.LogTest(context.WithoutCancel(ctx), store.TestDelivery{
-		DeliveryOutcome: store.DeliveryOutcome{
+	id, _ := ojs.ParseUUIDv7(m.ID[len(DeliveryPrefix):])
+	err = d.store.LogTest(context.WithoutCancel(ctx), TestDelivery{
+		DeliveryOutcome: DeliveryOutcome{
 			ID: id, Status: status, Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration, Secret: m.Signer.ID,
 		},
 		Webhook: w.ID, At: now, Type: testType, Subject: m.Webhook, Body: m.Body,
@@ -60,14 +62,14 @@ func (d *Dispatcher) Test(ctx context.Context, w *store.Webhook) (Tested, error)
 	return Tested{DeliveryID: m.ID, Success: status == "delivered", Result: res}, err
 }
 
-func (d *Dispatcher) testMessage(w *store.Webhook, secrets []store.Secret, now time.Time) (*Message, error) {
-	webhook := store.WebhookID(w.ID)
+func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*Message, error) {
+	webhook := WebhookID(w.ID)
 	data, err := json.Marshal(map[string]string{"message": "This is a test of the webhook subscription.", "subscription_id": webhook})
 	if err != nil {
 		return nil, err
 	}
 	e := envelope{
-		SpecVersion: "1.0", ID: "evt_" + ojs.FormatID(store.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
+		SpecVersion: "1.0", ID: "evt_" + ojs.FormatID(job.NewID()), Type: testType, Source: "ojs://" + d.config.Service + "/api",
 		Time: ojs.FormatTime(now), Subject: webhook, Data: data,
 	}
 	if w.PayloadFormat == "cloudevents" {
@@ -78,7 +80,7 @@ func (d *Dispatcher) testMessage(w *store.Webhook, secrets []store.Secret, now t
 		return nil, err
 	}
 	return &Message{
-		URL: w.Url, ID: store.DeliveryID(store.NewID()), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
+		URL: w.Url, ID: DeliveryID(job.NewID()), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
 		Body: string(body), Secrets: secrets, Signer: signer(secrets, w.ProvenSecret.Bytes, 1), Standard: w.StandardWebhooks,
 		CloudEvents: w.PayloadFormat == "cloudevents", Timeout: time.Duration(w.TimeoutMs) * time.Millisecond,
 	}, nil

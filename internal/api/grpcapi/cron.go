@@ -6,10 +6,9 @@ import (
 	"maps"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/cron"
+
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -25,11 +24,11 @@ func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (
 	if err != nil {
 		return nil, err
 	}
-	cron, wire := job.DecodeCron(body, "", a.config.Limits)
+	cron, wire := cron.Decode(body, "", a.config.Limits)
 	if wire != nil {
 		return nil, nameCron(wire)
 	}
-	row, _, err := a.Store.PutCron(ctx, cron)
+	row, _, err := a.Crons.Put(ctx, cron)
 	if err != nil {
 		return nil, nameCron(err)
 	}
@@ -65,10 +64,10 @@ func (a *API) UnregisterCron(ctx context.Context, in *ojsv1.UnregisterCronReques
 	if name == "" {
 		return nil, ojs.ErrInvalidPayload("name", "the name of a cron", nil, "'name' is required: send the name of a cron.")
 	}
-	if !job.ValidCronName(name) {
+	if !cron.ValidName(name) {
 		return nil, ojs.ErrNotFound("cron", shorten(name, maxDetail))
 	}
-	if _, err := a.Store.DeleteCron(ctx, name); err != nil {
+	if _, err := a.Crons.Delete(ctx, name); err != nil {
 		return nil, err
 	}
 	return &ojsv1.UnregisterCronResponse{}, nil
@@ -81,7 +80,7 @@ const cronPage = 1000
 func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.ListCronResponse, error) {
 	out := &ojsv1.ListCronResponse{}
 	for {
-		rows, _, err := a.Store.Crons(ctx, store.CronList{Offset: len(out.Entries), Limit: cronPage})
+		rows, _, err := a.Crons.List(ctx, cron.Filter{Offset: len(out.Entries), Limit: cronPage})
 		if err != nil {
 			return nil, err
 		}
@@ -106,12 +105,12 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 	return out, nil
 }
 
-func (a *API) cronOf(row *dbsqlc.Cron) *ojsv1.CronEntry {
+func (a *API) cronOf(row *cron.Record) *ojsv1.CronEntry {
 	out := &ojsv1.CronEntry{
 		Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type, Args: valuesOf(row.Args),
 		Options: &ojsv1.EnqueueOptions{Queue: row.Queue}, NextRunAt: momentOf(row.NextRunAt), LastRunAt: momentOf(row.LastRunAt),
 	}
-	cron := store.CronOf(row)
+	cron := cron.DefinitionOf(row)
 	if job, err := cron.Job(time.Now(), a.config.Limits); err == nil { // it was accepted when it was registered
 		out.Options = optionsOf(job)
 	}

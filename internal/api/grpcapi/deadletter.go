@@ -5,14 +5,15 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/ojsd/ojsd/internal/deadletter"
+
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // ListDeadLetter is GET /dead-letter.
 func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterRequest) (*ojsv1.ListDeadLetterResponse, error) {
-	var filter store.DeadLetters
+	var filter deadletter.Filter
 	limit, err := pageSize(in.GetLimit())
 	if err != nil {
 		return nil, err
@@ -23,15 +24,15 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 		}
 		filter.Queues = []string{in.GetQueue()}
 	}
-	page := store.DeadLetterPage{Limit: limit}
+	page := deadletter.Page{Limit: limit}
 	if in.GetCursor() != "" {
-		key, ok := store.ParseDeadLetterKey(in.GetCursor())
+		key, ok := deadletter.ParseKey(in.GetCursor())
 		if !ok {
 			return nil, errCursor(in.GetCursor())
 		}
 		page.Before = &key
 	}
-	jobs, more, total, err := a.Store.ListDeadLetters(ctx, filter, page)
+	jobs, more, total, err := a.DeadLetters.List(ctx, filter, page)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +42,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 	}
 	if more {
 		last := jobs[len(jobs)-1]
-		out.NextCursor = store.DeadLetterKey{At: last.FinishedAt.Time, ID: last.ID}.String()
+		out.NextCursor = deadletter.Key{At: last.FinishedAt.Time, ID: last.ID}.String()
 	}
 	return out, nil
 }
@@ -61,7 +62,7 @@ func (a *API) RetryDeadLetter(ctx context.Context, in *ojsv1.RetryDeadLetterRequ
 	if err != nil {
 		return nil, asDeadLetter(in.GetJobId(), err)
 	}
-	job, err := a.Store.Retry(ctx, id, nil)
+	job, err := a.Jobs.Retry(ctx, id, nil)
 	if err != nil {
 		return nil, asDeadLetter(in.GetJobId(), err)
 	}
@@ -74,7 +75,7 @@ func (a *API) DeleteDeadLetter(ctx context.Context, in *ojsv1.DeleteDeadLetterRe
 	if err != nil {
 		return nil, asDeadLetter(in.GetJobId(), err)
 	}
-	deleted, err := a.Store.DeleteDiscarded(ctx, id)
+	deleted, err := a.DeadLetters.DeleteDiscarded(ctx, id)
 	if err == nil && !deleted {
 		err = ojs.ErrNotFound("dead_letter_job", in.GetJobId())
 	}

@@ -6,14 +6,14 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -36,7 +36,7 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 	if wire != nil {
 		return nil, wire
 	}
-	stored, err := a.Store.Enqueue(ctx, job)
+	stored, err := a.Jobs.Enqueue(ctx, job)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 	if key := sent(ctx, idempotencyKey); key != "" {
 		return a.enqueueOnce(ctx, key, in, jobs)
 	}
-	stored, at, err := a.Store.EnqueueAll(ctx, jobs)
+	stored, at, err := a.Jobs.EnqueueAll(ctx, jobs)
 	if err != nil {
 		return nil, indexed(err, at)
 	}
@@ -61,7 +61,7 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 
 // batchOf echoes the jobs. What they were sent with may be more than a client takes in an answer, and without one it would
 // send them again.
-func batchOf(stored []*dbsqlc.Job) *ojsv1.EnqueueBatchResponse {
+func batchOf(stored []*job.Record) *ojsv1.EnqueueBatchResponse {
 	out := &ojsv1.EnqueueBatchResponse{Jobs: jobsOf(stored), Count: int32(len(stored))}
 	each := func(change func(j *ojsv1.Job)) func() {
 		return func() {
@@ -150,19 +150,19 @@ func (a *API) enqueueOnce(ctx context.Context, text string, in *ojsv1.EnqueueBat
 		return nil, fmt.Errorf("hash batch: %w", err)
 	}
 	hash := sha256.Sum256(message)
-	key := store.IdempotencyKey{Operation: "grpc.enqueue_batch", Key: text, Hash: hash[:]}
-	answer, err := a.Store.Once(ctx, key, func(tx *store.Tx) (store.Answer, bool, error) {
+	key := queue.IdempotencyKey{Operation: "grpc.enqueue_batch", Key: text, Hash: hash[:]}
+	answer, err := a.Jobs.Once(ctx, key, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		stored, errs, err := tx.Enqueue(ctx, jobs, true)
 		if err != nil {
-			return store.Answer{}, false, err
+			return queue.Answer{}, false, err
 		}
 		for i, err := range errs {
 			if err != nil {
-				return store.Answer{}, false, indexed(err, i)
+				return queue.Answer{}, false, indexed(err, i)
 			}
 		}
 		body, err := protojson.Marshal(batchOf(stored))
-		return store.Answer{Body: body}, true, err
+		return queue.Answer{Body: body}, true, err
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/pg"
+
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -17,7 +19,6 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -68,7 +69,7 @@ func (a *API) classify(ctx context.Context, err error) (*ojs.Error, codes.Code) 
 		return refused.wire, codes.Unimplemented
 	}
 	var wire *ojs.Error
-	known := errors.As(store.WireError(err), &wire)
+	known := errors.As(pg.ClientError(err), &wire)
 	if known && wire.Status < http.StatusInternalServerError {
 		return wire, a.code(wire)
 	}

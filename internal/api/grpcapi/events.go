@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/pg"
+
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -15,7 +17,6 @@ import (
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -131,7 +132,7 @@ func (s *eventStream) follow() error {
 	}
 	sub, err := s.api.Feed.Subscribe(s.ctx, s.query, s.query.After)
 	if err != nil {
-		return store.WireError(eventlog.WireError(err))
+		return pg.ClientError(eventlog.WireError(err))
 	}
 	defer sub.Close()
 	sub.CountIn(s.flow)
@@ -174,7 +175,7 @@ func (s *eventStream) checkStart(ctx context.Context) error {
 		return nil
 	}
 	_, err := s.api.Events.ListAfter(ctx, eventlog.Query{After: s.query.After, Internal: true, Limit: 1})
-	return store.WireError(eventlog.WireError(err))
+	return pg.ClientError(eventlog.WireError(err))
 }
 
 func (s *eventStream) write(message any) error {

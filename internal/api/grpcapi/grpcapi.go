@@ -30,7 +30,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // Config holds what the API decides by. The zero value of a field means its default.
@@ -94,9 +93,7 @@ func (c Config) withDefaults() Config {
 
 // Deps are the parts an API talks to.
 type Deps struct {
-	Store   *store.Store
-	Events  *eventlog.Reader
-	Feed    *eventlog.Feed
+	api.Domains
 	Health  *api.Health
 	Streams *api.Streams
 	Logger  *slog.Logger

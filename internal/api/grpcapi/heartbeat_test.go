@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/cli/cli/context/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // refusing lets no statement of this name through.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -21,7 +20,7 @@ import (
 type moment = timestamppb.Timestamp
 
 // jobOf shows a job. What is not set is what its HTTP form leaves out.
-func jobOf(j *dbsqlc.Job) *ojsv1.Job {
+func jobOf(j *job.Record) *ojsv1.Job {
 	extra := readExtra(j.Extra)
 	out := &ojsv1.Job{
 		Id: ojs.FormatID(j.ID), Type: j.Type, Queue: j.Queue, Args: valuesOf(j.Args), State: stateOf(j.State), Specversion: api.SpecVersion,
@@ -43,7 +42,7 @@ func jobOf(j *dbsqlc.Job) *ojsv1.Job {
 	return out
 }
 
-func jobsOf(jobs []*dbsqlc.Job) []*ojsv1.Job {
+func jobsOf(jobs []*job.Record) []*ojsv1.Job {
 	out := make([]*ojsv1.Job, len(jobs))
 	for i, j := range jobs {
 		out[i] = jobOf(j)

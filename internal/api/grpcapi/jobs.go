@@ -3,8 +3,9 @@ package grpcapi
 import (
 	"context"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -26,7 +27,7 @@ func (a *API) GetJob(ctx context.Context, in *ojsv1.GetJobRequest) (*ojsv1.GetJo
 	if err != nil {
 		return nil, err
 	}
-	job, err := a.Store.Get(ctx, id)
+	job, err := a.Jobs.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +43,7 @@ func (a *API) CancelJob(ctx context.Context, in *ojsv1.CancelJobRequest) (*ojsv1
 	if reason := in.GetReason(); len(reason) > 1024 || !plain(reason) {
 		return nil, ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
 	}
-	job, err := a.Store.Cancel(ctx, id, store.Cancel{By: actor(ctx), Reason: in.GetReason()})
+	job, err := a.Jobs.Cancel(ctx, id, queue.Cancel{By: actor(ctx), Reason: in.GetReason()})
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func (a *API) ActivateJob(ctx context.Context, in *ojsv1.ActivateJobRequest) (*o
 	if err != nil {
 		return nil, err
 	}
-	job, err := a.Store.Activate(ctx, id)
+	job, err := a.Jobs.Activate(ctx, id)
 	if err != nil {
 		return nil, err
 	}

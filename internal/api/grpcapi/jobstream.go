@@ -3,13 +3,15 @@ package grpcapi
 import (
 	"time"
 
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"google.golang.org/grpc"
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -39,7 +41,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 	}
 	s := &jobStream{
 		outlet: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
-		fetch: store.Fetch{Queues: want.Queues, WorkerID: want.WorkerID, Wait: jobWait},
+		fetch: queue.Fetch{Queues: want.Queues, WorkerID: want.WorkerID, Wait: jobWait},
 	}
 	return s.run(s.serve)
 }
@@ -48,7 +50,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 type jobStream struct {
 	*outlet
 	stream grpc.ServerStreamingServer[ojsv1.Job]
-	fetch  store.Fetch
+	fetch  queue.Fetch
 	slots  *slots
 }
 
@@ -56,7 +58,7 @@ func (s *jobStream) serve() error {
 	// Before the first claim, so that no end of a job is missed. Gap rows tell of jobs that went back to their queue.
 	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{Queues: s.fetch.Queues, Internal: true}, nil)
 	if err != nil {
-		return store.WireError(err)
+		return pg.ClientError(err)
 	}
 	sub.CountIn(s.flow)
 	if err := s.stream.SendHeader(nil); err != nil {
@@ -84,7 +86,7 @@ func (s *jobStream) claim() error {
 		}
 		s.fetch.Count = min(free, maxClaim)
 		start := time.Now()
-		jobs, err := s.api.Store.Fetch(s.ctx, s.fetch)
+		jobs, err := s.api.Jobs.Fetch(s.ctx, s.fetch)
 		switch {
 		case err != nil && s.ctx.Err() == nil:
 			err = s.failed("fetch jobs", err)
@@ -101,7 +103,7 @@ func (s *jobStream) claim() error {
 }
 
 // deliver sends claimed jobs. Those that cannot be sent any more go back.
-func (s *jobStream) deliver(jobs []*dbsqlc.Job) error {
+func (s *jobStream) deliver(jobs []*job.Record) error {
 	for i, job := range jobs {
 		err := s.ctx.Err()
 		if err == nil {
@@ -109,7 +111,7 @@ func (s *jobStream) deliver(jobs []*dbsqlc.Job) error {
 			err = s.send(func() error { return s.stream.Send(jobOf(job)) })
 		}
 		if err != nil {
-			s.api.Store.HandBack(s.ctx, jobs[i:])
+			s.api.Jobs.HandBack(s.ctx, jobs[i:])
 			return err
 		}
 	}
@@ -146,7 +148,7 @@ func (s *jobStream) reconcile() {
 	if len(ids) == 0 {
 		return
 	}
-	rows, err := s.api.Store.JobsHeldBy(s.ctx, s.fetch.WorkerID, ids)
+	rows, err := s.api.Workers.Reserved(s.ctx, s.fetch.WorkerID, ids)
 	if err != nil {
 		if s.ctx.Err() == nil {
 			_ = s.failed("look at its jobs", err)

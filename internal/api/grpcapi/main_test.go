@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/docker/cli/cli/context/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
@@ -17,7 +18,6 @@ import (
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }

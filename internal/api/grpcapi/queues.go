@@ -44,7 +44,7 @@ func (a *API) ListQueues(ctx context.Context, in *ojsv1.ListQueuesRequest) (*ojs
 	if c := in.GetCursor(); c != "" && !job.ValidQueue(c) {
 		return nil, errCursor(c)
 	}
-	rows, more, err := a.Store.QueuesAfter(ctx, in.GetCursor(), limit)
+	rows, more, err := a.Jobs.QueuesAfter(ctx, in.GetCursor(), limit)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (a *API) QueueStats(ctx context.Context, in *ojsv1.QueueStatsRequest) (*ojs
 	if err := checkQueue(in.GetQueue()); err != nil {
 		return nil, err
 	}
-	s, err := a.Store.QueueStats(ctx, in.GetQueue())
+	s, err := a.Jobs.QueueStats(ctx, in.GetQueue())
 	if err != nil {
 		return nil, err
 	}

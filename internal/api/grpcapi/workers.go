@@ -4,9 +4,11 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/worker"
+
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -33,17 +35,17 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := a.Store.Fetch(ctx, store.Fetch{Queues: want.Queues, Count: want.Count, WorkerID: want.WorkerID})
+	jobs, err := a.Jobs.Fetch(ctx, queue.Fetch{Queues: want.Queues, Count: want.Count, WorkerID: want.WorkerID})
 	if err != nil {
 		return nil, err
 	}
 	if ctx.Err() != nil { // nobody waits for them any more
-		a.Store.HandBack(ctx, jobs)
+		a.Jobs.HandBack(ctx, jobs)
 		return nil, ctx.Err()
 	}
 	out := jobsOf(jobs)
 	fit := fitting(out)
-	a.Store.HandBack(ctx, jobs[fit:])
+	a.Jobs.HandBack(ctx, jobs[fit:])
 	return &ojsv1.FetchResponse{Jobs: out[:fit]}, nil
 }
 
@@ -64,7 +66,7 @@ func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse
 	if err != nil {
 		return nil, err
 	}
-	job, err := a.Store.Complete(ctx, store.Ack{JobID: id, Attempt: anyAttempt, Result: ack.Result})
+	job, err := a.Jobs.Complete(ctx, queue.Ack{JobID: id, Attempt: anyAttempt, Result: ack.Result})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +97,7 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 	if err != nil {
 		return nil, err
 	}
-	job, err := a.Store.Fail(ctx, store.Nack{JobID: id, Attempt: anyAttempt, Error: nack.Error})
+	job, err := a.Jobs.Fail(ctx, queue.Nack{JobID: id, Attempt: anyAttempt, Error: nack.Error})
 	if err != nil {
 		return nil, err
 	}
@@ -138,24 +140,24 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	if err != nil {
 		return nil, err
 	}
-	said, wire := job.DecodeHeartbeat(body)
+	said, wire := worker.DecodeHeartbeat(body)
 	if wire != nil {
 		return nil, wire
 	}
-	beat := store.Beat{
+	beat := worker.Beat{
 		WorkerID: said.WorkerID, State: said.State, ActiveJobs: said.ActiveJobs, ActiveIDs: said.JobIDs, VisibilityMS: said.VisibilityMS,
 	}
 	id, ok := ojs.ParseID(in.GetId())
 	if ok {
 		beat.JobIDs = append(beat.JobIDs, id)
 	}
-	res, err := a.Store.Heartbeat(ctx, beat)
+	res, err := a.Workers.Heartbeat(ctx, beat)
 	if err != nil {
 		return nil, err
 	}
 	out := &ojsv1.HeartbeatResponse{DirectedState: workerStates[res.State]}
 	if len(res.Extended) > 0 {
-		job, err := a.Store.Get(ctx, id)
+		job, err := a.Jobs.Get(ctx, id)
 		if err != nil { // it is extended all the same
 			a.Logger.WarnContext(ctx, "extended job cannot be read; its new deadline is not told",
 				slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(id)), slog.Any("error", err))

@@ -10,10 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -54,7 +52,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	stored, at, err := a.store.EnqueueAll(c.Request().Context(), jobs)
+	stored, at, err := a.Jobs.EnqueueAll(c.Request().Context(), jobs)
 	if err != nil {
 		if at >= 0 {
 			return indexed(err, at)
@@ -73,7 +71,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 }
 
 // storeCall performs many requests, each as if sent alone; errs is nil if none failed.
-type storeCall[Req any] func(ctx context.Context, reqs []Req) (jobs []*dbsqlc.Job, errs []error)
+type storeCall[Req any] func(ctx context.Context, reqs []Req) (jobs []*job.Record, errs []error)
 
 // postAckBatch and postNackBatch (contract 10 §9.1) treat each element as if it came alone.
 func (a *API) postAckBatch(c echo.Context, body []byte) error {
@@ -81,7 +79,7 @@ func (a *API) postAckBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, a.ackItem, a.store.CompleteEach)
+	return eachItem(a, c, in, a.ackItem, a.Jobs.CompleteEach)
 }
 
 func (a *API) postNackBatch(c echo.Context, body []byte) error {
@@ -89,11 +87,11 @@ func (a *API) postNackBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, a.nackItem, a.store.FailEach)
+	return eachItem(a, c, in, a.nackItem, a.Jobs.FailEach)
 }
 
 func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value) (Req, error), do storeCall[Req]) error {
-	jobs, errs := make([]*dbsqlc.Job, len(in.items)), make([]error, len(in.items))
+	jobs, errs := make([]*job.Record, len(in.items)), make([]error, len(in.items))
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
 	for i, item := range in.items {
 		req, err := decode(item)
@@ -127,7 +125,7 @@ func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Va
 
 // outage finds the error of a database that could not be reached if no item succeeded: the call as a whole should be
 // sent again then.
-func outage(jobs []*dbsqlc.Job, errs []error) error {
+func outage(jobs []*job.Record, errs []error) error {
 	var first error
 	for i, err := range errs {
 		if err == nil && jobs[i] != nil {
@@ -142,11 +140,11 @@ func outage(jobs []*dbsqlc.Job, errs []error) error {
 }
 
 // appendItem is one outcome; job_id is the one that was sent, as it was sent, if it is a text.
-func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *dbsqlc.Job, err error) []byte {
+func (a *API) appendItem(b []byte, c echo.Context, item jsontext.Value, job *job.Record, err error) []byte {
 	b = append(b, `{"job_id":`...)
 	if job != nil {
 		b = append(b, '"')
-		b = store.AppendID(b, job.ID)
+		b = ojs.AppendID(b, job.ID)
 		b = append(b, '"')
 	} else {
 		b = appendQuoted(b, sentJobID(item))

@@ -10,9 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,14 +18,14 @@ import (
 // each, the database and net/http included.
 func BenchmarkHandler(b *testing.B) {
 	now := pgtype.Timestamptz{Time: time.Now(), Valid: true}
-	j := &dbsqlc.Job{
-		ID: store.NewID(), Type: "bench.job", Queue: "bench", State: "available", MaxAttempts: 3, CreatedAt: now, EnqueuedAt: now, StartedAt: now, FinishedAt: now,
+	j := &job.Record{
+		ID: job.NewID(), Type: "bench.job", Queue: "bench", State: "available", MaxAttempts: 3, CreatedAt: now, EnqueuedAt: now, StartedAt: now, FinishedAt: now,
 		Args: []byte(`["` + strings.Repeat("x", 100) + `"]`),
 	}
 	active, done := *j, *j
 	active.State, active.WorkerID = "active", pgtype.Text{String: "worker-1", Valid: true}
 	done.State = "completed"
-	ten := make([]*dbsqlc.Job, 10)
+	ten := make([]*job.Record, 10)
 	for i := range ten {
 		ten[i] = &active
 	}

@@ -9,32 +9,33 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // idempotency makes the key of a bulk call: the header wins over the body, and the answer is remembered for one body.
-func idempotency(c echo.Context, operation, inBody string, body []byte) (store.IdempotencyKey, error) {
+func idempotency(c echo.Context, operation, inBody string, body []byte) (queue.IdempotencyKey, error) {
 	key := c.Request().Header.Get("Idempotency-Key")
 	if key != "" && !(plain(key) && job.ValidIdempotencyKey(key)) {
-		return store.IdempotencyKey{}, ojs.ErrInvalidRequest("Idempotency-Key", "at most 256 characters of UTF-8", nil,
+		return queue.IdempotencyKey{}, ojs.ErrInvalidRequest("Idempotency-Key", "at most 256 characters of UTF-8", nil,
 			"The Idempotency-Key must be a text of at most 256 characters, in UTF-8.")
 	}
 	if key == "" {
 		key = inBody
 	}
 	hash := sha256.Sum256(rawjson.Compact(body))
-	return store.IdempotencyKey{Operation: operation, Key: key, Hash: hash[:]}, nil
+	return queue.IdempotencyKey{Operation: operation, Key: key, Hash: hash[:]}, nil
 }
 
 // once answers a bulk call, from memory if its key was used before.
-func (a *API) once(c echo.Context, k store.IdempotencyKey, items int, do func(ctx context.Context, tx *store.Tx) (store.Answer, bool, error)) error {
-	answer, err := a.store.Once(c.Request().Context(), k, func(tx *store.Tx) (store.Answer, bool, error) {
+func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error)) error {
+	answer, err := a.Jobs.Once(c.Request().Context(), k, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		return do(c.Request().Context(), tx)
 	})
 	if err != nil {
@@ -78,11 +79,11 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		c.Response().Header().Set("X-OJS-Batch-Size", strconv.Itoa(len(jobs)))
 		return send(c, answer.Status, answer.Body)
 	}
-	return a.once(c, key, len(jobs), func(ctx context.Context, tx *store.Tx) (store.Answer, bool, error) {
+	return a.once(c, key, len(jobs), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
 		errs := slices.Clone(errs) // a transaction may be tried again
 		stored, err := enqueueIn(ctx, tx, jobs, errs, options.Atomic)
 		if err != nil {
-			return store.Answer{}, false, err
+			return queue.Answer{}, false, err
 		}
 		// A failed call changed nothing and may be tried again with its key.
 		answer := a.bulkAnswer(c, stored, errs)
@@ -91,16 +92,16 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 }
 
 // enqueueEach goes through the group commit, like single jobs.
-func (a *API) enqueueEach(ctx context.Context, jobs []*job.Job, errs []error) []*dbsqlc.Job {
+func (a *API) enqueueEach(ctx context.Context, jobs []*job.Job, errs []error) []*job.Record {
 	valid, at := validJobs(jobs, errs)
-	done, failed := a.store.EnqueueEach(ctx, valid)
+	done, failed := a.Jobs.EnqueueEach(ctx, valid)
 	return scatter(len(jobs), at, done, failed, errs)
 }
 
-func enqueueIn(ctx context.Context, tx *store.Tx, jobs []*job.Job, errs []error, atomic bool) ([]*dbsqlc.Job, error) {
+func enqueueIn(ctx context.Context, tx *queue.Tx, jobs []*job.Job, errs []error, atomic bool) ([]*job.Record, error) {
 	valid, at := validJobs(jobs, errs)
 	if atomic && len(valid) < len(jobs) {
-		return make([]*dbsqlc.Job, len(jobs)), nil
+		return make([]*job.Record, len(jobs)), nil
 	}
 	done, failed, err := tx.Enqueue(ctx, valid, atomic)
 	if err != nil {
@@ -119,8 +120,8 @@ func validJobs(jobs []*job.Job, errs []error) (valid []*job.Job, at []int) {
 }
 
 // scatter puts outcomes back to where their items were.
-func scatter(n int, at []int, done []*dbsqlc.Job, failed, errs []error) []*dbsqlc.Job {
-	stored := make([]*dbsqlc.Job, n)
+func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.Record {
+	stored := make([]*job.Record, n)
 	for from, to := range at {
 		stored[to] = done[from]
 		if failed != nil && failed[from] != nil {
@@ -130,7 +131,7 @@ func scatter(n int, at []int, done []*dbsqlc.Job, failed, errs []error) []*dbsql
 	return stored
 }
 
-func (a *API) bulkAnswer(c echo.Context, stored []*dbsqlc.Job, errs []error) store.Answer {
+func (a *API) bulkAnswer(c echo.Context, stored []*job.Record, errs []error) queue.Answer {
 	succeeded := 0
 	items := []byte{}
 	for i, job := range stored {
@@ -162,7 +163,7 @@ func (a *API) bulkAnswer(c echo.Context, stored []*dbsqlc.Job, errs []error) sto
 	b = append(append(b, `,"succeeded":`...), strconv.Itoa(succeeded)...)
 	b = append(append(b, `,"failed":`...), strconv.Itoa(len(stored)-succeeded)...)
 	b = append(append(b, `,"items":[`...), items...)
-	return store.Answer{Status: status, Body: append(b, `]}`...)}
+	return queue.Answer{Status: status, Body: append(b, `]}`...)}
 }
 
 // bulkHandler serves /jobs/bulk/{cancel,retry,delete} (contract 10 §6.3).
@@ -180,10 +181,10 @@ func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error
 		if err != nil {
 			return err
 		}
-		return a.once(c, key, len(sel.texts), func(ctx context.Context, tx *store.Tx) (store.Answer, bool, error) {
-			res, err := tx.Bulk(ctx, store.BulkChange{
+		return a.once(c, key, len(sel.texts), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+			res, err := tx.Bulk(ctx, queue.BulkChange{
 				Op: op, IDs: sel.ids, States: sel.states, Atomic: in.Atomic && !sel.strange,
-				Cancel: store.Cancel{By: a.actor(c, "cancelled_by")},
+				Cancel: queue.Cancel{By: a.actor(c, "cancelled_by")},
 			})
 			if in.Atomic && sel.strange { // an unknown id among them: nothing may change
 				res.Eligible, res.Changed = res.Changed, nil
@@ -203,7 +204,7 @@ type selection struct {
 }
 
 func (a *API) selectJobs(ctx context.Context, op job.BulkOp, in job.BulkSelect) (selection, error) {
-	sel := selection{states: store.Eligible(op)}
+	sel := selection{states: queue.Eligible(op)}
 	if in.Filter == nil {
 		seen := map[[16]byte]bool{}
 		for _, text := range in.JobIDs {
@@ -221,7 +222,7 @@ func (a *API) selectJobs(ctx context.Context, op job.BulkOp, in job.BulkSelect) 
 	if err != nil {
 		return sel, err
 	}
-	if sel.ids, sel.more, err = a.store.Candidates(ctx, candidates); err != nil {
+	if sel.ids, sel.more, err = a.Jobs.Candidates(ctx, candidates); err != nil {
 		return sel, err
 	}
 	for _, id := range sel.ids {
@@ -231,8 +232,8 @@ func (a *API) selectJobs(ctx context.Context, op job.BulkOp, in job.BulkSelect) 
 }
 
 // candidates resolves ages against the database's clock.
-func (a *API) candidates(ctx context.Context, f job.BulkFilter) (store.Candidates, error) {
-	c := store.Candidates{States: f.States, Priority: f.Priority, Max: a.maxItems()}
+func (a *API) candidates(ctx context.Context, f job.BulkFilter) (queue.Candidates, error) {
+	c := queue.Candidates{States: f.States, Priority: f.Priority, Max: a.maxItems()}
 	if f.Type != "" || f.TypePrefix {
 		c.Type, c.TypePrefix = &f.Type, f.TypePrefix
 	}
@@ -256,8 +257,8 @@ func (a *API) moments(ctx context.Context, ages bool) (func(job.When) time.Time,
 	var now time.Time
 	if ages {
 		var err error
-		if now, err = a.store.Ping(ctx); err != nil {
-			return nil, store.WireError(err)
+		if now, err = a.DB.Now(ctx); err != nil {
+			return nil, pg.ClientError(err)
 		}
 	}
 	return func(w job.When) time.Time {
@@ -311,7 +312,7 @@ var bulkWords = map[job.BulkOp]string{
 	job.BulkCancel: "cancelled", job.BulkRetry: "retried", job.BulkDelete: "deleted",
 }
 
-func (s selection) answer(op job.BulkOp, atomic bool, res store.BulkResult) store.Answer {
+func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queue.Answer {
 	word := bulkWords[op]
 	changed, skipped := 0, 0
 	used := map[[16]byte]bool{}
@@ -354,7 +355,7 @@ func (s selection) answer(op job.BulkOp, atomic bool, res store.BulkResult) stor
 		b = append(b, `,"has_more":true`...)
 	}
 	b = append(append(b, `,"items":[`...), items...)
-	return store.Answer{Status: bulkStatus(len(s.texts), changed, skipped), Body: append(b, `]}`...)}
+	return queue.Answer{Status: bulkStatus(len(s.texts), changed, skipped), Body: append(b, `]}`...)}
 }
 
 func bulkStatus(total, changed, skipped int) int {

@@ -4,11 +4,12 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/ojsd/ojsd/internal/progress"
+
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -39,11 +40,11 @@ func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []by
 		if err != nil {
 			return err
 		}
-		save := store.Save{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Stored: in.Stored, Sequence: store.NextSequence}
+		save := progress.Save{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Stored: in.Stored, Sequence: progress.NextSequence}
 		if in.Sequence != nil {
 			save.Sequence = *in.Sequence
 		}
-		saved, err := a.store.SaveCheckpoint(c.Request().Context(), save)
+		saved, err := a.Progress.SaveCheckpoint(c.Request().Context(), save)
 		if err != nil {
 			return err
 		}
@@ -60,7 +61,7 @@ func (a *API) getCheckpoint(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	saved, err := a.store.Checkpoint(c.Request().Context(), id)
+	saved, err := a.Progress.Checkpoint(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (a *API) getResume(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	saved, err := a.store.Checkpoint(c.Request().Context(), id)
+	saved, err := a.Progress.Checkpoint(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -98,24 +99,24 @@ func (a *API) deleteCheckpoint(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.store.DeleteCheckpoint(c.Request().Context(), id); err != nil {
+	if err := a.Progress.DeleteCheckpoint(c.Request().Context(), id); err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"deleted":true,"job_id":"`...)
-		return append(store.AppendID(b, id), `"}`...)
+		return append(ojs.AppendID(b, id), `"}`...)
 	})
 }
 
 // appendSaved appends the head of an answer, still open.
-func appendSaved(b []byte, saved store.Checkpoint) []byte {
-	b = store.AppendID(append(b, `{"job_id":"`...), saved.JobID)
+func appendSaved(b []byte, saved progress.Checkpoint) []byte {
+	b = ojs.AppendID(append(b, `{"job_id":"`...), saved.JobID)
 	b = append(b, `","sequence":`...)
 	b = strconv.AppendInt(b, saved.Sequence, 10)
 	return appendTime(b, "created_at", pgtype.Timestamptz{Time: saved.SavedAt, Valid: true})
 }
 
-func appendCheckpoint(b []byte, saved store.Checkpoint) []byte {
+func appendCheckpoint(b []byte, saved progress.Checkpoint) []byte {
 	state, step, metadata := job.CheckpointParts(saved.Stored)
 	b = appendSaved(b, saved)
 	b = append(append(b, `,"state":`...), state...)

@@ -4,11 +4,10 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/ojsd/ojsd/internal/cron"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -40,18 +39,18 @@ func (a *API) postCron(c echo.Context, body []byte) error { return a.register(c,
 
 func (a *API) putCron(c echo.Context, body []byte) error {
 	name := param(c, "name")
-	if !job.ValidCronName(name) {
+	if !cron.ValidName(name) {
 		return ojs.ErrInvalidPayload("name", "a cron name", nil, "The name in the path must match ^[a-z0-9][a-z0-9\\-.]*$ and have at most 255 bytes.")
 	}
 	return a.register(c, body, name)
 }
 
 func (a *API) register(c echo.Context, body []byte, name string) error {
-	in, wire := job.DecodeCron(body, name, a.config.Limits)
+	in, wire := cron.Decode(body, name, a.config.Limits)
 	if wire != nil {
 		return wire
 	}
-	row, created, err := a.store.PutCron(c.Request().Context(), in)
+	row, created, err := a.Crons.Put(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
@@ -66,7 +65,7 @@ func (a *API) register(c echo.Context, body []byte, name string) error {
 // cronName reads the name in the path; what is no name is an unknown cron.
 func cronName(c echo.Context) (string, error) {
 	name := param(c, "name")
-	if !job.ValidCronName(name) {
+	if !cron.ValidName(name) {
 		return "", ojs.ErrNotFound("cron", name)
 	}
 	return name, nil
@@ -77,8 +76,8 @@ func (a *API) patchCron(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	row, err := a.store.ChangeCron(c.Request().Context(), name, func(current *dbsqlc.Cron) (*job.Cron, error) {
-		in, wire := job.PatchCron(body, store.CronOf(current), a.config.Limits)
+	row, err := a.Crons.Change(c.Request().Context(), name, func(current *cron.Record) (*cron.Definition, error) {
+		in, wire := cron.Patch(body, cron.DefinitionOf(current), a.config.Limits)
 		return in, asError(wire)
 	})
 	if err != nil {
@@ -96,8 +95,8 @@ func (a *API) enableCron(enabled bool) func(c echo.Context, body []byte) error {
 		if err != nil {
 			return err
 		}
-		row, err := a.store.ChangeCron(c.Request().Context(), name, func(current *dbsqlc.Cron) (*job.Cron, error) {
-			in := store.CronOf(current)
+		row, err := a.Crons.Change(c.Request().Context(), name, func(current *cron.Record) (*cron.Definition, error) {
+			in := cron.DefinitionOf(current)
 			in.Enabled = enabled
 			return &in, nil
 		})
@@ -117,7 +116,7 @@ func (a *API) deleteCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	row, err := a.store.DeleteCron(c.Request().Context(), name)
+	row, err := a.Crons.Delete(c.Request().Context(), name)
 	if err != nil {
 		return err
 	}
@@ -135,12 +134,12 @@ func (a *API) triggerCron(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	job, err := a.store.TriggerCron(c.Request().Context(), name)
+	job, err := a.Crons.Trigger(c.Request().Context(), name)
 	if err != nil {
 		return err
 	}
 	return respond(c, http.StatusCreated, func(b []byte) []byte {
-		b = store.AppendID(append(b, `{"job_id":"`...), job.ID)
+		b = ojs.AppendID(append(b, `{"job_id":"`...), job.ID)
 		b = appendJob(append(b, `","job":`...), job, shape{})
 		return append(appendText(b, "cron_name", name), '}')
 	})
@@ -151,7 +150,7 @@ func (a *API) getCron(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	row, err := a.store.Cron(c.Request().Context(), name)
+	row, err := a.Crons.Get(c.Request().Context(), name)
 	if err != nil {
 		return err
 	}
@@ -167,7 +166,7 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		l := store.CronList{Offset: page.offset, Limit: page.limit}
+		l := cron.Filter{Offset: page.offset, Limit: page.limit}
 		if l.Queues, err = plainList(c, "queue"); err != nil {
 			return err
 		}
@@ -178,7 +177,7 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 			}
 			l.Enabled = &enabled
 		}
-		rows, total, err := a.store.Crons(c.Request().Context(), l)
+		rows, total, err := a.Crons.List(c.Request().Context(), l)
 		if err != nil {
 			return err
 		}
@@ -195,7 +194,7 @@ func readCronPage(c echo.Context, otherwise, most int) (page, error) {
 	return p, err
 }
 
-func appendCronPage(b []byte, rows []dbsqlc.Cron, total int64, p page, items bool) []byte {
+func appendCronPage(b []byte, rows []cron.Record, total int64, p page, items bool) []byte {
 	b = appendCrons(append(b, `{"crons":`...), rows)
 	b = appendCrons(append(b, `,"cron_jobs":`...), rows)
 	if items {
@@ -207,7 +206,7 @@ func appendCronPage(b []byte, rows []dbsqlc.Cron, total int64, p page, items boo
 	return append(b, '}')
 }
 
-func appendCrons(b []byte, rows []dbsqlc.Cron) []byte {
+func appendCrons(b []byte, rows []cron.Record) []byte {
 	b = append(b, '[')
 	for i := range rows {
 		if i > 0 {
@@ -227,7 +226,7 @@ func (a *API) getCronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	runs, total, err := a.store.CronHistory(c.Request().Context(), name, page.offset, page.limit)
+	runs, total, err := a.Crons.History(c.Request().Context(), name, page.offset, page.limit)
 	if err != nil {
 		return err
 	}
@@ -245,10 +244,10 @@ func (a *API) getCronHistory(c echo.Context) error {
 	})
 }
 
-func appendCronRun(b []byte, r *dbsqlc.CronRunListRow) []byte {
+func appendCronRun(b []byte, r *cron.Run) []byte {
 	b = append(b, `{"job_id":`...)
 	if r.JobID.Valid {
-		b = append(store.AppendID(append(b, '"'), r.JobID.Bytes), '"')
+		b = append(ojs.AppendID(append(b, '"'), r.JobID.Bytes), '"')
 	} else {
 		b = append(b, `null`...)
 	}
@@ -262,14 +261,14 @@ func appendCronRun(b []byte, r *dbsqlc.CronRunListRow) []byte {
 }
 
 // appendCronTwice appends the cron under the names that suites and SDKs read, without a leading comma.
-func appendCronTwice(b []byte, row *dbsqlc.Cron) []byte {
+func appendCronTwice(b []byte, row *cron.Record) []byte {
 	b = append(appendCronFields(append(b, `"cron":{`...), row, true), '}')
 	return append(appendCronFields(append(b, `,"cron_job":{`...), row, true), '}')
 }
 
 // appendCronFields appends the members of the one shape that serves all clients (contract 20 §11.2). Beside the wrapper
 // of the same name the alias cron is left out.
-func appendCronFields(b []byte, row *dbsqlc.Cron, alias bool) []byte {
+func appendCronFields(b []byte, row *cron.Record, alias bool) []byte {
 	b = appendQuoted(append(b, `"id":`...), row.Name)
 	b = appendText(b, "name", row.Name)
 	b = appendText(b, "expression", row.Expression)
@@ -296,7 +295,7 @@ func appendCronFields(b []byte, row *dbsqlc.Cron, alias bool) []byte {
 	return appendTime(b, "updated_at", row.UpdatedAt)
 }
 
-func appendTemplate(b []byte, row *dbsqlc.Cron) []byte {
+func appendTemplate(b []byte, row *cron.Record) []byte {
 	b = appendQuoted(append(b, `"type":`...), row.Type)
 	b = append(append(b, `,"args":`...), row.Args...)
 	b = appendObject(append(b, `,"meta":`...), row.Meta)

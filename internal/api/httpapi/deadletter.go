@@ -8,13 +8,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/deadletter"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -70,7 +70,7 @@ func (a *API) getDeadLetter(c echo.Context) error {
 	if err != nil {
 		return asDeadLetter(c, err)
 	}
-	job, err := a.store.Get(c.Request().Context(), id)
+	job, err := a.Jobs.Get(c.Request().Context(), id)
 	if err != nil {
 		return asDeadLetter(c, err)
 	}
@@ -80,7 +80,7 @@ func (a *API) getDeadLetter(c echo.Context) error {
 	return wrapped(c, job)
 }
 
-func wrapped(c echo.Context, job *dbsqlc.Job) error {
+func wrapped(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, false) })
 }
 
@@ -105,7 +105,7 @@ func (a *API) adminRetryJob(c echo.Context, body []byte) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, true) })
 }
 
-func (a *API) retried(c echo.Context, body []byte) (*dbsqlc.Job, error) {
+func (a *API) retried(c echo.Context, body []byte) (*job.Record, error) {
 	override, wire := job.DecodeRetry(body, a.config.Limits)
 	if wire != nil {
 		return nil, wire
@@ -114,7 +114,7 @@ func (a *API) retried(c echo.Context, body []byte) (*dbsqlc.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.store.Retry(c.Request().Context(), id, override)
+	return a.Jobs.Retry(c.Request().Context(), id, override)
 }
 
 func (a *API) deleteDeadLetter(c echo.Context) error {
@@ -136,7 +136,7 @@ func (a *API) deleted(c echo.Context) (id [16]byte, err error) {
 	if id, err = jobID(c); err != nil {
 		return id, asDeadLetter(c, err)
 	}
-	ok, err := a.store.DeleteDiscarded(c.Request().Context(), id)
+	ok, err := a.DeadLetters.DeleteDiscarded(c.Request().Context(), id)
 	if err == nil && !ok {
 		err = ojs.ErrNotFound("dead_letter_job", param(c, "id"))
 	}
@@ -150,9 +150,9 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		want := store.DeadLetterPage{Offset: page.offset, Limit: page.limit}
+		want := deadletter.Page{Offset: page.offset, Limit: page.limit}
 		if page.cursor != "" {
-			key, ok := store.ParseDeadLetterKey(page.cursor)
+			key, ok := deadletter.ParseKey(page.cursor)
 			if !ok {
 				return errCursor(page.cursor)
 			}
@@ -169,14 +169,14 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		jobs, more, total, err := a.store.ListDeadLetters(c.Request().Context(), filter, want)
+		jobs, more, total, err := a.DeadLetters.List(c.Request().Context(), filter, want)
 		if err != nil {
 			return err
 		}
 		next := ""
 		if more {
 			last := jobs[len(jobs)-1]
-			next = store.DeadLetterKey{At: last.FinishedAt.Time, ID: last.ID}.String()
+			next = deadletter.Key{At: last.FinishedAt.Time, ID: last.ID}.String()
 		}
 		return respond(c, http.StatusOK, func(b []byte) []byte {
 			b = append(append(append(b, `{"`...), name...), `":`...)
@@ -190,12 +190,12 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 }
 
 // deadLetterQuery reads the filters of lists and purges.
-func (a *API) deadLetterQuery(c echo.Context) (store.DeadLetters, error) {
+func (a *API) deadLetterQuery(c echo.Context) (deadletter.Filter, error) {
 	var f job.DeadLetterFilter
 	for name, values := range map[string]*[]string{"queue": &f.Queues, "type": &f.Types, "error_type": &f.ErrorTypes, "error_code": &f.ErrorCodes} {
 		var err error
 		if *values, err = plainList(c, name); err != nil {
-			return store.DeadLetters{}, err
+			return deadletter.Filter{}, err
 		}
 	}
 	for name, when := range map[string]*job.When{"since": &f.Since, "until": &f.Until, "older_than": &f.OlderThan} {
@@ -203,7 +203,7 @@ func (a *API) deadLetterQuery(c echo.Context) (store.DeadLetters, error) {
 		var ok bool
 		if *when, ok = job.ParseAge(text); text != "" && !ok {
 			const expected = "an RFC 3339 time with offset, or an age such as 7d or P7D"
-			return store.DeadLetters{}, ojs.ErrInvalidRequest(name, expected, text, name+" must be "+expected+".")
+			return deadletter.Filter{}, ojs.ErrInvalidRequest(name, expected, text, name+" must be "+expected+".")
 		}
 	}
 	return a.deadLetters(c.Request().Context(), f)
@@ -213,8 +213,8 @@ func (a *API) deadLetterQuery(c echo.Context) (store.DeadLetters, error) {
 const shownCut = time.Millisecond - time.Microsecond
 
 // deadLetters resolves ages against the database's clock.
-func (a *API) deadLetters(ctx context.Context, f job.DeadLetterFilter) (store.DeadLetters, error) {
-	res := store.DeadLetters{Queues: f.Queues, ErrorTypes: f.ErrorTypes, ErrorCodes: f.ErrorCodes}
+func (a *API) deadLetters(ctx context.Context, f job.DeadLetterFilter) (deadletter.Filter, error) {
+	res := deadletter.Filter{Queues: f.Queues, ErrorTypes: f.ErrorTypes, ErrorCodes: f.ErrorCodes}
 	for _, t := range f.Types {
 		if n := len(t) - 1; n >= 0 && t[n] == '*' {
 			res.TypePrefixes = append(res.TypePrefixes, t[:n])
@@ -255,7 +255,7 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	res, err := a.store.RetryDeadLetters(c.Request().Context(), filter)
+	res, err := a.DeadLetters.Retry(c.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -335,8 +335,8 @@ func (a *API) adminPurge(c echo.Context, body []byte) error {
 	return a.purged(c, filter)
 }
 
-func (a *API) purged(c echo.Context, filter store.DeadLetters) error {
-	n, err := a.store.PurgeDeadLetters(c.Request().Context(), filter)
+func (a *API) purged(c echo.Context, filter deadletter.Filter) error {
+	n, err := a.DeadLetters.Purge(c.Request().Context(), filter)
 	if err != nil {
 		return err
 	}
@@ -348,7 +348,7 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.store.DeadLetterStats(c.Request().Context(), queues)
+	s, err := a.DeadLetters.Stats(c.Request().Context(), queues)
 	if err != nil {
 		return err
 	}
@@ -375,7 +375,7 @@ func days(d time.Duration) string {
 }
 
 // appendReplays appends what a job shows of its dead-letter mark and of manual retries (contract 20 §8).
-func appendReplays(b []byte, j *dbsqlc.Job) []byte {
+func appendReplays(b []byte, j *job.Record) []byte {
 	if len(j.PreviousErrors) > 0 {
 		b = append(b, `,"previous_errors":[`...)
 		for i, e := range j.PreviousErrors {

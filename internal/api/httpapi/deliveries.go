@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/webhook"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -32,13 +32,13 @@ func (a *API) listDeliveries(c echo.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := a.store.Webhook(c.Request().Context(), id); err != nil {
+		if _, err := a.Webhooks.Get(c.Request().Context(), id); err != nil {
 			return err
 		}
 		l.Webhook = &id
 	}
 	l.Limit++ // one more tells whether there are more
-	rows, total, err := a.store.Deliveries(c.Request().Context(), l)
+	rows, total, err := a.Webhooks.Deliveries(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
@@ -48,17 +48,17 @@ func (a *API) listDeliveries(c echo.Context) error {
 	next := ""
 	for i := range rows {
 		shown[i] = showDelivery(&rows[i])
-		next = store.DeliveryID(rows[i].ID)
+		next = webhook.DeliveryID(rows[i].ID)
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"deliveries": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
 	})
 }
 
-func (a *API) deliveryQuery(c echo.Context, p page) (store.DeliveryList, error) {
-	l := store.DeliveryList{Offset: p.offset, Limit: p.limit, Status: c.QueryParam("status"), Type: c.QueryParam("event_type")}
+func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error) {
+	l := webhook.DeliveryList{Offset: p.offset, Limit: p.limit, Status: c.QueryParam("status"), Type: c.QueryParam("event_type")}
 	var err error
-	if l.Before, err = cursorID(p.cursor, store.DeliveryPrefix); err != nil {
+	if l.Before, err = cursorID(p.cursor, webhook.DeliveryPrefix); err != nil {
 		return l, err
 	}
 	if l.Status != "" && !slices.Contains(deliveryStatuses, l.Status) {
@@ -69,7 +69,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (store.DeliveryList, error) 
 		return l, ojs.ErrInvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000.")
 	}
 	if text := c.QueryParam("subscription_id"); text != "" {
-		id, err := cursorID(text, store.WebhookPrefix)
+		id, err := cursorID(text, webhook.WebhookPrefix)
 		if err != nil {
 			return l, ojs.ErrInvalidRequest("subscription_id", "the id of a subscription", text, "subscription_id must be the id of a subscription, such as sub_….")
 		}
@@ -80,7 +80,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (store.DeliveryList, error) 
 		if err != nil {
 			return l, ojs.ErrInvalidRequest("event_id", "an event id", text, "event_id must be an event id, such as evt_….")
 		}
-		l.Event = &store.EventPlace{Seq: position.Seq, Sub: position.Sub}
+		l.Event = &webhook.EventPlace{Seq: position.Seq, Sub: position.Sub}
 	}
 	for name, t := range map[string]*time.Time{"since": &l.Since, "until": &l.Until} {
 		if text := c.QueryParam(name); text != "" {
@@ -93,7 +93,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (store.DeliveryList, error) 
 }
 
 func deliveryID(c echo.Context) ([16]byte, error) {
-	return prefixedID(c, store.DeliveryPrefix, store.ErrNoDelivery)
+	return prefixedID(c, webhook.DeliveryPrefix, webhook.ErrNoDelivery)
 }
 
 func (a *API) getDelivery(c echo.Context) error {
@@ -101,7 +101,7 @@ func (a *API) getDelivery(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	row, attempts, err := a.store.Delivery(c.Request().Context(), id)
+	row, attempts, err := a.Webhooks.Delivery(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -116,16 +116,16 @@ func (a *API) retryDelivery(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	row, attempts, err := a.store.RetryDelivery(c.Request().Context(), id)
+	row, attempts, err := a.Webhooks.RetryDelivery(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
 	return sendJSON(c, http.StatusAccepted, showDeliveryWhole(row, attempts))
 }
 
-func showDelivery(d *dbsqlc.WebhookDelivery) map[string]any {
+func showDelivery(d *webhook.DeliveryRecord) map[string]any {
 	m := map[string]any{
-		"id": store.DeliveryID(d.ID), "subscription_id": store.WebhookID(d.WebhookID),
+		"id": webhook.DeliveryID(d.ID), "subscription_id": webhook.WebhookID(d.WebhookID),
 		"event_type": d.EventType, "subject": d.Subject, "status": d.Status, "attempt_count": d.AttemptCount,
 		"created_at": ojs.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
 	}
@@ -143,7 +143,7 @@ func showDelivery(d *dbsqlc.WebhookDelivery) map[string]any {
 }
 
 // deliveredEvent is the id of the event; that of a test stands in the body only.
-func deliveredEvent(d *dbsqlc.WebhookDelivery) string {
+func deliveredEvent(d *webhook.DeliveryRecord) string {
 	if d.EventSeq > 0 {
 		return eventlog.NewPosition(d.EventTime.Time, d.EventSeq, d.EventSub).String()
 	}
@@ -152,7 +152,7 @@ func deliveredEvent(d *dbsqlc.WebhookDelivery) string {
 	return body.ID
 }
 
-func showDeliveryWhole(d *dbsqlc.WebhookDelivery, attempts []dbsqlc.WebhookAttempt) map[string]any {
+func showDeliveryWhole(d *webhook.DeliveryRecord, attempts []webhook.AttemptRecord) map[string]any {
 	m := showDelivery(d)
 	list := make([]map[string]any, len(attempts))
 	for i, at := range attempts {

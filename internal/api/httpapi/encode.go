@@ -8,10 +8,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -25,15 +23,15 @@ type shape struct {
 
 // appendJob appends the full envelope (contract 10 §3.1, column Out). It is made by hand because args, meta and what
 // the client sent besides are stored as the text that is shown.
-func appendJob(b []byte, j *dbsqlc.Job, as shape) []byte {
+func appendJob(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, '{')
 	b = appendJobFields(b, j, as)
 	return append(b, '}')
 }
 
-func appendJobFields(b []byte, j *dbsqlc.Job, as shape) []byte {
+func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, `"specversion":"1.0","id":"`...)
-	b = store.AppendID(b, j.ID)
+	b = ojs.AppendID(b, j.ID)
 	b = append(b, `","type":"`...)
 	b = append(b, j.Type...)
 	b = append(b, `","queue":"`...)
@@ -82,7 +80,7 @@ func appendExtra(b, extra []byte, as shape) []byte {
 	return b
 }
 
-func appendJobTimes(b []byte, j *dbsqlc.Job, as shape) []byte {
+func appendJobTimes(b []byte, j *job.Record, as shape) []byte {
 	b = appendTime(b, "created_at", j.CreatedAt)
 	b = appendTime(b, "enqueued_at", j.EnqueuedAt)
 	b = appendTime(b, "started_at", j.StartedAt)
@@ -104,7 +102,7 @@ func appendJobTimes(b []byte, j *dbsqlc.Job, as shape) []byte {
 	return b
 }
 
-func appendJobOutcome(b []byte, j *dbsqlc.Job, as shape) []byte {
+func appendJobOutcome(b []byte, j *job.Record, as shape) []byte {
 	if j.RetryDelayMs.Valid {
 		b = append(b, `,"retry_delay_ms":`...)
 		b = strconv.AppendInt(b, j.RetryDelayMs.Int64, 10)
@@ -192,7 +190,7 @@ func appendClock(b []byte, t time.Time) []byte {
 func appendTwo(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
 
 // appendWrapped appends {"job":{…}} and, for clients that read flat fields, the same fields beside it (part 50 A1).
-func appendWrapped(b []byte, j *dbsqlc.Job, as shape, flat bool) []byte {
+func appendWrapped(b []byte, j *job.Record, as shape, flat bool) []byte {
 	b = append(b, `{"job":`...)
 	b = appendJob(b, j, as)
 	if flat {

@@ -5,11 +5,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/pg"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -41,8 +42,8 @@ func (a *API) listEvents(c echo.Context) error {
 	}
 	q.Limit = min(limit, maxEvents)
 	ctx := c.Request().Context()
-	a.events.WaitCaughtUp(ctx)
-	page, err := a.events.ListAfter(ctx, q)
+	a.Events.WaitCaughtUp(ctx)
+	page, err := a.Events.ListAfter(ctx, q)
 	if err != nil {
 		return eventError(err)
 	}
@@ -68,8 +69,8 @@ func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) err
 	}
 	q.Limit = p.limit
 	ctx := c.Request().Context()
-	a.events.WaitCaughtUp(ctx)
-	events, total, err := a.events.ListNewest(ctx, q, p.offset)
+	a.Events.WaitCaughtUp(ctx)
+	events, total, err := a.Events.ListNewest(ctx, q, p.offset)
 	if err != nil {
 		return eventError(err)
 	}
@@ -183,8 +184,8 @@ func (a *API) getEvent(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	a.events.WaitCaughtUp(ctx)
-	event, found, err := a.events.Get(ctx, position, text)
+	a.Events.WaitCaughtUp(ctx)
+	event, found, err := a.Events.Get(ctx, position, text)
 	if err != nil {
 		return eventError(err)
 	}
@@ -201,13 +202,13 @@ func (a *API) getEventHistory(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	a.events.WaitCaughtUp(ctx)
-	history, err := a.events.History(ctx, id)
+	a.Events.WaitCaughtUp(ctx)
+	history, err := a.Events.History(ctx, id)
 	if err != nil {
 		return eventError(err)
 	}
 	if len(history) == 0 { // events may have been dropped while the job lives
-		if _, err := a.store.Get(ctx, id); err != nil {
+		if _, err := a.Jobs.Get(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -236,4 +237,4 @@ func (a *API) getEventHistory(c echo.Context) error {
 }
 
 // eventError shows what the reader refuses.
-func eventError(err error) error { return store.WireError(eventlog.WireError(err)) }
+func eventError(err error) error { return pg.ClientError(eventlog.WireError(err)) }

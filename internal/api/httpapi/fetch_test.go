@@ -9,11 +9,12 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -64,7 +65,7 @@ func TestFetchOfWhoIsGone(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.want, job.State)
 			if c.want == "available" {
-				jobs, err := st.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1})
+				jobs, err := st.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1})
 				require.NoError(t, err)
 				require.Len(t, jobs, 1)
 				require.EqualValues(t, 1, jobs[0].Attempt)

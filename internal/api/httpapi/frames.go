@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -111,7 +110,7 @@ func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
 // stateFrame is contract 40 §6.3.
 func stateFrame(e *eventlog.Event) []byte {
 	b := frameHead(make([]byte, 0, 384), e, typeState)
-	b = store.AppendID(append(b, `{"job_id":"`...), *e.JobID)
+	b = ojs.AppendID(append(b, `{"job_id":"`...), *e.JobID)
 	b = appendText(append(b, '"'), "queue", e.Queue)
 	b = appendText(b, "type", e.JobType)
 	if e.From != "" {

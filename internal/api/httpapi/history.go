@@ -53,13 +53,13 @@ func (a *API) getJobHistory(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	a.events.WaitCaughtUp(ctx)
-	page, err := a.events.JobHistory(ctx, id, after, min(limit, maxPage))
+	a.Events.WaitCaughtUp(ctx)
+	page, err := a.Events.JobHistory(ctx, id, after, min(limit, maxPage))
 	if err != nil {
 		return eventError(err)
 	}
 	if page.Total == 0 { // events may have been dropped while the job lives
-		if _, err := a.store.Progress(ctx, id); err != nil {
+		if _, err := a.Progress.Get(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -89,8 +89,8 @@ func (a *API) listHistory(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	a.events.WaitCaughtUp(ctx)
-	page, err := a.events.HistoryNewest(ctx, q)
+	a.Events.WaitCaughtUp(ctx)
+	page, err := a.Events.HistoryNewest(ctx, q)
 	if err != nil {
 		return eventError(err)
 	}

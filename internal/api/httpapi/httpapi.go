@@ -15,7 +15,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
@@ -73,10 +72,8 @@ type Config struct {
 
 // API is the HTTP interface of one node. Use New.
 type API struct {
-	config   Config
-	store    *store.Store
-	events   *eventlog.Reader
-	feed     *eventlog.Feed
+	config Config
+	api.Domains
 	streams  *api.Streams
 	stats    statsView
 	health   *api.Health
@@ -94,9 +91,7 @@ type API struct {
 
 // Deps are the parts an API talks to.
 type Deps struct {
-	Store  *store.Store
-	Events *eventlog.Reader
-	Feed   *eventlog.Feed
+	api.Domains
 	Logger *slog.Logger
 
 	Health *api.Health
@@ -133,7 +128,7 @@ func New(config Config, deps Deps) *API {
 		config.LogSample = 1
 	}
 	return &API{
-		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: deps.Streams, logger: deps.Logger,
+		config: config, Domains: deps.Domains, streams: deps.Streams, logger: deps.Logger,
 		keys: api.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, webhooks: deps.Webhooks,
 		tracer: deps.Tracer, requestDone: deps.RequestDone, metrics: deps.Metrics,
 	}

@@ -5,12 +5,12 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -40,16 +40,16 @@ func (a *API) postJob(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	job, err := a.store.Enqueue(c.Request().Context(), in)
+	job, err := a.Jobs.Enqueue(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
 	return created(c, job)
 }
 
-func created(c echo.Context, job *dbsqlc.Job) error {
+func created(c echo.Context, job *job.Record) error {
 	var b [64]byte
-	c.Response().Header()["Location"] = []string{string(store.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
+	c.Response().Header()["Location"] = []string{string(ojs.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
 	return respond(c, http.StatusCreated, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(c)) })
 }
 
@@ -69,7 +69,7 @@ func (a *API) getJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	job, err := a.store.Get(c.Request().Context(), id)
+	job, err := a.Jobs.Get(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a *API) deleteJob(c echo.Context) error {
 	if len(reason) > 1024 || !plain(reason) {
 		return ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
 	}
-	job, err := a.store.Cancel(c.Request().Context(), id, store.Cancel{By: a.actor(c, "cancelled_by"), Reason: reason})
+	job, err := a.Jobs.Cancel(c.Request().Context(), id, queue.Cancel{By: a.actor(c, "cancelled_by"), Reason: reason})
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (a *API) activateJob(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	job, err := a.store.Activate(c.Request().Context(), id)
+	job, err := a.Jobs.Activate(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (a *API) listJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	l := store.List{States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
+	l := queue.List{States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
 	if page.cursor != "" {
 		id, ok := ojs.ParseID(page.cursor)
 		if !ok {
@@ -145,7 +145,7 @@ func (a *API) listJobs(c echo.Context) error {
 		}
 		l.Before = &id
 	}
-	jobs, more, total, err := a.store.List(c.Request().Context(), l)
+	jobs, more, total, err := a.Jobs.List(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (a *API) listJobs(c echo.Context) error {
 	})
 }
 
-func appendJobs(b []byte, jobs []*dbsqlc.Job, as shape) []byte {
+func appendJobs(b []byte, jobs []*job.Record, as shape) []byte {
 	b = append(b, '[')
 	for i, job := range jobs {
 		if i > 0 {

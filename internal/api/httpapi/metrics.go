@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/pg"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -18,7 +20,7 @@ type Metrics struct {
 	WriteText func(ctx context.Context, w io.Writer, openMetrics bool) error
 
 	// Gauges are the figures of the whole deployment.
-	Gauges func(ctx context.Context) (store.Gauges, error)
+	Gauges func(ctx context.Context) (metrics.Gauges, error)
 }
 
 // Media types of /metrics. The bare one is for those who ask for exactly it and compare the whole header (EXT-OBS-003).
@@ -88,7 +90,7 @@ func (a *API) getMetricsSummary(c echo.Context) error {
 	}
 	g, err := a.metrics.Gauges(c.Request().Context())
 	if err != nil {
-		return store.WireError(err)
+		return pg.ClientError(err)
 	}
 	summary := metricsSummary{
 		UptimeSeconds: int64(a.health.Uptime().Seconds()), JobsEnqueued: g.EnqueuedTotal, JobsCompleted: g.CompletedTotal,

@@ -4,13 +4,13 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/ojsd/ojsd/internal/progress"
+
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -42,7 +42,7 @@ func (a *API) reportProgress(c echo.Context, in job.ProgressRequest, wire *ojs.E
 	if err != nil {
 		return err
 	}
-	p, err := a.store.ReportProgress(c.Request().Context(), store.Report{
+	p, err := a.Progress.Report(c.Request().Context(), progress.Report{
 		JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Progress: in.Progress, Message: in.Message,
 		Data: in.Data, Checkpoint: in.Checkpoint,
 	})
@@ -57,7 +57,7 @@ func (a *API) getProgress(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	p, err := a.store.Progress(c.Request().Context(), id)
+	p, err := a.Progress.Get(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -72,8 +72,8 @@ func (a *API) getProgress(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendProgress(b, p) })
 }
 
-func appendProgress(b []byte, p store.Progress) []byte {
-	b = store.AppendID(append(b, `{"job_id":"`...), p.JobID)
+func appendProgress(b []byte, p progress.Progress) []byte {
+	b = ojs.AppendID(append(b, `{"job_id":"`...), p.JobID)
 	b = appendText(append(b, '"'), "state", string(p.State))
 	b = append(b, `,"progress":`...)
 	if p.Progress.Valid {
@@ -105,7 +105,7 @@ func appendOrNull(b, value []byte) []byte {
 func appendFloat(b []byte, f float64) []byte { return jsontext.AppendFloat(b, f, 64) }
 
 // appendReports appends what workers have reported of a job and what it left: progress, checkpoint, times of its result.
-func appendReports(b []byte, j *dbsqlc.Job, as shape) []byte {
+func appendReports(b []byte, j *job.Record, as shape) []byte {
 	if j.Progress.Valid {
 		b = appendFloat(append(b, `,"progress":`...), j.Progress.Float64)
 	}

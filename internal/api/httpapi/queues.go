@@ -4,10 +4,11 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -57,7 +58,7 @@ func (a *API) getQueueStats(c echo.Context) error {
 	if !job.ValidQueue(name) {
 		return ojs.ErrInvalidRequest("name", "a queue name", name, "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
 	}
-	stats, err := a.store.QueueStats(c.Request().Context(), name)
+	stats, err := a.Jobs.QueueStats(c.Request().Context(), name)
 	if err != nil {
 		return err
 	}
@@ -75,7 +76,7 @@ func (a *API) getQueueStats(c echo.Context) error {
 	return send(c, http.StatusOK, out)
 }
 
-func newQueueStats(s store.QueueStats) queueStatsBody {
+func newQueueStats(s queue.QueueStats) queueStatsBody {
 	counts := queueCounts{
 		Available: s.Counts[ojs.StateAvailable], Active: s.Counts[ojs.StateActive], Scheduled: s.Counts[ojs.StateScheduled],
 		Retryable: s.Counts[ojs.StateRetryable], Pending: s.Counts[ojs.StatePending], Completed: s.Counts[ojs.StateCompleted],

@@ -6,10 +6,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -70,17 +70,17 @@ func workerID(c echo.Context) (string, error) {
 }
 
 func (a *API) postRegister(c echo.Context, body []byte) error {
-	in, wire := job.DecodeHeartbeat(body)
+	in, wire := worker.DecodeHeartbeat(body)
 	if wire != nil {
 		return wire
 	}
 	beat := beatOf(in)
 	beat.Register, beat.JobIDs = true, nil
-	res, err := a.store.Heartbeat(c.Request().Context(), beat)
+	res, err := a.Workers.Heartbeat(c.Request().Context(), beat)
 	if err != nil {
 		return err
 	}
-	dead := a.store.WorkerDeadAfter()
+	dead := a.Workers.DeadAfter()
 	interval := max(1, min(5, int64(dead/(3*time.Second))))
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"ok":true`...)
@@ -88,7 +88,7 @@ func (a *API) postRegister(c echo.Context, body []byte) error {
 		b = appendText(b, "server_time", ojs.FormatTime(res.Time))
 		b = strconv.AppendInt(append(b, `,"heartbeat_interval":`...), interval, 10)
 		b = appendSeconds(append(b, `,"heartbeat_timeout":`...), dead)
-		b = appendSeconds(append(b, `,"visibility_timeout_default":`...), a.store.DefaultVisibility())
+		b = appendSeconds(append(b, `,"visibility_timeout_default":`...), a.Jobs.DefaultVisibility())
 		return append(b, '}')
 	})
 }
@@ -105,11 +105,11 @@ func (a *API) deregister(c echo.Context, body []byte) error {
 	if blank(body) {
 		body = []byte(`{}`)
 	}
-	in, wire := job.DecodeLeave(body)
+	in, wire := worker.DecodeLeave(body)
 	if wire != nil {
 		return wire
 	}
-	err = a.store.Deregister(c.Request().Context(), store.Leave{WorkerID: id, Reason: in.Reason, JobsCompleted: in.JobsCompleted})
+	err = a.Workers.Deregister(c.Request().Context(), worker.Leave{WorkerID: id, Reason: in.Reason, JobsCompleted: in.JobsCompleted})
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (a *API) deregister(c echo.Context, body []byte) error {
 }
 
 func (a *API) directWorker(c echo.Context, body []byte) error {
-	directive, wire := job.DecodeDirective(body)
+	directive, wire := worker.DecodeDirective(body)
 	if wire != nil {
 		return wire
 	}
@@ -131,7 +131,7 @@ func (a *API) direct(c echo.Context, directive string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.store.Direct(c.Request().Context(), id, directive); err != nil {
+	if err := a.Workers.Direct(c.Request().Context(), id, directive); err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
@@ -141,11 +141,11 @@ func (a *API) direct(c echo.Context, directive string) error {
 }
 
 func (a *API) directWorkers(c echo.Context, body []byte) error {
-	directive, wire := job.DecodeDirective(body)
+	directive, wire := worker.DecodeDirective(body)
 	if wire != nil {
 		return wire
 	}
-	n, err := a.store.DirectAll(c.Request().Context(), directive)
+	n, err := a.Workers.DirectAll(c.Request().Context(), directive)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (a *API) deleteWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	requeued, err := a.store.DeleteWorker(c.Request().Context(), id)
+	requeued, err := a.Workers.Delete(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}

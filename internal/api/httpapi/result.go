@@ -4,9 +4,10 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -31,7 +32,7 @@ func (a *API) getResult(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	res, err := a.store.AwaitResult(c.Request().Context(), id, wait)
+	res, err := a.Jobs.AwaitResult(c.Request().Context(), id, wait)
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func readResultWait(c echo.Context) (time.Duration, error) {
 }
 
 // appendResult appends the members of an outcome. A job in backoff has failed, but not for good: its error is not shown.
-func appendResult(b []byte, res *dbsqlc.JobResultListRow) []byte {
+func appendResult(b []byte, res *queue.Result) []byte {
 	b = appendOrNull(append(b, `,"result":`...), res.Result)
 	state := ojs.JobState(res.State)
 	if state.Terminal() && res.Error != nil {
@@ -93,7 +94,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 			ids = append(ids, id)
 		}
 	}
-	results, err := a.store.Results(c.Request().Context(), ids)
+	results, err := a.Jobs.Results(c.Request().Context(), ids)
 	if err != nil {
 		return err
 	}

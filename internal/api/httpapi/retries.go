@@ -29,7 +29,7 @@ func (a *API) getRetries(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	job, err := a.store.Get(ctx, id)
+	job, err := a.Jobs.Get(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -37,8 +37,8 @@ func (a *API) getRetries(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	a.events.WaitCaughtUp(ctx)
-	page, err := a.events.ListAfter(ctx, eventlog.Query{JobID: &id, Types: []string{"job.started", "job.failed"}, Limit: maxHistory})
+	a.Events.WaitCaughtUp(ctx)
+	page, err := a.Events.ListAfter(ctx, eventlog.Query{JobID: &id, Types: []string{"job.started", "job.failed"}, Limit: maxHistory})
 	if err != nil {
 		return eventError(err)
 	}
@@ -126,7 +126,7 @@ func (a *API) getLineage(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.store.Progress(c.Request().Context(), id); err != nil {
+	if _, err := a.Progress.Get(c.Request().Context(), id); err != nil {
 		return err
 	}
 	text := ojs.FormatID(id)

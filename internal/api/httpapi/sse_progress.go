@@ -3,11 +3,13 @@ package httpapi
 import (
 	"errors"
 
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/progress"
+
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -21,13 +23,13 @@ func (a *API) streamProgress(c echo.Context) error {
 }
 
 func (s *sse) followProgress(c echo.Context, id [16]byte) error {
-	sub, err := s.api.feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true}, nil)
+	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true}, nil)
 	if err != nil {
-		return store.WireError(err)
+		return pg.ClientError(err)
 	}
 	defer sub.Close()
 	sub.CountIn(s.flow)
-	job, err := s.api.store.Progress(s.ctx, id)
+	job, err := s.api.Progress.Get(s.ctx, id)
 	if err != nil {
 		return err
 	}
@@ -50,7 +52,7 @@ func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 		if !changed {
 			continue
 		}
-		job, err := s.api.store.Progress(s.ctx, id) // an event does not carry what the worker sent besides
+		job, err := s.api.Progress.Get(s.ctx, id) // an event does not carry what the worker sent besides
 		var wire *ojs.Error
 		switch {
 		case errors.As(err, &wire) && wire.Type == string(ojs.KindNotFound):
@@ -71,7 +73,7 @@ func (s *sse) followProgress(c echo.Context, id [16]byte) error {
 var ends = map[ojs.JobState]string{ojs.StateCompleted: "completed", ojs.StateDiscarded: "failed", ojs.StateCancelled: "cancelled"}
 
 // showProgress sends the object under both names, and how the job ended if it has.
-func (s *sse) showProgress(p store.Progress, at eventlog.Position, reported bool) (over bool, err error) {
+func (s *sse) showProgress(p progress.Progress, at eventlog.Position, reported bool) (over bool, err error) {
 	var b []byte
 	if reported {
 		p.Data = oneLine(p.Data)

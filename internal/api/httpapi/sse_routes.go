@@ -3,12 +3,12 @@ package httpapi
 import (
 	"strings"
 
+	"github.com/ojsd/ojsd/internal/pg"
+
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -113,7 +113,7 @@ func (a *API) streamEvents(c echo.Context) error {
 // follow subscribes and sends what comes. found may refuse the stream before it begins.
 func (s *sse) follow(c echo.Context, req streamRequest, found func(*eventStream) error) error {
 	s.catchUp(req)
-	sub, err := s.api.feed.Subscribe(s.ctx, req.selected.query(req.query), req.from)
+	sub, err := s.api.Feed.Subscribe(s.ctx, req.selected.query(req.query), req.from)
 	if err != nil {
 		return eventError(err)
 	}
@@ -134,7 +134,7 @@ func (s *sse) follow(c echo.Context, req streamRequest, found func(*eventStream)
 // catchUp lets a live stream begin behind what its client has seen answered.
 func (s *sse) catchUp(req streamRequest) {
 	if !req.replays() {
-		s.api.events.WaitCaughtUp(s.ctx)
+		s.api.Events.WaitCaughtUp(s.ctx)
 	}
 }
 
@@ -156,7 +156,7 @@ func (a *API) streamQueue(c echo.Context) error {
 }
 
 func (a *API) requireQueue(c echo.Context, name string) error {
-	known, err := a.store.QueueExists(c.Request().Context(), name)
+	known, err := a.Jobs.QueueExists(c.Request().Context(), name)
 	if err == nil && !known {
 		err = ojs.ErrNotFound("queue", name)
 	}
@@ -181,11 +181,11 @@ func (a *API) streamJob(c echo.Context) error {
 func (s *sse) followJob(c echo.Context, req streamRequest) error {
 	a, id := s.api, *req.query.JobID
 	s.catchUp(req)
-	head, err := a.events.Head(s.ctx)
+	head, err := a.Events.Head(s.ctx)
 	if err != nil {
-		return store.WireError(err)
+		return pg.ClientError(err)
 	}
-	job, err := a.store.Get(s.ctx, id) // after the head: what ends the job from now on lies behind it
+	job, err := a.Jobs.Get(s.ctx, id) // after the head: what ends the job from now on lies behind it
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (s *sse) followJob(c echo.Context, req streamRequest) error {
 	if err != nil {
 		return eventError(err)
 	}
-	sub, err := a.feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true, Since: query.Since}, from)
+	sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true, Since: query.Since}, from)
 	if err != nil {
 		return eventError(err)
 	}
@@ -219,7 +219,7 @@ func (s *sse) followJob(c echo.Context, req streamRequest) error {
 func endsJob(e *eventlog.Event) bool { return isTransition(e) && ojs.JobState(e.To).Terminal() }
 
 // runEnded replays what was asked for and shows the latest transition of a job that is over.
-func (s *eventStream) runEnded(c echo.Context, job *dbsqlc.Job, replay bool) error {
+func (s *eventStream) runEnded(c echo.Context, job *job.Record, replay bool) error {
 	last, err := s.api.lastTransition(c, job.ID)
 	if err != nil {
 		return err
@@ -248,8 +248,8 @@ func (s *eventStream) runEnded(c echo.Context, job *dbsqlc.Job, replay bool) err
 func (a *API) lastTransition(c echo.Context, id [16]byte) (*eventlog.Event, error) {
 	const newest = 50 // heartbeats may follow each other, but none follows the end
 	ctx := c.Request().Context()
-	a.events.WaitCaughtUp(ctx)
-	events, _, err := a.events.ListNewest(ctx, eventlog.Query{JobID: &id, Internal: true, Limit: newest}, 0)
+	a.Events.WaitCaughtUp(ctx)
+	events, _, err := a.Events.ListNewest(ctx, eventlog.Query{JobID: &id, Internal: true, Limit: newest}, 0)
 	if err != nil {
 		return nil, eventError(err)
 	}
@@ -262,8 +262,8 @@ func (a *API) lastTransition(c echo.Context, id [16]byte) (*eventlog.Event, erro
 }
 
 // stateOf is a state frame made of the job itself.
-func stateOf(job *dbsqlc.Job) []byte {
-	b := store.AppendID([]byte(`{"job_id":"`), job.ID)
+func stateOf(job *job.Record) []byte {
+	b := ojs.AppendID([]byte(`{"job_id":"`), job.ID)
 	b = appendText(append(b, '"'), "queue", job.Queue)
 	b = appendText(b, "type", job.Type)
 	b = appendText(b, "to", job.State)

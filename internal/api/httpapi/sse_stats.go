@@ -9,11 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -29,7 +30,7 @@ type statsShot struct {
 }
 
 // get reads the overview at most once per interval, whoever asks. While one reads, the others take the one before.
-func (v *statsView) get(ctx context.Context, s *store.Store, interval time.Duration) ([]byte, error) {
+func (v *statsView) get(ctx context.Context, jobs *queue.Store, interval time.Duration) ([]byte, error) {
 	shot := v.latest.Load()
 	if shot != nil && (time.Since(shot.at) < interval || !v.mu.TryLock()) {
 		return shot.data, nil
@@ -41,7 +42,7 @@ func (v *statsView) get(ctx context.Context, s *store.Store, interval time.Durat
 	if shot = v.latest.Load(); shot != nil && time.Since(shot.at) < interval {
 		return shot.data, nil
 	}
-	o, err := s.Overview(ctx)
+	o, err := jobs.Overview(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ type statsBody struct {
 	ErrorRate  float64         `json:"error_rate"`
 }
 
-func newStats(o store.Overview) statsBody {
+func newStats(o queue.Overview) statsBody {
 	const seconds = 60
 	body := statsBody{
 		Queues:     make([]statsQueue, 0, len(o.Queues)),
@@ -116,7 +117,7 @@ var liveTypes = []string{"job.enqueued", "job.completed", "job.failed", "job.can
 // streamStats is GET /admin/stats/stream (contract 40 §6.6).
 func (a *API) streamStats(c echo.Context) error {
 	return a.stream(c, func(s *sse) error {
-		sub, err := a.feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)
+		sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)
 		if err != nil {
 			return eventError(err)
 		}
@@ -159,7 +160,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 }
 
 func (s *sse) overview(interval time.Duration) error {
-	data, err := s.api.stats.get(s.api.streams.Life(), s.api.store, interval) // for the others, too
+	data, err := s.api.stats.get(s.api.streams.Life(), s.api.Jobs, interval) // for the others, too
 	if err != nil {
 		s.api.logger.WarnContext(s.ctx, "stats stream cannot read the overview; trying again", slog.Any("error", err))
 		return s.ctx.Err()
@@ -189,7 +190,7 @@ func liveFrame(e *eventlog.Event) []byte {
 	b := frameHead(make([]byte, 0, 384), e, e.Type)
 	b = append(e.Position.Append(append(b, `{"id":"`...)), '"')
 	if e.JobID != nil {
-		b = append(store.AppendID(append(b, `,"job_id":"`...), *e.JobID), '"')
+		b = append(ojs.AppendID(append(b, `,"job_id":"`...), *e.JobID), '"')
 		b = appendText(appendText(b, "type", e.JobType), "job_type", e.JobType)
 	}
 	b = appendText(b, "queue", e.Queue)

@@ -14,12 +14,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/webhook"
+
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -36,7 +36,7 @@ type Webhooks struct {
 	Rules egress.Rules
 
 	// Test sends one event and waits for the answer.
-	Test func(ctx context.Context, w *store.Webhook) (WebhookTest, error)
+	Test func(ctx context.Context, w *webhook.Webhook) (WebhookTest, error)
 }
 
 // WebhookTest is the answer of an endpoint to a test.
@@ -96,11 +96,11 @@ func prefixedID(c echo.Context, prefix string, missing func(id string) error) (i
 }
 
 func webhookID(c echo.Context) ([16]byte, error) {
-	return prefixedID(c, store.WebhookPrefix, store.ErrNoWebhook)
+	return prefixedID(c, webhook.WebhookPrefix, webhook.ErrNoWebhook)
 }
 
 func (a *API) postWebhook(c echo.Context, body []byte) error {
-	in, wire := job.DecodeWebhook(body, !a.webhooks.GenerateSecret)
+	in, wire := webhook.Decode(body, !a.webhooks.GenerateSecret)
 	if wire != nil {
 		return wire
 	}
@@ -111,19 +111,19 @@ func (a *API) postWebhook(c echo.Context, body []byte) error {
 	if in.Secret == "" {
 		in.Secret = newSecret()
 	}
-	w, err := a.store.CreateWebhook(c.Request().Context(), in, match)
+	w, err := a.Webhooks.Create(c.Request().Context(), in, match)
 	if err != nil {
 		return err
 	}
 	a.judgeSecret(c, w, in.Secret)
-	c.Response().Header().Set("Location", "/ojs/v1/webhooks/"+store.WebhookID(w.ID))
+	c.Response().Header().Set("Location", "/ojs/v1/webhooks/"+webhook.WebhookID(w.ID))
 	shown := showWebhook(w)
 	shown["secret"] = in.Secret
 	return sendJSON(c, http.StatusCreated, twice(shown))
 }
 
 // checkWebhook checks what the decoder cannot: patterns, types, and where the URL leads.
-func (a *API) checkWebhook(in *job.Webhook, newURL bool) (match store.WebhookMatch, err error) {
+func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.Match, err error) {
 	types, err := eventlog.ParseTypePatterns("events", in.Events)
 	if err == nil {
 		in.Sources, err = eventlog.ParseSourcePatterns("filter.sources", in.Sources)
@@ -143,7 +143,7 @@ func (a *API) checkWebhook(in *job.Webhook, newURL bool) (match store.WebhookMat
 	if err := a.webhooks.Rules.CheckURL(in.URL); newURL && err != nil {
 		return match, ojs.ErrValidation("url", in.URL, "'url' is not admitted: "+err.Error()+".")
 	}
-	return store.WebhookMatch{Types: eventlog.LikePatterns(types), Sources: eventlog.LikePatterns(in.Sources)}, nil
+	return webhook.Match{Types: eventlog.LikePatterns(types), Sources: eventlog.LikePatterns(in.Sources)}, nil
 }
 
 // newSecret is what Standard Webhooks calls one, too.
@@ -153,10 +153,10 @@ func newSecret() string {
 	return "whsec_" + base64.StdEncoding.EncodeToString(b[:])
 }
 
-func (a *API) judgeSecret(c echo.Context, w *store.Webhook, secret string) {
+func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 	if len(secret) < shortSecret {
 		a.logger.WarnContext(c.Request().Context(), "webhook secret is short; use 24 bytes or more", slog.String("category", "webhook"),
-			slog.Group("attributes", "subscription_id", store.WebhookID(w.ID), "bytes", len(secret)))
+			slog.Group("attributes", "subscription_id", webhook.WebhookID(w.ID), "bytes", len(secret)))
 	}
 }
 
@@ -165,7 +165,7 @@ func (a *API) getWebhook(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := a.store.Webhook(c.Request().Context(), id)
+	w, err := a.Webhooks.Get(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -177,8 +177,8 @@ func (a *API) listWebhooks(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	l := store.WebhookList{Offset: p.offset, Limit: p.limit}
-	if l.Before, err = cursorID(p.cursor, store.WebhookPrefix); err != nil {
+	l := webhook.Filter{Offset: p.offset, Limit: p.limit}
+	if l.Before, err = cursorID(p.cursor, webhook.WebhookPrefix); err != nil {
 		return err
 	}
 	if text := c.QueryParam("active"); text != "" {
@@ -192,7 +192,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 		return ojs.ErrInvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
 	}
 	l.Limit++ // one more tells whether there are more
-	list, total, err := a.store.Webhooks(c.Request().Context(), l)
+	list, total, err := a.Webhooks.List(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 	next := ""
 	for i := range list {
 		shown[i] = showWebhook(&list[i])
-		next = store.WebhookID(list[i].ID)
+		next = webhook.WebhookID(list[i].ID)
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"subscriptions": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
@@ -228,10 +228,10 @@ func (a *API) patchWebhook(c echo.Context, body []byte) error {
 		return err
 	}
 	secret := ""
-	w, err := a.store.ChangeWebhook(c.Request().Context(), id, func(current job.Webhook) (*job.Webhook, store.WebhookMatch, error) {
-		in, wire := job.PatchWebhook(body, current)
+	w, err := a.Webhooks.Change(c.Request().Context(), id, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
+		in, wire := webhook.Patch(body, current)
 		if wire != nil {
-			return nil, store.WebhookMatch{}, wire
+			return nil, webhook.Match{}, wire
 		}
 		secret = in.Secret
 		match, err := a.checkWebhook(in, in.URL != current.URL)
@@ -253,7 +253,7 @@ func (a *API) deleteWebhook(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.store.DeleteWebhook(c.Request().Context(), id); err != nil {
+	if err := a.Webhooks.Delete(c.Request().Context(), id); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusNoContent)
@@ -264,14 +264,14 @@ func (a *API) rotateSecret(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	secret, overlap, wire := job.DecodeRotation(body)
+	secret, overlap, wire := webhook.DecodeRotation(body)
 	if wire != nil {
 		return wire
 	}
 	if secret == "" {
 		secret = newSecret()
 	}
-	w, err := a.store.RotateSecret(c.Request().Context(), id, secret, time.Duration(overlap)*time.Second)
+	w, err := a.Webhooks.RotateSecret(c.Request().Context(), id, secret, time.Duration(overlap)*time.Second)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (a *API) rotateSecret(c echo.Context, body []byte) error {
 	return sendJSON(c, http.StatusOK, twice(shown))
 }
 
-func showRotation(shown map[string]any, w *store.Webhook, secret string) {
+func showRotation(shown map[string]any, w *webhook.Webhook, secret string) {
 	shown["secret"], shown["new_secret"] = secret, secret
 	shown["previous_secret_expires_at"] = nil
 	for _, s := range w.Secrets {
@@ -296,7 +296,7 @@ func (a *API) dropPreviousSecret(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := a.store.DropPreviousSecret(c.Request().Context(), id)
+	w, err := a.Webhooks.DropPreviousSecret(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -311,7 +311,7 @@ func (a *API) testWebhook(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	w, err := a.store.Webhook(c.Request().Context(), id)
+	w, err := a.Webhooks.Get(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -334,7 +334,7 @@ func (a *API) replayWebhook(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	in, wire := job.DecodeReplay(body)
+	in, wire := webhook.DecodeReplay(body)
 	if wire != nil {
 		return wire
 	}
@@ -342,7 +342,7 @@ func (a *API) replayWebhook(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	n, err := a.store.ReplayWebhook(c.Request().Context(), id, moment(in.Since), moment(in.Until), in.All)
+	n, err := a.Webhooks.Replay(c.Request().Context(), id, moment(in.Since), moment(in.Until), in.All)
 	if err != nil {
 		return err
 	}
@@ -356,9 +356,9 @@ func twice(shown map[string]any) map[string]any {
 	return both
 }
 
-func showWebhook(w *store.Webhook) map[string]any {
+func showWebhook(w *webhook.Webhook) map[string]any {
 	m := map[string]any{
-		"id": store.WebhookID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
+		"id": webhook.WebhookID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
 		"timeout_ms": w.TimeoutMs, "max_in_flight": w.MaxInFlight, "ordering": w.Ordering, "payload_format": w.PayloadFormat,
 		"standard_webhooks": w.StandardWebhooks, "success_count": w.SuccessCount, "failure_count": w.FailureCount,
 		"created_at": ojs.FormatTime(w.CreatedAt.Time), "updated_at": ojs.FormatTime(w.UpdatedAt.Time), "secrets": showSecrets(w),
@@ -377,11 +377,11 @@ func showWebhook(w *store.Webhook) map[string]any {
 	return m
 }
 
-func showSecrets(w *store.Webhook) []map[string]any {
+func showSecrets(w *webhook.Webhook) []map[string]any {
 	shown := make([]map[string]any, len(w.Secrets))
 	for i, s := range w.Secrets {
 		shown[i] = map[string]any{
-			"id": store.SecretPrefix + ojs.FormatID(s.ID), "created_at": ojs.FormatTime(s.CreatedAt.Time), "hint": "…" + s.Hint,
+			"id": webhook.SecretPrefix + ojs.FormatID(s.ID), "created_at": ojs.FormatTime(s.CreatedAt.Time), "hint": "…" + s.Hint,
 		}
 		showTime(shown[i], "expires_at", s.ExpiresAt)
 	}

@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/rawjson"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -22,7 +22,7 @@ func (a *API) getWorkerHealth(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := a.store.Worker(c.Request().Context(), id)
+	w, err := a.Workers.Get(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (a *API) getWorker(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	w, err := a.store.Worker(c.Request().Context(), id)
+	w, err := a.Workers.Get(c.Request().Context(), id)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (a *API) getWorker(c echo.Context) error {
 			ids = append(ids, id)
 		}
 	}
-	jobs, err := a.store.JobsHeldBy(c.Request().Context(), id, ids)
+	jobs, err := a.Workers.Reserved(c.Request().Context(), id, ids)
 	if err != nil {
 		return err
 	}
@@ -81,9 +81,9 @@ func reportedIDs(list []byte) (ids []string) {
 	return ids
 }
 
-func appendHeldJob(b []byte, j *dbsqlc.JobListHeldByRow) []byte {
+func appendHeldJob(b []byte, j *worker.ReservedJob) []byte {
 	b = append(b, `{"id":"`...)
-	b = append(store.AppendID(b, j.ID), '"')
+	b = append(ojs.AppendID(b, j.ID), '"')
 	b = appendText(b, "type", j.Type)
 	b = appendText(b, "queue", j.Queue)
 	b = strconv.AppendInt(append(b, `,"attempt":`...), int64(j.Attempt), 10)
@@ -107,7 +107,7 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		l := store.WorkerList{States: list(c, "state"), Offset: p.offset, Limit: p.limit}
+		l := worker.Filter{States: list(c, "state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
 				return ojs.ErrInvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")
@@ -116,26 +116,26 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 		if l.Queues, err = plainList(c, "queue"); err != nil {
 			return err
 		}
-		workers, total, sums, err := a.store.Workers(c.Request().Context(), l)
+		page, err := a.Workers.List(c.Request().Context(), l)
 		if err != nil {
 			return err
 		}
 		return respond(c, http.StatusOK, func(b []byte) []byte {
 			items := len(b) + len(`{"items":`)
-			b = appendWorkers(append(b, `{"items":`...), workers)
+			b = appendWorkers(append(b, `{"items":`...), page.Workers)
 			if as.again != "" {
 				array := b[items:]
 				b = append(append(append(b, `,"`...), as.again...), `":`...)
 				b = append(b, array...)
 			}
-			b = appendTotals(append(b, `,"summary":`...), sums)
-			b = p.append(append(b, `,"pagination":`...), total, int64(p.offset+len(workers)) < total, "")
+			b = appendTotals(append(b, `,"summary":`...), page.Totals)
+			b = p.append(append(b, `,"pagination":`...), page.Matches, int64(p.offset+len(page.Workers)) < page.Matches, "")
 			return append(b, '}')
 		})
 	}
 }
 
-func appendWorkers(b []byte, workers []dbsqlc.Worker) []byte {
+func appendWorkers(b []byte, workers []worker.Record) []byte {
 	b = append(b, '[')
 	for i := range workers {
 		if i > 0 {
@@ -146,7 +146,7 @@ func appendWorkers(b []byte, workers []dbsqlc.Worker) []byte {
 	return append(b, ']')
 }
 
-func appendTotals(b []byte, sums dbsqlc.WorkerTotalsRow) []byte {
+func appendTotals(b []byte, sums worker.Totals) []byte {
 	b = strconv.AppendInt(append(b, `{"total":`...), sums.Total, 10)
 	b = strconv.AppendInt(append(b, `,"running":`...), sums.Running, 10)
 	b = strconv.AppendInt(append(b, `,"quiet":`...), sums.Quiet, 10)
@@ -156,7 +156,7 @@ func appendTotals(b []byte, sums dbsqlc.WorkerTotalsRow) []byte {
 }
 
 // appendWorker appends an item without its closing brace.
-func appendWorker(b []byte, w *dbsqlc.Worker) []byte {
+func appendWorker(b []byte, w *worker.Record) []byte {
 	b = appendQuoted(append(b, `{"id":`...), w.ID)
 	b = appendText(b, "worker_id", w.ID)
 	b = appendText(b, "state", w.State)

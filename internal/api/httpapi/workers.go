@@ -5,12 +5,13 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,7 +20,7 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	jobs, err := a.store.Fetch(c.Request().Context(), store.Fetch{
+	jobs, err := a.Jobs.Fetch(c.Request().Context(), queue.Fetch{
 		Queues: in.Queues, Count: in.Count, WorkerID: in.WorkerID, VisibilityMS: in.VisibilityMS,
 		Wait: time.Duration(in.WaitMS) * time.Millisecond,
 	})
@@ -28,17 +29,17 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	}
 	ctx := c.Request().Context()
 	if len(jobs) > 0 && ctx.Err() != nil { // nobody waits for them any more
-		a.store.HandBack(ctx, jobs)
+		a.Jobs.HandBack(ctx, jobs)
 		return ctx.Err()
 	}
 	err = fetched(c, jobs)
 	if err != nil && ctx.Err() != nil { // the connection broke before the end of the answer, which is nothing without it
-		a.store.HandBack(ctx, jobs)
+		a.Jobs.HandBack(ctx, jobs)
 	}
 	return err
 }
 
-func fetched(c echo.Context, jobs []*dbsqlc.Job) error {
+func fetched(c echo.Context, jobs []*job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"jobs":`...)
 		b = appendJobs(b, jobs, shape{fetched: true})
@@ -75,28 +76,28 @@ func (a *API) ack(c echo.Context, in job.AckRequest, wire *ojs.Error) error {
 	if err != nil {
 		return err
 	}
-	job, err := a.store.Complete(c.Request().Context(), ack)
+	job, err := a.Jobs.Complete(c.Request().Context(), ack)
 	if err != nil {
 		return err
 	}
 	return acked(c, job)
 }
 
-func acked(c echo.Context, job *dbsqlc.Job) error {
+func acked(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendAcked(b, job) })
 }
 
-func (a *API) ackItem(item jsontext.Value) (store.Ack, error) {
+func (a *API) ackItem(item jsontext.Value) (queue.Ack, error) {
 	in, wire := job.DecodeAckItem(item, a.config.Limits)
 	if wire != nil {
-		return store.Ack{}, wire
+		return queue.Ack{}, wire
 	}
 	return ackOf(in)
 }
 
-func ackOf(in job.AckRequest) (store.Ack, error) {
+func ackOf(in job.AckRequest) (queue.Ack, error) {
 	id, err := parseID(in.JobID)
-	return store.Ack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Result: in.Result}, err
+	return queue.Ack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Result: in.Result}, err
 }
 
 // fence turns an attempt that was not sent into -1, and one that no job can have into one that matches none.
@@ -110,7 +111,7 @@ func fence(attempt *int64) int32 {
 	return int32(*attempt)
 }
 
-func appendAcked(b []byte, job *dbsqlc.Job) []byte {
+func appendAcked(b []byte, job *job.Record) []byte {
 	completed := job.State == string(ojs.StateCompleted)
 	b = append(b, `{"acknowledged":`...)
 	b = strconv.AppendBool(b, completed)
@@ -125,11 +126,11 @@ func appendAcked(b []byte, job *dbsqlc.Job) []byte {
 	return append(b, '}')
 }
 
-func appendBothIDs(b []byte, job *dbsqlc.Job) []byte {
+func appendBothIDs(b []byte, job *job.Record) []byte {
 	b = append(b, `,"id":"`...)
-	b = store.AppendID(b, job.ID)
+	b = ojs.AppendID(b, job.ID)
 	b = append(b, `","job_id":"`...)
-	b = store.AppendID(b, job.ID)
+	b = ojs.AppendID(b, job.ID)
 	b = append(b, '"')
 	return appendText(b, "state", job.State)
 }
@@ -153,27 +154,27 @@ func (a *API) nack(c echo.Context, in job.NackRequest, wire *ojs.Error) error {
 	if err != nil {
 		return err
 	}
-	job, err := a.store.Fail(c.Request().Context(), nack)
+	job, err := a.Jobs.Fail(c.Request().Context(), nack)
 	if err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendNacked(b, job) })
 }
 
-func (a *API) nackItem(item jsontext.Value) (store.Nack, error) {
+func (a *API) nackItem(item jsontext.Value) (queue.Nack, error) {
 	in, wire := job.DecodeNackItem(item, a.config.Limits)
 	if wire != nil {
-		return store.Nack{}, wire
+		return queue.Nack{}, wire
 	}
 	return nackOf(in)
 }
 
-func nackOf(in job.NackRequest) (store.Nack, error) {
+func nackOf(in job.NackRequest) (queue.Nack, error) {
 	id, err := parseID(in.JobID)
-	return store.Nack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Requeue: in.Requeue, Error: in.Error}, err
+	return queue.Nack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Requeue: in.Requeue, Error: in.Error}, err
 }
 
-func appendNacked(b []byte, job *dbsqlc.Job) []byte {
+func appendNacked(b []byte, job *job.Record) []byte {
 	if job.State == string(ojs.StateCancelled) {
 		return appendAcked(b, job) // cancelled while this worker held it: A10 is the same for both
 	}
@@ -200,7 +201,7 @@ func appendNacked(b []byte, job *dbsqlc.Job) []byte {
 }
 
 func (a *API) postHeartbeat(c echo.Context, body []byte) error {
-	in, wire := job.DecodeHeartbeat(body)
+	in, wire := worker.DecodeHeartbeat(body)
 	if wire != nil {
 		return wire
 	}
@@ -213,21 +214,21 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 			strange = append(strange, text)
 		}
 	}
-	res, err := a.store.Heartbeat(c.Request().Context(), beat)
+	res, err := a.Workers.Heartbeat(c.Request().Context(), beat)
 	if err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, strange) })
 }
 
-func beatOf(in job.HeartbeatRequest) store.Beat {
-	return store.Beat{
+func beatOf(in worker.HeartbeatRequest) worker.Beat {
+	return worker.Beat{
 		WorkerID: in.WorkerID, State: in.State, ActiveJobs: in.ActiveJobs, ActiveIDs: in.JobIDs, VisibilityMS: in.VisibilityMS,
 		Hostname: in.Hostname, PID: in.PID, Queues: in.Queues, Concurrency: in.Concurrency, Facts: in.Facts, Load: in.Load,
 	}
 }
 
-func appendBeat(b []byte, res store.BeatResult, strange []string) []byte {
+func appendBeat(b []byte, res worker.BeatResult, strange []string) []byte {
 	directive := res.State
 	if directive == "running" {
 		directive = ""
@@ -249,7 +250,7 @@ func appendIDs(b []byte, ids [][16]byte, texts []string) []byte {
 			b = append(b, ',')
 		}
 		b = append(b, '"')
-		b = store.AppendID(b, id)
+		b = ojs.AppendID(b, id)
 		b = append(b, '"')
 	}
 	for i, text := range texts {

@@ -8,9 +8,10 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/ojsd/ojsd/internal/job"
+
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -65,7 +66,7 @@ func (s *socket) subscribe(req socketRequest) error {
 			from = &at
 		}
 	} else {
-		sub.id = "sub_" + ojs.FormatID(store.NewID())
+		sub.id = "sub_" + ojs.FormatID(job.NewID())
 	}
 	if from == nil {
 		from = s.start
@@ -103,10 +104,10 @@ func (s *socket) on(ch channel) *socketSubscription {
 func (s *socket) requireSubject(ch channel) error {
 	switch {
 	case ch.job != nil:
-		_, err := s.api.store.Get(s.ctx, *ch.job)
+		_, err := s.api.Jobs.Get(s.ctx, *ch.job)
 		return err
 	case ch.queue != "":
-		known, err := s.api.store.QueueExists(s.ctx, ch.queue)
+		known, err := s.api.Jobs.QueueExists(s.ctx, ch.queue)
 		if err == nil && !known {
 			err = ojs.ErrNotFound("queue", ch.queue)
 		}
@@ -118,9 +119,9 @@ func (s *socket) requireSubject(ch channel) error {
 // begin makes the subscription live; follow sends.
 func (s *socket) begin(sub *socketSubscription, from *eventlog.Position) (err error) {
 	if from == nil {
-		s.api.events.WaitCaughtUp(s.ctx)
+		s.api.Events.WaitCaughtUp(s.ctx)
 	}
-	if sub.log, err = s.api.feed.Subscribe(s.ctx, sub.selected.query(sub.query), from); err != nil {
+	if sub.log, err = s.api.Feed.Subscribe(s.ctx, sub.selected.query(sub.query), from); err != nil {
 		return eventError(err)
 	}
 	sub.log.CountIn(s.flow)

@@ -5,18 +5,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/eventlog"
+
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // life is what one job brings.
-func life() []store.Change {
+func life() []eventlog.Change {
 	done := &dbsqlc.Job{State: "completed"}
-	return []store.Change{
+	return []eventlog.Change{
 		{Type: "job.enqueued", JobType: "mail.send", Queue: "default"},
 		{Type: "job.started", JobType: "mail.send", Queue: "default", Took: 12 * time.Millisecond, Timed: true},
 		{Type: "job.completed", JobType: "mail.send", Queue: "default", Took: 80 * time.Millisecond, Timed: true, Job: done},

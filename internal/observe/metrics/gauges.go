@@ -9,19 +9,20 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/pg"
+
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // gauges are the figures of the whole deployment, each kind read for itself: one that is slow or fails leaves the others.
 type gauges struct {
-	overview    part[store.Gauges]
+	overview    part[Gauges]
 	ready       part[map[string]time.Duration]
 	deadLetters part[map[string]int64]
-	xmin        part[*store.XminHolder]
-	tables      part[[]store.TableStats]
+	xmin        part[*XminHolder]
+	tables      part[[]TableStats]
 	webhooks    part[webhookGauges]
 
 	survey readySurvey
@@ -49,9 +50,9 @@ func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 }
 
 // Gauges are the figures of the whole deployment, at most one interval old.
-func (m *Metrics) Gauges(ctx context.Context) (store.Gauges, error) {
-	return m.gauges.overview.get(ctx, func(ctx context.Context) (store.Gauges, error) {
-		return m.sources.Store.Gauges(ctx, m.config.MaxLabelValues)
+func (m *Metrics) Gauges(ctx context.Context) (Gauges, error) {
+	return m.gauges.overview.get(ctx, func(ctx context.Context) (Gauges, error) {
+		return m.sources.Database.Gauges(ctx, m.config.MaxLabelValues)
 	})
 }
 
@@ -60,7 +61,7 @@ const roundTimeout = 3 * time.Second
 
 // gaugeFamilies has no series for what cannot be read.
 func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
-	if m.sources.Store == nil {
+	if m.sources.Database == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
@@ -77,7 +78,7 @@ type round struct{ up float64 }
 
 // missing reports whether a part could not be read.
 func (r *round) missing(err error) bool {
-	if err != nil && store.Unavailable(err) {
+	if err != nil && pg.IsUnavailable(err) {
 		r.up = 0
 	}
 	return err != nil
@@ -96,7 +97,7 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	return append(families, m.webhookGauges(ctx, r)...)
 }
 
-func eventFamilies(e store.EventGauges) []family {
+func eventFamilies(e EventGauges) []family {
 	unpublished := gauge("ojs.events.unpublished", "{event}", "Events that are committed and not published yet.")
 	unpublished.set(noLabels, float64(e.Unpublished))
 	lag := gauge("ojs.events.publish_lag_seconds", "s", "Age of the oldest event that is not published; 0 if all are.")
@@ -113,7 +114,7 @@ var states = []ojs.JobState{
 	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded,
 }
 
-func (m *Metrics) queueFamilies(ctx context.Context, g store.Gauges, r *round) []family {
+func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []family {
 	depth := gauge("ojs.queue.depth", "{job}", "Jobs that wait to be fetched.")
 	active := gauge("ojs.queue.active", "{job}", "Jobs that are being worked on.")
 	jobs := gauge("ojs.queue.jobs", "{job}", "Jobs by state, finished ones as long as they are kept.")
@@ -137,7 +138,7 @@ func (m *Metrics) queueFamilies(ctx context.Context, g store.Gauges, r *round) [
 		if !noLetters {
 			dead.set(labels, float64(letters[name]))
 		}
-		if !noAges && name != store.OtherQueues {
+		if !noAges && name != OtherQueues {
 			oldest.set(labels, ages[name].Seconds())
 		}
 	}
@@ -145,15 +146,15 @@ func (m *Metrics) queueFamilies(ctx context.Context, g store.Gauges, r *round) [
 }
 
 // deadLetters counts them by queue as g has them.
-func (m *Metrics) deadLetters(ctx context.Context, g store.Gauges) (map[string]int64, error) {
-	counts, err := m.gauges.deadLetters.get(ctx, m.sources.Store.DeadLetterCounts)
+func (m *Metrics) deadLetters(ctx context.Context, g Gauges) (map[string]int64, error) {
+	counts, err := m.gauges.deadLetters.get(ctx, m.sources.Database.DeadLetterCounts)
 	if err != nil {
 		return nil, err
 	}
 	shown := make(map[string]int64, len(counts))
 	for queue, n := range counts {
 		if _, known := g.Queues[queue]; !known {
-			queue = store.OtherQueues
+			queue = OtherQueues
 		}
 		shown[queue] += n
 	}
@@ -161,21 +162,21 @@ func (m *Metrics) deadLetters(ctx context.Context, g store.Gauges) (map[string]i
 }
 
 // readyAges is how long the oldest heads of the queues have waited.
-func (m *Metrics) readyAges(ctx context.Context, g store.Gauges) (map[string]time.Duration, error) {
+func (m *Metrics) readyAges(ctx context.Context, g Gauges) (map[string]time.Duration, error) {
 	return m.gauges.ready.get(ctx, func(ctx context.Context) (map[string]time.Duration, error) {
 		var queues []string
 		for name, q := range g.Queues {
-			if q.Jobs[ojs.StateAvailable] > 0 && name != store.OtherQueues {
+			if q.Jobs[ojs.StateAvailable] > 0 && name != OtherQueues {
 				queues = append(queues, name)
 			}
 		}
 		slices.Sort(queues)
-		return m.gauges.survey.ages(ctx, m.sources.Store, queues)
+		return m.gauges.survey.ages(ctx, m.sources.Database, queues)
 	})
 }
 
 func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
-	h, err := m.gauges.xmin.get(ctx, m.sources.Store.OldestXminHolder)
+	h, err := m.gauges.xmin.get(ctx, m.sources.Database.OldestXminHolder)
 	if r.missing(err) {
 		return nil
 	}
@@ -183,7 +184,7 @@ func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
 	transactions := gauge("ojs.db.xmin_age_transactions", "{transaction}", "Transactions begun since the oldest state that somebody may still look at.")
 	holder := gauge("ojs.db.xmin_holder", "s", "Age of that transaction, with who holds it, from 10 s on; 0 for a replication slot or standby, whose age is not known.")
 	if h == nil {
-		h = &store.XminHolder{}
+		h = &XminHolder{}
 	}
 	seconds.set(noLabels, h.Seconds)
 	transactions.set(noLabels, float64(h.Transactions))
@@ -194,7 +195,7 @@ func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
 }
 
 func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {
-	tables, err := m.gauges.tables.get(ctx, m.sources.Store.TableStats)
+	tables, err := m.gauges.tables.get(ctx, m.sources.Database.TableStats)
 	if r.missing(err) {
 		return nil
 	}
@@ -215,7 +216,7 @@ func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 		return nil
 	}
 	g, err := m.gauges.webhooks.get(ctx, func(ctx context.Context) (g webhookGauges, err error) {
-		ctx, cancel := context.WithTimeout(ctx, store.GaugeTimeout)
+		ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 		defer cancel()
 		g.subscriptions, g.pending, err = m.sources.Webhooks(ctx)
 		return g, err
@@ -234,7 +235,7 @@ func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 // entries there (0.6 µs each), one from where a head was meets few. Only the former finds what became visible late, or
 // a priority that had no jobs before; it takes a twentieth of the time at most.
 type readySurvey struct {
-	heads map[readyLevel]store.ReadyHead
+	heads map[readyLevel]ReadyHead
 	at    time.Time // of the last look from the start
 	cost  time.Duration
 }
@@ -244,7 +245,7 @@ type readyLevel struct {
 	priority int16
 }
 
-func (s *readySurvey) ages(ctx context.Context, st *store.Store, queues []string) (map[string]time.Duration, error) {
+func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (map[string]time.Duration, error) {
 	if len(queues) == 0 {
 		return nil, nil
 	}
@@ -263,16 +264,16 @@ func (s *readySurvey) ages(ctx context.Context, st *store.Store, queues []string
 // errTooCostly says that the next look from the start has to wait, and nothing is known of the last.
 var errTooCostly = errors.New("too many dead index entries")
 
-func (s *readySurvey) look(ctx context.Context, st *store.Store, queues []string) ([]store.ReadyHead, error) {
+func (s *readySurvey) look(ctx context.Context, st *Database, queues []string) ([]ReadyHead, error) {
 	err := errTooCostly
 	if time.Since(s.at) >= share*s.cost {
-		var heads []store.ReadyHead
+		var heads []ReadyHead
 		start := time.Now()
 		heads, err = st.ReadyHeads(ctx, queues)
 		s.at = time.Now()
 		s.cost = s.at.Sub(start)
 		if err == nil {
-			s.heads = map[readyLevel]store.ReadyHead{}
+			s.heads = map[readyLevel]ReadyHead{}
 			return heads, nil
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -55,7 +54,7 @@ func (m *Metrics) newJobs() *vec[jobKey, jobCounters] {
 const maxPairs = 10
 
 // Changes counts what this node has committed; it is store.Config.OnChanges.
-func (m *Metrics) Changes(_ context.Context, changes []store.Change) {
+func (m *Metrics) Changes(_ context.Context, changes []eventlog.Change) {
 	var key jobKey
 	var counters *jobCounters
 	for i := range changes {
@@ -71,7 +70,7 @@ func (m *Metrics) Changes(_ context.Context, changes []store.Change) {
 	}
 }
 
-func (j *jobCounters) count(c *store.Change) {
+func (j *jobCounters) count(c *eventlog.Change) {
 	switch c.Type {
 	case "job.started":
 		if c.Timed {
@@ -94,7 +93,7 @@ func (j *jobCounters) count(c *store.Change) {
 }
 
 // ended counts how long an attempt ran.
-func (j *jobCounters) ended(c *store.Change) {
+func (j *jobCounters) ended(c *eventlog.Change) {
 	if !c.Timed || c.Job == nil {
 		return
 	}

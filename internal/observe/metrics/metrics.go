@@ -14,7 +14,6 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // Config says how metrics are shown. The zero value of a field means its default.
@@ -58,8 +57,11 @@ func (c Config) withDefaults() Config {
 
 // Sources are where figures come from that are not counted here. Those that are nil have no series.
 type Sources struct {
-	// Store reads the figures of the whole deployment.
-	Store *store.Store
+	// Node is the number of this process, for service.instance.id.
+	Node int32
+
+	// Database reads the figures of the whole deployment.
+	Database *Database
 
 	// Pool is the connection pool of this node.
 	Pool *pgxpool.Pool

@@ -18,7 +18,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -39,8 +38,8 @@ func (m *Metrics) text(t testing.TB, openMetrics bool) string {
 	return b.String()
 }
 
-func completed(jobType, queue string, took time.Duration) store.Change {
-	return store.Change{Type: "job.completed", JobType: jobType, Queue: queue, Took: took, Timed: true, Job: &dbsqlc.Job{State: "completed"}}
+func completed(jobType, queue string, took time.Duration) eventlog.Change {
+	return eventlog.Change{Type: "job.completed", JobType: jobType, Queue: queue, Took: took, Timed: true, Job: &dbsqlc.Job{State: "completed"}}
 }
 
 func TestHistogram(t *testing.T) {
@@ -77,7 +76,7 @@ func TestVec(t *testing.T) {
 		for range 8 {
 			callers.Go(func() {
 				for i := range 1000 {
-					m.Changes(t.Context(), []store.Change{completed(fmt.Sprint("t", i%4), "q", time.Millisecond)})
+					m.Changes(t.Context(), []eventlog.Change{completed(fmt.Sprint("t", i%4), "q", time.Millisecond)})
 				}
 			})
 		}
@@ -93,7 +92,7 @@ func TestVec(t *testing.T) {
 		m := setup(t, Config{MaxLabelValues: 50})
 		for i := range 50 {
 			for j := range 50 {
-				m.Changes(t.Context(), []store.Change{completed(fmt.Sprint("t", i), fmt.Sprint("q", j), 0)})
+				m.Changes(t.Context(), []eventlog.Change{completed(fmt.Sprint("t", i), fmt.Sprint("q", j), 0)})
 			}
 		}
 		require.LessOrEqual(t, m.jobs.len(), maxPairs*50+1)
@@ -243,7 +242,7 @@ func TestSeriesOfOthers(t *testing.T) {
 func TestWriteText(t *testing.T) {
 	t.Parallel()
 	m := setup(t, Config{})
-	m.Changes(t.Context(), []store.Change{completed("a", "q", 6*time.Millisecond), {Type: "cron.triggered", Subject: "c", JobType: "x", Queue: "q"}})
+	m.Changes(t.Context(), []eventlog.Change{completed("a", "q", 6*time.Millisecond), {Type: "cron.triggered", Subject: "c", JobType: "x", Queue: "q"}})
 	m.Published(eventlog.Counts{
 		Types:     map[string]int64{"job.completed": 2},
 		Unclaimed: []eventlog.Unclaimed{{Type: "job.enqueued", JobType: "sql", Queue: "q", N: 3}, {Type: "job.cancelled", JobType: "sql", Queue: "q", N: 1}},

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // mute is a connection whose answers stop to come when it is told so, as from a host that is gone.

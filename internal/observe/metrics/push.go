@@ -54,8 +54,8 @@ func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, erro
 // resource says who sends: each node is an instance, because counters are per node.
 func (m *Metrics) resource(ctx context.Context) (*resource.Resource, error) {
 	about := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
-	if m.sources.Store != nil {
-		about = append(about, attribute.String("service.instance.id", strconv.Itoa(int(m.sources.Store.Node()))))
+	if m.sources.Node != 0 {
+		about = append(about, attribute.String("service.instance.id", strconv.Itoa(int(m.sources.Node))))
 	}
 	return resource.New(ctx, resource.WithAttributes(about...), resource.WithTelemetrySDK(), resource.WithFromEnv())
 }

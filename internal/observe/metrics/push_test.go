@@ -13,14 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/eventlog"
+
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // sink is a collector that keeps the latest of what it was sent.
@@ -172,7 +172,7 @@ func TestPush(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
 		m, _ := pushing(t, "http/protobuf", server.URL)
 		start := time.Now()
-		m.Changes(t.Context(), []store.Change{{Type: "job.enqueued", JobType: "mail.send", Queue: "default"}})
+		m.Changes(t.Context(), []eventlog.Change{{Type: "job.enqueued", JobType: "mail.send", Queue: "default"}})
 		_ = last(t, m, 200*time.Millisecond) // that it failed is all there is to say
 		require.Less(t, time.Since(start), 2*time.Second)
 		close(hang)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 func TestReadySurvey(t *testing.T) {

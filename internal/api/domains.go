@@ -1,0 +1,25 @@
+package api
+
+import (
+	"github.com/ojsd/ojsd/internal/cron"
+	"github.com/ojsd/ojsd/internal/deadletter"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/worker"
+)
+
+// Domains are the parts of a node that requests are about.
+type Domains struct {
+	DB          *pg.DB
+	Jobs        *queue.Store
+	Progress    *progress.Store
+	DeadLetters *deadletter.Store
+	Workers     *worker.Store
+	Crons       *cron.Store
+	Webhooks    *webhook.Store
+	Events      *eventlog.Reader
+	Feed        *eventlog.Feed
+}

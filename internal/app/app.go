@@ -1,0 +1,283 @@
+// Package app builds a node from its parts, starts them in order and stops them in reverse. It holds no rules: what a node
+// does is in the packages that it connects here.
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/api/grpcapi"
+	"github.com/ojsd/ojsd/internal/api/httpapi"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/worker"
+)
+
+// Node is one running server. Use Start.
+type Node struct {
+	config    Config
+	archetype *baseservice.Archetype
+	pool      *pgxpool.Pool
+	tracer    *tracing.Tracer
+	traces    *sdktrace.TracerProvider // nil: none of ours
+	metrics   *metrics.Metrics
+
+	commits  *eventlog.Commits
+	timer    *timer.Timer
+	domains  Domains
+	relay    *eventlog.Relay
+	feed     *eventlog.Feed
+	listener *eventlog.Listener
+	pruner   *retention.Pruner
+	liveness *worker.Liveness
+	webhooks *webhook.Dispatcher // nil: switched off
+	fanOut   *webhook.FanOut     // with webhooks
+	services []startstop.Service
+
+	health  *api.Health
+	streams *api.Streams
+	httpapi *httpapi.API
+	http    *http.Server
+	grpc    *grpcapi.API // nil: switched off
+
+	addr, grpcAddr net.Addr
+	failed         chan error
+	stopOnce       sync.Once
+	stopErr        error
+}
+
+// Run serves until ctx ends or the node fails, and stops in good order.
+func Run(ctx context.Context, config Config) error {
+	n, err := Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	if config.OnStarted != nil {
+		config.OnStarted(n.Addr(), n.GRPCAddr())
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-n.failed:
+	}
+	return errors.Join(err, n.Stop())
+}
+
+// Start returns when the node answers requests. ctx bounds the start only.
+func Start(ctx context.Context, config Config) (*Node, error) {
+	if config.DatabaseURL == "" {
+		return nil, errors.New("no database: DATABASE_URL is not set")
+	}
+	config.Logger = cmp.Or(config.Logger, slog.Default())
+	config.DatabaseListenURL = cmp.Or(config.DatabaseListenURL, config.DatabaseURL)
+	if err := checkSchema(ctx, config); err != nil {
+		return nil, err
+	}
+	pool, err := connect(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{config: config, pool: pool, failed: make(chan error, 1)}
+	if err := n.build(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	if err := n.start(ctx); err != nil {
+		return nil, errors.Join(err, n.Stop())
+	}
+	n.logStarted(ctx)
+	return n, nil
+}
+
+// build is the table of contents of a node.
+func (n *Node) build(ctx context.Context) error {
+	n.archetype = baseservice.NewArchetype(n.config.Logger)
+	n.commits = eventlog.NewCommits(n.config.Events.SourceInstance)
+	n.commits.EnqueuedOnRequeue = n.config.Events.EnqueuedOnRequeue
+	for _, step := range []func() error{
+		func() error { return n.buildTracing(ctx) },
+		n.buildMetrics,
+		n.buildDomains,
+		n.buildEventLog,
+		n.buildLoops,
+		n.buildWebhooks,
+		n.buildHTTP,
+		n.buildGRPC,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	n.subscribe()
+	n.metrics.SetSources(n.metricSources())
+	return nil
+}
+
+func (n *Node) start(ctx context.Context) error {
+	if err := n.prepare(ctx); err != nil {
+		return err
+	}
+	// Services outlive the start: they end with Stop, not with ctx.
+	if err := startstop.StartAll(context.WithoutCancel(ctx), n.services...); err != nil {
+		return fmt.Errorf("start services: %w", err)
+	}
+	ln, err := net.Listen("tcp", n.config.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	n.addr = ln.Addr()
+	if err := n.metrics.Push(context.WithoutCancel(ctx)); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	if err := n.startGRPC(); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	go func() {
+		if err := n.http.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			n.fail(fmt.Errorf("serve: %w", err))
+		}
+	}()
+	return nil
+}
+
+// prepare reads and writes what must be there before the first request.
+func (n *Node) prepare(ctx context.Context) error {
+	if err := n.domains.DB.EnsurePartitions(ctx); err != nil {
+		return fmt.Errorf("create partitions: %w", err)
+	}
+	if err := n.domains.Workers.Prepare(ctx); err != nil {
+		return fmt.Errorf("read workers: %w", err)
+	}
+	if n.webhooks == nil {
+		return nil
+	}
+	if err := n.domains.Webhooks.ResealSecrets(ctx); err != nil {
+		return fmt.Errorf("webhook secrets: %w", err)
+	}
+	return nil
+}
+
+// fail ends Run; what fails after that is of no more interest.
+func (n *Node) fail(err error) {
+	select {
+	case n.failed <- err:
+	default:
+	}
+}
+
+// Addr is the address of the HTTP interface.
+func (n *Node) Addr() string { return n.addr.String() }
+
+// GRPCAddr is the address of the gRPC interface; "" if it is switched off.
+func (n *Node) GRPCAddr() string {
+	if n.grpcAddr == nil {
+		return ""
+	}
+	return n.grpcAddr.String()
+}
+
+// Domains are the node's domains, for tests of the whole program.
+func (n *Node) Domains() Domains { return n.domains }
+
+// API is the node's HTTP interface, for tests of the whole program.
+func (n *Node) API() *httpapi.API { return n.httpapi }
+
+// SetDraining makes readiness fail, as Stop does first.
+func (n *Node) SetDraining() { n.health.SetDraining() }
+
+// Stop ends the node: readiness fails, parked fetches and streams return, requests finish, services stop, connections close. No
+// job changes its state by it. Requests that outlive the shutdown timeout are cut off, which is no error: a slow client must
+// not make a restart look failed.
+func (n *Node) Stop() error {
+	n.stopOnce.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)
+		defer cancel()
+		n.SetDraining()
+		n.httpapi.StopStreams()
+		n.domains.Jobs.Drain()
+		n.stopInterfaces(ctx)
+		startstop.StopAllParallel(n.services...)
+		n.stopMetrics()
+		n.pool.Close()
+		n.flushTraces()
+		n.config.Logger.Info("server stopped", slog.String("category", "lifecycle"))
+	})
+	return n.stopErr
+}
+
+// stopInterfaces lets the requests and streams in hand end.
+func (n *Node) stopInterfaces(ctx context.Context) {
+	var others sync.WaitGroup
+	others.Go(func() { n.stopGRPC(ctx) })
+	if err := n.http.Shutdown(ctx); err != nil {
+		n.config.Logger.Warn("requests did not end in time and are cut off", slog.String("category", "lifecycle"),
+			slog.Group("attributes", "shutdown_timeout_ms", n.config.ShutdownTimeout.Milliseconds()))
+		n.stopErr = n.http.Close()
+	}
+	others.Wait()
+	if err := n.httpapi.AwaitStreams(ctx); err != nil && n.httpapi.Streams() > 0 {
+		n.config.Logger.Warn("streams did not end in time and are cut off", slog.String("category", "lifecycle"))
+	}
+}
+
+// logStarted says where the node is, and which of its settings are meant for development only.
+func (n *Node) logStarted(ctx context.Context) {
+	c, log := n.config, n.config.Logger
+	lifecycle := slog.String("category", "lifecycle")
+	log.InfoContext(ctx, "server started", lifecycle, slog.Group("attributes", "listen", n.Addr(), "grpc_listen", n.GRPCAddr(),
+		"version", c.Version, "node", n.commits.Node, "authentication", len(c.APIKeys) > 0, "test_reset", c.TestReset))
+	if c.TestReset {
+		log.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs", lifecycle)
+	}
+	if c.LogPayloads {
+		log.WarnContext(ctx, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold", lifecycle)
+	}
+	if c.Webhooks.Enabled && c.Webhooks.Rules.AllowHTTP {
+		log.WarnContext(ctx, "webhooks may be sent over plain http: anybody on the way can read and change them", lifecycle)
+	}
+	if c.Webhooks.Enabled && len(c.Webhooks.EncryptionKeys) == 0 {
+		log.WarnContext(ctx, "webhook secrets are stored in plain text; set OJS_WEBHOOKS_ENCRYPTION_KEY to seal them", lifecycle)
+	}
+}
+
+// components are the parts that health reports.
+func (n *Node) components() map[string]string {
+	publisher := "ok"
+	if n.relay.Status().BehindFor > publishLate {
+		publisher = "degraded"
+	}
+	scheduler := "ok"
+	if n.timer.Overdue() > sweepLate {
+		scheduler = "degraded"
+	}
+	webhooks := api.Off
+	if n.webhooks != nil {
+		webhooks = n.webhooks.Status()
+	}
+	return map[string]string{"listener": n.listener.Status(), "publisher": publisher, "scheduler": scheduler, "webhooks": webhooks}
+}
+
+// What health calls late.
+const (
+	publishLate = 10 * time.Second
+	sweepLate   = 30 * time.Second
+)
+
+func (n *Node) newDB() *pg.DB { return pg.New(n.pool, statementTimeout) }

@@ -1,0 +1,141 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/startstop"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/api/httpapi"
+	"github.com/ojsd/ojsd/internal/cron"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/worker"
+)
+
+func (n *Node) buildMetrics() (err error) {
+	c := n.config
+	n.metrics, err = metrics.New(metrics.Config{
+		MaxLabelValues: c.Metrics.MaxLabelValues, GaugeInterval: c.Metrics.GaugeInterval,
+		Service: c.Events.ServiceName, Version: c.Version, Protocol: c.Metrics.Protocol, Logger: c.Logger,
+	})
+	return err
+}
+
+func (n *Node) buildDomains() error {
+	c, db := n.config, n.newDB()
+	n.timer = timer.New(n.archetype, db)
+	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, DomainConfig{
+		Queue: queue.Config{
+			DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, ResultTTL: c.ResultTTL, OnFlush: n.metrics.Flush,
+		},
+		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout, OnFlush: n.metrics.Flush},
+		Worker: worker.Config{
+			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
+			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives, OnFlush: n.metrics.Flush,
+		},
+		Cron: cron.Config{Limits: c.Limits},
+		Webhook: webhook.StoreConfig{
+			Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, DisableAfter: c.Webhooks.DisableAfter,
+		},
+	})
+	n.domains.ServeTimer(n.timer)
+	return nil
+}
+
+func (n *Node) buildEventLog() error {
+	c := n.config
+	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, Tracer: n.tracer})
+	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL})
+	n.domains.Events = eventlog.NewReader(n.pool, n.relay)
+	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{})
+	n.domains.Feed = n.feed
+	return nil
+}
+
+func (n *Node) buildLoops() error {
+	c := n.config
+	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters}, retention.Config{
+		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded,
+		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
+	})
+	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
+	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
+		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
+	}, n.relay)
+	n.services = []startstop.Service{
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewProber(n.archetype, n.domains.Jobs), n.liveness,
+	}
+	return nil
+}
+
+// buildWebhooks builds who sends deliveries, unless this node does not.
+func (n *Node) buildWebhooks() error {
+	w := n.config.Webhooks
+	if !w.Enabled {
+		return nil
+	}
+	roots, err := readRoots(w.CAFile)
+	if err != nil {
+		return err
+	}
+	n.webhooks = webhook.NewDispatcher(n.archetype, n.domains.Webhooks, webhook.Config{
+		Rules: w.Rules, RootCAs: roots, ProxyURL: w.ProxyURL, RetrySchedule: w.RetrySchedule, RetryJitter: w.RetryJitter, Workers: w.Workers,
+		Retention: w.DeliveryRetention, Service: n.config.Events.ServiceName, Version: n.config.Version, Tracer: n.tracer,
+		Observer: webhook.Observer{Attempt: n.metrics.WebhookAttempt, Done: n.metrics.WebhookDone},
+	})
+	n.fanOut = webhook.NewFanOut(n.archetype, n.domains.Webhooks)
+	n.services = append(n.services, n.webhooks, n.fanOut)
+	return nil
+}
+
+func (n *Node) buildHTTP() error {
+	c := n.config
+	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains), n.components)
+	n.streams = api.NewStreams(c.Realtime)
+	n.httpapi = httpapi.New(httpapi.Config{
+		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
+		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
+	}, httpapi.Deps{
+		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Reset: n.reset, NextPrune: n.pruner.NextIn,
+		Webhooks: n.httpWebhooks(), Tracer: n.tracer,
+		RequestDone: n.metrics.Request, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
+	})
+	n.http = &http.Server{
+		Handler:           n.httpapi.Handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       2 * time.Minute,
+		IdleTimeout:       5 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+	}
+	return nil
+}
+
+// reset empties the database and what this node remembers of it. For tests only.
+func (n *Node) reset(ctx context.Context) error {
+	if err := n.domains.DB.Reset(ctx); err != nil {
+		return err
+	}
+	n.domains.Forget()
+	return nil
+}
+
+func (n *Node) metricSources() metrics.Sources {
+	streams := n.httpapi.Tallies()
+	if n.grpc != nil {
+		streams["grpc"] = n.grpc.Tally()
+	}
+	return metrics.Sources{
+		Node: n.commits.Node, Database: metrics.NewDatabase(n.domains.DB), Pool: n.pool, Reconnects: n.listener.Reconnects, Streams: streams,
+		Webhooks: n.domains.Webhooks.Backlog, Components: n.components,
+	}
+}

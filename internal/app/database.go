@@ -1,0 +1,56 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojsd/ojsd/migrations"
+)
+
+func checkSchema(ctx context.Context, config Config) error {
+	if config.Migrate {
+		if _, err := migrations.Up(ctx, config.DatabaseURL, config.Logger); err != nil {
+			return fmt.Errorf("migrate: %w", err)
+		}
+	}
+	cfg, err := pgx.ParseConfig(config.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("parse database url: %w", err)
+	}
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may have a statement of that name from another start
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // it has only read
+	return migrations.Check(ctx, conn)
+}
+
+func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(config.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("parse database url: %w", err)
+	}
+	pc.MaxConns = config.DatabaseMaxConns
+	pc.MinIdleConns = 2
+	pc.MaxConnIdleTime = 5 * time.Minute
+	pc.ConnConfig.RuntimeParams["application_name"] = "ojsd"
+	pc.ConnConfig.ConnectTimeout = 5 * time.Second
+	if config.DatabasePooler {
+		// Unnamed statements with remembered parameter types: one round trip, no state left in the session.
+		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	} else {
+		// Small batches look cheaper with a plan of their own, so Postgres would plan most acks anew: 0.45 ms, three times
+		// what they take.
+		pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pc)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return pool, nil
+}

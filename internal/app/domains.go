@@ -1,0 +1,83 @@
+package app
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/cron"
+	"github.com/ojsd/ojsd/internal/deadletter"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/worker"
+	"github.com/ojsd/ojsd/internal/worker/cache"
+)
+
+// DomainDeps are what the domains of a node share.
+type DomainDeps struct {
+	DB      *pg.DB
+	Commits *eventlog.Commits
+	Timer   *timer.Timer
+	Logger  *slog.Logger
+	Tracer  *tracing.Tracer // nil: nothing is traced
+}
+
+// DomainConfig is the configuration of each domain.
+type DomainConfig struct {
+	Queue    queue.Config
+	Progress progress.Config
+	Worker   worker.Config
+	Cron     cron.Config
+	Webhook  webhook.StoreConfig
+}
+
+// Domains are the domains of a node, without its loops and interfaces.
+type Domains struct {
+	api.Domains
+	Cache *cache.Workers
+}
+
+// NewDomains builds the domains and has the timer call them. The event reader and feed are for the caller to add.
+func NewDomains(d DomainDeps, c DomainConfig) Domains {
+	workers := cache.New()
+	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
+	domains := Domains{
+		Cache: workers,
+		Domains: api.Domains{
+			DB: d.DB, Jobs: jobs,
+			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
+			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
+			Workers: worker.New(worker.Deps{
+				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
+			}, c.Worker),
+			Crons:    cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
+			Webhooks: webhook.NewStore(d.DB, c.Webhook),
+		},
+	}
+	return domains
+}
+
+// ServeTimer has the timer apply what is due in these domains.
+func (d Domains) ServeTimer(t *timer.Timer) {
+	t.Serve(timer.Sources{
+		Jobs:         d.Jobs.ApplyDue,
+		Workers:      d.Workers.Reap,
+		Crons:        d.Crons.Fire,
+		WorkerDeadAt: d.Workers.DeadAt,
+		Unreachable:  d.Workers.ListenAgain,
+	})
+}
+
+// Forget drops what this node remembers; what it needs it reads again.
+func (d Domains) Forget() {
+	d.Jobs.Forget()
+	d.Cache.Forget()
+}
+
+// statementTimeout bounds every statement, waiting for a connection included.
+const statementTimeout = 15 * time.Second

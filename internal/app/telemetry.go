@@ -1,0 +1,63 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
+
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+)
+
+// flushTimeout bounds how long a stop waits for those who receive traces.
+const flushTimeout = 5 * time.Second
+
+// buildTracing follows the OTEL_* variables, unless the configuration has its own provider.
+func (n *Node) buildTracing(ctx context.Context) error {
+	if err := n.exportTraces(ctx); err != nil {
+		return err
+	}
+	n.tracer = tracing.New(tracing.Config{Provider: n.config.TracerProvider, MaxMetaBytes: n.config.Limits.MaxMetaBytes})
+	return nil
+}
+
+func (n *Node) exportTraces(ctx context.Context) error {
+	if n.config.TracerProvider != nil {
+		return nil
+	}
+	traces, err := tracing.NewProvider(ctx, tracing.Service{Name: n.config.Events.ServiceName, Version: n.config.Version, Instance: strconv.Itoa(int(n.commits.Node))})
+	if err != nil || traces == nil {
+		return err
+	}
+	n.traces, n.config.TracerProvider = traces, traces
+	logger := n.config.Logger
+	otel.SetLogger(logr.FromSlogHandler(logger.Handler()))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		logger.Warn("telemetry was not exported", slog.String("category", "system"), slog.Any("error", err))
+	}))
+	return nil
+}
+
+// flushTraces sends what has not been sent yet. Who does not take it in time loses it.
+func (n *Node) flushTraces() {
+	if n.traces == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := n.traces.Shutdown(ctx); err != nil {
+		n.config.Logger.Warn("traces were not exported in time", slog.String("category", "system"), slog.Any("error", err))
+	}
+}
+
+// stopMetrics pushes the last figures; a collector that does not answer holds up a stop for a moment only.
+func (n *Node) stopMetrics() {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	if err := n.metrics.Shutdown(ctx); err != nil {
+		n.config.Logger.Warn("the last metrics were not pushed", slog.String("category", "lifecycle"), slog.String("error", err.Error()))
+	}
+}

@@ -1,0 +1,332 @@
+package cron
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/payload"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Definition is a validated cron (contract 20 §11.1). It owns its bytes.
+type Definition struct {
+	Name        string
+	Expression  string // as sent
+	Timezone    string
+	Overlap     string
+	Enabled     bool
+	Description *string
+
+	// The template, compact, as sent.
+	Type    string
+	Args    []byte
+	Meta    []byte // nil: {}
+	Options []byte // nil: {}
+
+	Queue   string // what the options say
+	TraceID string // "" if meta carries none
+}
+
+// What happens when a tick finds an unfinished job of its
+const (
+	OverlapSkip           = "skip"
+	OverlapAllow          = "allow"
+	OverlapCancelPrevious = "cancel_previous"
+	OverlapEnqueue        = "enqueue"
+)
+
+var (
+	cronNames = []string{
+		"name", "expression", "cron", "schedule", "timezone", "type", "args", "meta", "options", "job_template", "queue",
+		"overlap_policy", "enabled", "description",
+	}
+	templateNames = []string{"type", "args", "meta", "options"}
+	overlaps      = map[string]string{
+		OverlapSkip: OverlapSkip, OverlapAllow: OverlapAllow, OverlapCancelPrevious: OverlapCancelPrevious,
+		"cancel": OverlapCancelPrevious, OverlapEnqueue: OverlapEnqueue,
+	}
+)
+
+const (
+	maxCronNameBytes    = 255
+	maxDescriptionBytes = 4096
+	noLimit             = 1 << 30
+)
+
+// Decode reads a whole  name is that of the path; "" if the body has it.
+func Decode(raw []byte, name string, lim job.Limits) (*Definition, *ojs.Error) {
+	return decode(raw, Definition{Name: name, Timezone: "UTC", Overlap: OverlapSkip, Enabled: true}, false, lim)
+}
+
+// Patch reads what changes in a  The template is merged member by member, its options too; null takes an option
+// away.
+func Patch(raw []byte, current Definition, lim job.Limits) (*Definition, *ojs.Error) {
+	return decode(raw, current, true, lim)
+}
+
+// reader reads a body on top of what holds without it.
+type reader struct {
+	payload.Body
+	patch    bool
+	template payload.Fields
+	root     []byte // object of the options that stand at the root of the body (contract 20 §0); nil: none
+	c        Definition
+}
+
+func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definition, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return nil, err
+	}
+	r := reader{patch: patch, c: base, template: payload.Named(templateNames)}
+	r.Fields, _ = payload.Read(v, cronNames)
+	for literal, value := range rawjson.Members(v) {
+		switch name := string(rawjson.Name(literal)); {
+		case name == "description" && rawjson.IsNull(value):
+			r.c.Description = nil // the one member that null takes away
+		case job.IsOption(name) && (patch || !rawjson.IsNull(value)):
+			if r.root == nil {
+				r.root = []byte{'{'}
+			}
+			r.root = payload.AppendMember(r.root, literal, value)
+		}
+	}
+	if r.root != nil {
+		r.root = append(r.root, '}')
+	}
+	r.name()
+	r.schedule()
+	r.switches()
+	r.content()
+	if err := r.Problems.Err(); err != nil {
+		return nil, err
+	}
+	return r.c.checked(lim)
+}
+
+func (r *reader) name() {
+	v := r.Get("name")
+	text, ok := rawjson.Text(v)
+	switch {
+	case r.c.Name == "":
+		r.c.Name = text
+		if !ValidName(text) {
+			r.Refuse("name", "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long")
+		}
+	case !ValidName(r.c.Name):
+		r.Problems.Add(ojs.KindInvalidPayload, "name", "$.name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
+	case v != nil && (!ok || text != r.c.Name):
+		r.Refuse("name", "absent or the name in the path")
+	}
+}
+
+// ValidName reports whether s is ^[a-z0-9][a-z0-9\-.]*$ of at most 255 bytes.
+func ValidName(s string) bool {
+	return s != "" && len(s) <= maxCronNameBytes && s[0] != '-' && s[0] != '.' &&
+		payload.AllIn(s, func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.' })
+}
+
+// schedule checks expression and time zone together.
+func (r *reader) schedule() {
+	name := "expression"
+	for _, alias := range []string{"expression", "cron", "schedule"} {
+		if r.Get(alias) != nil {
+			name = alias
+			break
+		}
+	}
+	expression, zone := r.Get(name), r.Get("timezone")
+	if expression != nil || !r.patch {
+		var isText bool
+		if r.c.Expression, isText = rawjson.Text(expression); !isText && expression != nil {
+			r.Problems = append(r.Problems, cronProblem(expression, "$."+name, "it is no string"))
+			return
+		}
+	}
+	zoned := true
+	if zone != nil {
+		r.c.Timezone, zoned = rawjson.Text(zone)
+		if r.c.Timezone == "" {
+			r.c.Timezone = "UTC"
+		}
+	}
+	_, err := Parse(r.c.Expression, r.c.Timezone)
+	if !zoned || errors.Is(err, ErrTimezone) {
+		r.Refuse("timezone", "UTC or an IANA name with a slash, such as Europe/Berlin")
+		_, err = Parse(r.c.Expression, "UTC")
+	}
+	switch {
+	case expression == nil && !r.patch:
+		r.Problems.Add(ojs.KindInvalidCron, "expression", "$.expression", "a cron expression such as 0 9 * * 1-5", nil)
+	case err != nil:
+		r.Problems = append(r.Problems, cronProblem(expression, "$."+name, err.Error()))
+	}
+}
+
+// cronProblem says what is wrong with an expression.
+func cronProblem(received jsontext.Value, path, why string) payload.Problem {
+	return payload.Problem{
+		Kind: ojs.KindInvalidCron, Field: "expression", Path: path, Expected: "a cron expression of five or six fields, or a descriptor such as @hourly",
+		Received: received, Message: "The cron expression cannot be used: " + why + ".",
+	}
+}
+
+// ErrNever refuses an expression that is right but never fires.
+func ErrNever(expression string) *ojs.Error {
+	quoted, _ := jsontext.AppendQuote(nil, expression)
+	return payload.Problems{cronProblem(quoted, "$.expression", "it never fires within 10 years")}.Err()
+}
+
+func (r *reader) switches() {
+	if v := r.Get("overlap_policy"); v != nil {
+		text, _ := rawjson.Text(v)
+		if r.c.Overlap = overlaps[text]; r.c.Overlap == "" {
+			r.Refuse("overlap_policy", "skip, allow, cancel_previous or enqueue")
+		}
+	}
+	if r.Get("enabled") != nil {
+		r.c.Enabled = r.Boolean("enabled")
+	}
+	if v := r.Get("description"); v != nil {
+		text, ok := rawjson.Text(v)
+		if !ok || len(text) > maxDescriptionBytes || strings.Contains(text, "\x00") {
+			r.Refuse("description", "a string of at most 4096 bytes without U+0000")
+		}
+		r.c.Description = &text
+	}
+}
+
+// content reads the template, at the top level or in job_template.
+func (r *reader) content() {
+	if v := r.Get("job_template"); v != nil {
+		if v[0] != '{' {
+			r.Refuse("job_template", "an object")
+			return
+		}
+		r.template, _ = payload.Read(v, templateNames)
+	}
+	either := func(name string) jsontext.Value {
+		if v := r.Get(name); v != nil {
+			return v
+		}
+		return r.template.Get(name)
+	}
+	if v := either("type"); v != nil {
+		text, ok := rawjson.Text(v)
+		if !ok {
+			r.Problems.Add(ojs.KindInvalidJobType, "type", "$.type", "a job type such as invoice.render", v)
+		}
+		r.c.Type = text
+	}
+	if v := either("args"); v != nil {
+		if v[0] != '[' {
+			r.Problems.Add(ojs.KindInvalidArgs, "args", "$.args", "an array", v)
+		}
+		r.c.Args = rawjson.Compact(v)
+	}
+	if r.c.Args == nil {
+		r.c.Args = []byte(`[]`)
+	}
+	if v := either("meta"); v != nil {
+		if v[0] != '{' {
+			r.Problems.Add(ojs.KindInvalidMetadata, "meta", "$.meta", "an object", v)
+		}
+		r.c.Meta = rawjson.Compact(v)
+	}
+	r.options(either("options"))
+}
+
+// options merges what a patch sends into what there is. A queue beside the options counts if they have none, because
+// the cron is shown like that.
+func (r *reader) options(top jsontext.Value) {
+	queue := r.Get("queue")
+	if r.patch && r.root != nil {
+		r.c.Options = job.MergeObjects(r.c.Options, r.root)
+	}
+	for _, v := range []jsontext.Value{r.template.Get("options"), r.Get("options")} {
+		switch {
+		case v == nil:
+		case v[0] != '{':
+			r.Problems.Add(ojs.KindInvalidPayload, "options", "$.options", "an object", v)
+			return
+		case r.patch:
+			r.c.Options = job.MergeObjects(r.c.Options, v)
+		}
+		if v != nil && hasMember(v, "queue") {
+			queue = nil
+		}
+	}
+	switch {
+	case r.patch: // done above
+	case r.root != nil:
+		r.c.Options = job.MergeObjects(r.root, top)
+	case top != nil:
+		r.c.Options = rawjson.Compact(top)
+	}
+	if queue != nil {
+		r.c.Options = job.MergeObjects(r.c.Options, append(payload.AppendMember([]byte{'{'}, []byte(`"queue"`), queue), '}'))
+	}
+}
+
+func hasMember(object jsontext.Value, name string) bool {
+	for literal := range rawjson.Members(object) {
+		if string(rawjson.Name(literal)) == name {
+			return true
+		}
+	}
+	return false
+}
+
+// checked reads the template as it will be read at each firing.
+func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
+	j, err := c.Job(time.Unix(0, 0), lim)
+	if err != nil {
+		return nil, err
+	}
+	c.Queue, c.TraceID = j.Queue, j.TraceID
+	if string(c.Meta) == "{}" {
+		c.Meta = nil
+	}
+	if string(c.Options) == "{}" {
+		c.Options = nil
+	}
+	return c, nil
+}
+
+// Job is the job of a firing (contract 20 §11.7). Relative times count from the insert.
+func (c *Definition) Job(at time.Time, lim job.Limits) (*job.Job, *ojs.Error) {
+	doc := append([]byte(`{"args":`), c.Args...)
+	if c.Type != "" {
+		doc, _ = jsontext.AppendQuote(append(doc, `,"type":`...), c.Type)
+	}
+	if c.Options != nil {
+		doc = append(append(doc, `,"options":`...), c.Options...)
+	}
+	doc = append(doc, `,"meta":`...)
+	doc = append(c.appendMeta(doc, at), '}')
+	// The bounds of one envelope hold for what the client sent, not for what is added here.
+	lim.MaxEnvelopeBytes = noLimit
+	return job.DecodeJob(doc, lim)
+}
+
+func (c *Definition) appendMeta(b []byte, at time.Time) []byte {
+	b = append(b, '{')
+	if c.Meta != nil {
+		for literal, value := range rawjson.Members(c.Meta) {
+			if name := string(rawjson.Name(literal)); name != "cron_name" && name != "cron_triggered_at" {
+				b = payload.AppendMember(b, literal, value)
+			}
+		}
+	}
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	b, _ = jsontext.AppendQuote(append(b, `"cron_name":`...), c.Name)
+	return append(append(append(b, `,"cron_triggered_at":"`...), ojs.FormatTime(at)...), `"}`...)
+}

@@ -1,0 +1,46 @@
+package cron
+
+import (
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+func addGaps(p *dbsqlc.CronGapParams, row *Record, gaps []time.Time) {
+	for _, at := range gaps {
+		p.Ids, p.ScheduledAt = append(p.Ids, row.ID), append(p.ScheduledAt, pg.Timestamp(at))
+		p.EventData = append(p.EventData, append(cronEvent(row, skippedGap), '}'))
+	}
+}
+
+// cronEvent begins the payload of an event of a cron; reason is "" if it fired.
+func cronEvent(row *Record, reason string) []byte {
+	b := []byte{'{'}
+	for _, member := range [][2]string{{"cron_name", row.Name}, {"cron_expr", row.Expression}, {"job_type", row.Type}, {"queue", row.Queue}, {"reason", reason}} {
+		if member[1] == "" {
+			continue
+		}
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), member[0]...), `":`...)
+		b, _ = jsontext.AppendQuote(b, member[1]) // texts were checked when decoded
+	}
+	return b
+}
+
+func (t *tick) eventData() []byte {
+	b := cronEvent(t.row, t.reason)
+	if t.reason == "" {
+		b = ojs.AppendID(append(b, `,"job_id":"`...), t.job.ID)
+		return append(append(append(b, `","scheduled_at":"`...), ojs.FormatTime(t.scheduled)...), `"}`...)
+	}
+	if t.existing != nil {
+		b = append(ojs.AppendID(append(b, `,"existing_job_id":"`...), *t.existing), '"')
+	}
+	return append(b, '}')
+}

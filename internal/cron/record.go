@@ -1,0 +1,36 @@
+package cron
+
+import "github.com/jackc/pgx/v5/pgtype"
+
+// Record is a cron as it is stored. Its fields are the columns of ojs.crons, in their order.
+type Record struct {
+	Name          string
+	ID            [16]byte
+	Expression    string
+	Timezone      string
+	Type          string
+	Queue         string
+	Args          []byte
+	Meta          []byte
+	Options       []byte
+	TraceID       pgtype.Text
+	OverlapPolicy string
+	Enabled       bool
+	Description   pgtype.Text
+	LastRunAt     pgtype.Timestamptz
+	NextRunAt     pgtype.Timestamptz
+	RunCount      int64
+	CreatedAt     pgtype.Timestamptz
+	UpdatedAt     pgtype.Timestamptz
+}
+
+// Run is what became of one tick, or of a run by hand.
+type Run struct {
+	ScheduledAt pgtype.Timestamptz
+	Outcome     string
+	Reason      pgtype.Text
+	JobID       pgtype.UUID
+	State       string
+	StartedAt   pgtype.Timestamptz
+	FinishedAt  pgtype.Timestamptz
+}

@@ -1,0 +1,270 @@
+package cron
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Put registers a cron or replaces the one of that name (contract 20 §11.3). One whose schedule does not change keeps
+// its next run, so that registering at every deploy does not shift it.
+func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created bool, err error) {
+	err = s.inChange(ctx, func(c *cronChange) error {
+		for {
+			old, err := c.q.CronLock(ctx, in.Name)
+			if err == nil {
+				row, err = c.update(ctx, (*Record)(&old), in)
+				return err
+			}
+			if !errors.Is(err, pgx.ErrNoRows) {
+				return err
+			}
+			if row, err = c.insert(ctx, in); err != nil || row != nil {
+				created = row != nil
+				return err
+			}
+		}
+	})
+	return row, created, err
+}
+
+// Change replaces a cron by what change makes of it, while nobody else changes or fires it.
+func (s *Store) Change(ctx context.Context, name string, change func(current *Record) (*Definition, error)) (row *Record, err error) {
+	err = s.inChange(ctx, func(c *cronChange) error {
+		old, err := c.q.CronLock(ctx, name)
+		if err != nil {
+			return cronMissing(err, name)
+		}
+		in, err := change((*Record)(&old))
+		if err != nil {
+			return err
+		}
+		row, err = c.update(ctx, (*Record)(&old), in)
+		return err
+	})
+	return row, err
+}
+
+// Delete forgets a cron and its history; its jobs stay.
+func (s *Store) Delete(ctx context.Context, name string) (*Record, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.CronDelete(ctx, name)
+	if err == nil && len(rows) == 0 {
+		err = pgx.ErrNoRows
+	}
+	if err != nil {
+		return nil, pg.ClientError(cronMissing(err, name))
+	}
+	return (*Record)(&rows[0]), nil
+}
+
+// Get returns a cron.
+func (s *Store) Get(ctx context.Context, name string) (*Record, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	row, err := s.db.Q.CronGet(ctx, name)
+	if err != nil {
+		return nil, pg.ClientError(cronMissing(err, name))
+	}
+	return (*Record)(&row), nil
+}
+
+// Filter selects a page of crons.
+type Filter struct {
+	Enabled       *bool
+	Queues        []string
+	Offset, Limit int
+}
+
+// List lists crons by name; total counts all that match.
+func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64, err error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	var enabled pgtype.Bool
+	if l.Enabled != nil {
+		enabled = pgtype.Bool{Bool: *l.Enabled, Valid: true}
+	}
+	queues := pg.Strings(l.Queues)
+	if total, err = s.db.Q.CronCount(ctx, enabled, queues); err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	crons, err := s.db.Q.CronList(ctx, dbsqlc.CronListParams{Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit)})
+	return sliceutil.Map(crons, func(c dbsqlc.Cron) Record { return Record(c) }), total, pg.ClientError(err)
+}
+
+// History lists what became of the ticks and manual runs of a cron, newest first.
+func (s *Store) History(ctx context.Context, name string, offset, limit int) (runs []Run, total int64, err error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	row, err := s.db.Q.CronGet(ctx, name)
+	if err != nil {
+		return nil, 0, pg.ClientError(cronMissing(err, name))
+	}
+	if total, err = s.db.Q.CronRunCount(ctx, row.ID); err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	rows, err := s.db.Q.CronRunList(ctx, dbsqlc.CronRunListParams{CronID: row.ID, SkipRows: int64(offset), MaxRows: int64(limit)})
+	return sliceutil.Map(rows, func(r dbsqlc.CronRunListRow) Run { return Run(r) }), total, pg.ClientError(err)
+}
+
+func cronMissing(err error, name string) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return ojs.ErrNotFound("cron", name)
+	}
+	return err
+}
+
+// cronChange is a transaction that registers or changes one cron.
+type cronChange struct {
+	store   *Store
+	q       *dbsqlc.Queries
+	now     time.Time
+	next    time.Time // zero: nothing to wait for
+	gaps    []time.Time
+	loose   []string // crons whose held jobs may go now
+	changes []eventlog.Change
+}
+
+func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) error {
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	c := &cronChange{store: s}
+	err := pgx.BeginFunc(bounded, s.db.Pool, func(tx pgx.Tx) error {
+		*c = cronChange{store: s, q: dbsqlc.New(tx)}
+		row, err := c.q.CronNow(bounded)
+		if err != nil {
+			return err
+		}
+		c.now = row.Now.Time
+		return do(c)
+	})
+	if err != nil {
+		return pg.ClientError(err)
+	}
+	eventlog.Emit(ctx, s.commits, c.changes, sameChange)
+	if !c.next.IsZero() {
+		s.timer.Schedule(max(0, c.next.Sub(c.now)))
+	}
+	s.release(ctx, c.loose)
+	s.commits.Committed()
+	return nil
+}
+
+func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error) {
+	id := job.NewID()
+	next, err := c.schedule(in)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := c.q.CronInsert(ctx, dbsqlc.CronInsertParams{
+		Name: in.Name, ID: id, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args, Meta: in.Meta,
+		Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled, Description: description(in),
+		NextRunAt: next, Now: pg.Timestamp(c.now),
+	})
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	return (*Record)(&rows[0]), c.tellGaps(ctx, (*Record)(&rows[0]))
+}
+
+func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*Record, error) {
+	next := old.NextRunAt
+	rescheduled := old.Expression != in.Expression || old.Timezone != in.Timezone
+	changed := rescheduled || old.Enabled != in.Enabled
+	switch {
+	case !rescheduled && !in.Enabled: // even one that will never fire again can be paused
+		next = pgtype.Timestamptz{}
+	case changed:
+		var err error
+		if next, err = c.schedule(in); err != nil {
+			return nil, err
+		}
+	}
+	row, err := c.q.CronUpdate(ctx, dbsqlc.CronUpdateParams{
+		Name: in.Name, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args, Meta: in.Meta,
+		Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled, Description: description(in),
+		NextRunAt: next, Now: pg.Timestamp(c.now),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if in.Overlap == OverlapEnqueue && old.OverlapPolicy != in.Overlap {
+		if err := c.serialize(ctx, in.Name); err != nil {
+			return nil, err
+		}
+	}
+	if changed {
+		return (*Record)(&row), c.tellGaps(ctx, (*Record)(&row))
+	}
+	return (*Record)(&row), nil
+}
+
+// schedule finds the next run of a cron from now on, and what it steps over.
+func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err error) {
+	c.gaps = nil
+	schedule, err := Parse(in.Expression, in.Timezone)
+	if err != nil {
+		return next, err // the request was checked
+	}
+	at, ok := schedule.Next(c.now)
+	if !ok || at.Sub(c.now) > Reach {
+		return next, ErrNever(in.Expression)
+	}
+	if in.Enabled {
+		c.next, c.gaps = at, schedule.Skipped(c.now, at)
+		next = pg.Timestamp(at)
+	}
+	return next, nil
+}
+
+func (c *cronChange) tellGaps(ctx context.Context, row *Record) error {
+	var p dbsqlc.CronGapParams
+	addGaps(&p, row, c.gaps)
+	if len(p.Ids) == 0 {
+		return nil
+	}
+	p.Node, p.Instance = c.store.commits.Node, c.store.commits.Instance
+	rows, err := c.q.CronGap(ctx, p)
+	c.changes = append(c.changes, gapChanges(rows)...)
+	return err
+}
+
+// serialize makes what a cron has already started wait for each other, because its policy has become enqueue.
+func (c *cronChange) serialize(ctx context.Context, name string) error {
+	c.loose = []string{name}
+	if err := c.q.CronQueueUp(ctx, c.loose); err != nil {
+		return err
+	}
+	return c.q.CronHold(ctx, name, [16]byte{})
+}
+
+func description(in *Definition) pgtype.Text {
+	if in.Description == nil {
+		return pgtype.Text{}
+	}
+	return pgtype.Text{String: *in.Description, Valid: true}
+}
+
+// DefinitionOf is a stored cron as a request would have given it.
+func DefinitionOf(row *Record) Definition {
+	c := Definition{
+		Name: row.Name, Expression: row.Expression, Timezone: row.Timezone, Overlap: row.OverlapPolicy, Enabled: row.Enabled,
+		Type: row.Type, Args: row.Args, Meta: row.Meta, Options: row.Options, Queue: row.Queue, TraceID: row.TraceID.String,
+	}
+	if row.Description.Valid {
+		c.Description = &row.Description.String
+	}
+	return c
+}

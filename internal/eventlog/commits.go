@@ -1,0 +1,99 @@
+package eventlog
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"net/url"
+	"strconv"
+)
+
+// Commits is the bus of what this node has committed. Domains emit the event rows of each commit to it; whoever logs,
+// traces or counts them, and the loops that must run sooner for them, subscribe before the node starts.
+type Commits struct {
+	// Node marks the event rows of this process, so that it does not wake its own fetchers twice.
+	Node int32
+
+	// Instance is put behind the sources api, scheduler and cron of events; "": nothing.
+	Instance string
+
+	// EnqueuedOnRequeue makes jobs that become available again write the public job.enqueued.
+	EnqueuedOnRequeue bool
+
+	changes []func(ctx context.Context, changes []Change)
+	wake    []func()
+}
+
+// NewCommits returns a bus for one process. sourceInstance adds the node's number to the sources of its events.
+func NewCommits(sourceInstance bool) *Commits {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	c := &Commits{Node: max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))}
+	if sourceInstance {
+		c.Instance = "/" + strconv.Itoa(int(c.Node))
+	}
+	return c
+}
+
+// OnChanges adds a subscriber. It gets the events of each commit, in their order, on the goroutine that committed and
+// before any caller is answered, so it must not block. ctx belongs to the flush, which may serve many callers.
+func (c *Commits) OnChanges(f func(ctx context.Context, changes []Change)) {
+	c.changes = append(c.changes, f)
+}
+
+// OnCommit adds what is called after each commit that wrote events. It must not block.
+func (c *Commits) OnCommit(f func()) { c.wake = append(c.wake, f) }
+
+// Committed says that events were written.
+func (c *Commits) Committed() {
+	for _, f := range c.wake {
+		f()
+	}
+}
+
+// Emit passes on the changes that of appends for each row. Without subscribers none are made.
+func Emit[Row any](ctx context.Context, c *Commits, rows []Row, of func(changes []Change, row *Row) []Change) {
+	if len(rows) == 0 || len(c.changes) == 0 {
+		return
+	}
+	changes := make([]Change, 0, len(rows))
+	for i := range rows {
+		changes = of(changes, &rows[i])
+	}
+	if len(changes) == 0 {
+		return
+	}
+	c.publicRequeues(changes)
+	for _, f := range c.changes {
+		f(ctx, changes)
+	}
+}
+
+// Emitting reports whether anybody subscribes to changes.
+func (c *Commits) Emitting() bool { return len(c.changes) > 0 }
+
+// publicRequeues gives jobs that became available again the type that was written for them, if that is the public one.
+func (c *Commits) publicRequeues(changes []Change) {
+	if !c.EnqueuedOnRequeue {
+		return
+	}
+	for i, change := range changes {
+		if change.Type == StateChanged && change.From != "" && change.To == "available" {
+			changes[i].Type = "job.enqueued"
+		}
+	}
+}
+
+// Source is the source of an event that this node writes: api, scheduler or cron.
+func (c *Commits) Source(name string) string { return name + c.Instance }
+
+// WorkerSource is the source of a worker's call, without the service name.
+func WorkerSource(workerID string) string {
+	if workerID == "" {
+		return "workers/anonymous"
+	}
+	return "workers/" + url.PathEscape(workerID)
+}
+
+// PayloadRoom is kept for the members of an event's payload that come from columns, in bytes.
+const PayloadRoom = 1024

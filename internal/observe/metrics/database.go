@@ -1,0 +1,245 @@
+package metrics
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	// GaugeTimeout bounds what is read for metrics.
+	GaugeTimeout = 2 * time.Second
+
+	// OtherQueues stands for the queues beyond the number that is asked for.
+	OtherQueues = "__other__"
+
+	gaugeReply = 200 * time.Millisecond // for Postgres to say that a statement took too long
+	gaugeLock  = "100ms"
+
+	maxUnpublished = 100_000 // rows that are looked at one by one
+)
+
+// Database reads what metrics show of the whole deployment.
+type Database struct{ db *pg.DB }
+
+// NewDatabase returns a reader.
+func NewDatabase(db *pg.DB) *Database { return &Database{db} }
+
+// Gauges are figures of the whole deployment at one snapshot. They come from kept counts, so that they cost the same
+// whatever the backlog is, and every node reads the same.
+type Gauges struct {
+	Queues map[string]QueueGauges
+	Events EventGauges
+
+	QueuesActive  int64
+	WorkersActive int64 // that are not dead
+
+	// EnqueuedTotal, CompletedTotal and DiscardedTotal are published events of these types since the schema has them.
+	EnqueuedTotal, CompletedTotal, DiscardedTotal int64
+
+	// Completed and its Ran sum are of the last 60 s.
+	Completed float64
+	Ran       time.Duration
+}
+
+// QueueGauges are figures of one queue.
+type QueueGauges struct {
+	Jobs        map[ojs.JobState]int64
+	BusyWorkers int64
+}
+
+// EventGauges are figures of the event log.
+type EventGauges struct {
+	Unpublished int64
+	Lag         time.Duration // age of the oldest event that is not published
+	Retained    int64
+	RetainedFor time.Duration // age of the oldest event that is kept
+}
+
+// gaugeTx reads in a transaction that neither waits long nor reads tables as a whole.
+func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q *dbsqlc.Queries) error) error {
+	ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
+	defer cancel()
+	until, _ := ctx.Deadline()
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, d.db.Pool, options, func(tx pgx.Tx) error {
+		q := d.db.Q.WithTx(tx)
+		statement := max(1, (time.Until(until) - gaugeReply).Milliseconds())
+		if err := q.MetricsBegin(ctx, strconv.FormatInt(statement, 10)+"ms", gaugeLock); err != nil {
+			return err
+		}
+		return read(ctx, q)
+	})
+	return pg.ClientError(err)
+}
+
+// Gauges reads them for up to maxQueues queues, by name; the others are one, OtherQueues.
+func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
+	g := Gauges{Queues: map[string]QueueGauges{}}
+	err := d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		for _, read := range []func(context.Context, *dbsqlc.Queries) error{g.readEvents, g.readTotals, g.readQueues(maxQueues), g.readBusy(maxQueues)} {
+			if err := read(ctx, q); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return g, err
+}
+
+func (g *Gauges) readEvents(ctx context.Context, q *dbsqlc.Queries) error {
+	e, err := q.MetricsEvents(ctx, maxUnpublished)
+	if err != nil {
+		return err
+	}
+	g.EnqueuedTotal, g.CompletedTotal, g.DiscardedTotal = e.EnqueuedTotal, e.CompletedTotal, e.DiscardedTotal
+	g.Events = EventGauges{Unpublished: e.Unpublished, Retained: e.Retained}
+	if e.Unpublished == maxUnpublished {
+		g.Events.Unpublished = max(maxUnpublished, e.Head-e.Watermark)
+	}
+	if e.UnpublishedSince.Valid {
+		g.Events.Lag = max(0, e.Now.Time.Sub(e.UnpublishedSince.Time))
+	}
+	if e.RetainedSince.Valid {
+		g.Events.RetainedFor = max(0, e.Now.Time.Sub(e.RetainedSince.Time))
+	}
+	return nil
+}
+
+func (g *Gauges) readTotals(ctx context.Context, q *dbsqlc.Queries) error {
+	queues, err := q.QueueTotals(ctx)
+	if err != nil {
+		return err
+	}
+	workers, err := q.WorkerTotals(ctx)
+	if err != nil {
+		return err
+	}
+	rates, err := q.MetricsRates(ctx)
+	g.QueuesActive, g.WorkersActive = queues.Active, workers.Total-workers.Stale
+	g.Completed, g.Ran = rates.Completed, time.Duration(rates.DurationMs*float64(time.Millisecond))
+	return err
+}
+
+func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
+	return func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsQueueCounts(ctx, dbsqlc.MetricsQueueCountsParams{MaxRows: maxUnpublished, MaxQueues: int64(maxQueues), Other: OtherQueues})
+		for _, r := range rows {
+			queue, known := g.Queues[r.Queue]
+			if !known {
+				queue.Jobs = map[ojs.JobState]int64{}
+			}
+			queue.Jobs[ojs.JobState(r.State)] += r.Count
+			g.Queues[r.Queue] = queue
+		}
+		return err
+	}
+}
+
+// readBusy adds the queues that only workers name while there is room for them.
+func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
+	return func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsBusyWorkers(ctx)
+		slices.SortFunc(rows, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) }) // every node names the same
+		_, full := g.Queues[OtherQueues]
+		for _, r := range rows {
+			name := r.Queue
+			if _, known := g.Queues[name]; !known && (full || len(g.Queues) >= maxQueues) {
+				name, full = OtherQueues, true
+			}
+			queue := g.Queues[name]
+			queue.BusyWorkers += r.Workers
+			g.Queues[name] = queue
+		}
+		return err
+	}
+}
+
+// ReadyHead is the next job to be fetched of a queue and priority.
+type ReadyHead struct {
+	Queue    string
+	Priority int16
+	Seq      int64
+	Age      time.Duration // since the job became available
+}
+
+// ReadyHeads looks for them in the queues from the start. Under a pinned xmin that walks all dead index entries there.
+func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []ReadyHead, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsReadyHeads(ctx, queues)
+		for _, r := range rows {
+			heads = append(heads, ReadyHead{r.Queue, r.Priority, r.ReadySeq, r.Now.Time.Sub(r.EnqueuedAt.Time)})
+		}
+		return err
+	})
+	return heads, err
+}
+
+// ReadyHeadsFrom looks for them from where they were. It does not find what became visible before that place since.
+func (d *Database) ReadyHeadsFrom(ctx context.Context, were []ReadyHead) (heads []ReadyHead, err error) {
+	var p dbsqlc.MetricsReadyHeadsFromParams
+	for _, h := range were {
+		p.Queues, p.Priorities, p.Lows = append(p.Queues, h.Queue), append(p.Priorities, h.Priority), append(p.Lows, h.Seq)
+	}
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsReadyHeadsFrom(ctx, p)
+		for _, r := range rows {
+			heads = append(heads, ReadyHead{r.Queue, r.Priority, r.ReadySeq, r.Now.Time.Sub(r.EnqueuedAt.Time)})
+		}
+		return err
+	})
+	return heads, err
+}
+
+// DeadLetterCounts counts dead letters by queue, by an index that has nothing else.
+func (d *Database) DeadLetterCounts(ctx context.Context) (counts map[string]int64, err error) {
+	counts = map[string]int64{}
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsDeadLetters(ctx)
+		for _, r := range rows {
+			counts[r.Queue] = r.Count
+		}
+		return err
+	})
+	return counts, err
+}
+
+// XminHolder keeps dead rows from being cleaned. Seconds are 0 for what has no transaction of its own.
+type XminHolder = dbsqlc.MetricsXminHolderRow
+
+// OldestXminHolder is nil if nobody holds any.
+func (d *Database) OldestXminHolder(ctx context.Context) (holder *XminHolder, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsXminHolder(ctx)
+		if len(rows) > 0 {
+			holder = &rows[0]
+		}
+		return err
+	})
+	return holder, err
+}
+
+// TableStats is what the statistics know of a table, its partitions and indexes included.
+type TableStats = dbsqlc.MetricsTablesRow
+
+// statTables are written all the time; those that do not exist are left out.
+var statTables = []string{
+	"jobs", "jobs_done", "events", "event_relay", "event_gaps", "queue_counts", "stats_minute", "workers", "webhook_deliveries",
+}
+
+// TableStats reads them.
+func (d *Database) TableStats(ctx context.Context) (tables []TableStats, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
+		tables, err = q.MetricsTables(ctx, statTables)
+		return err
+	})
+	return tables, err
+}

@@ -1,0 +1,154 @@
+// Package payload reads the JSON bodies that clients send, member by member, and collects what is wrong with them, so that
+// a client sees all of it at once. It knows names and types, and no rule of any domain.
+package payload
+
+import (
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const (
+	maxWorkerIDBytes = 255
+
+	// MaxVisibilityMS is the longest visibility timeout: 7 days.
+	MaxVisibilityMS = 604_800_000
+)
+
+// Fields holds the members of a flat object by name. The bodies of workers have a dozen names at most, so looking
+// through them beats a map.
+type Fields struct {
+	names  []string
+	values [16]jsontext.Value // nil: absent or null
+}
+
+// Read sorts the members of object v into names, at most 16; others are returned, with equal names repeated.
+func Read(v jsontext.Value, names []string) (f Fields, others []Member) {
+	f.names = names
+members:
+	for literal, value := range rawjson.Members(v) {
+		name := rawjson.Name(literal)
+		for i, known := range names {
+			if string(name) == known {
+				f.values[i] = Present(value)
+				continue members
+			}
+		}
+		others = append(others, Member{name, literal, value})
+	}
+	return f, others
+}
+
+func (f *Fields) Get(name string) jsontext.Value {
+	for i, known := range f.names {
+		if name == known {
+			return f.values[i]
+		}
+	}
+	panic("payload: field was not read: " + name)
+}
+
+func (f *Fields) Empty() bool {
+	for _, v := range f.values {
+		if v != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Named returns fields of these names without values.
+func Named(names []string) Fields { return Fields{names: names} }
+
+// Member is a member of an object, its name unescaped.
+type Member struct {
+	Name    []byte
+	Literal jsontext.Value // the name as it stands in the object
+	Value   jsontext.Value
+}
+
+// Body reads the flat object of a worker's call and collects what is wrong with it.
+type Body struct {
+	Fields
+	Problems Problems
+}
+
+func (b *Body) Refuse(field, expected string) {
+	b.Problems.Add(ojs.KindInvalidPayload, field, "$."+field, expected, b.Get(field))
+}
+
+// JobID reads the required job_id.
+func (b *Body) JobID() string {
+	text, _ := rawjson.Text(b.Get("job_id"))
+	if text == "" {
+		b.Refuse("job_id", "the id of a job")
+	}
+	return text
+}
+
+// WorkerID reads the optional worker_id.
+func (b *Body) WorkerID() string {
+	v := b.Get("worker_id")
+	text, ok := rawjson.Text(v)
+	if v != nil && (!ok || len(text) > maxWorkerIDBytes || strings.Contains(text, "\x00")) {
+		b.Refuse("worker_id", "a string of at most 255 bytes without U+0000")
+		return ""
+	}
+	return text
+}
+
+// Integer reads an optional integer from low to high.
+func (b *Body) Integer(field string, low, high int64, expected string) (n int64, given bool) {
+	v := b.Get(field)
+	if v == nil {
+		return 0, false
+	}
+	n, kind := rawjson.Int(v)
+	if kind != rawjson.IsInt || n < low || n > high {
+		b.Refuse(field, expected)
+		return 0, false
+	}
+	return n, true
+}
+
+func (b *Body) VisibilityMS() int64 {
+	n, _ := b.Integer("visibility_timeout_ms", 0, MaxVisibilityMS, "an integer >= 0 of milliseconds, at most 7 days")
+	return n
+}
+
+func (b *Body) Boolean(field string) bool {
+	value, ok := rawjson.Bool(b.Get(field))
+	if b.Get(field) != nil && !ok {
+		b.Refuse(field, "a boolean")
+	}
+	return value
+}
+
+// Attempt reads the optional fence of ack and nack.
+func (b *Body) Attempt() *int64 {
+	v := b.Get("attempt")
+	if v == nil {
+		return nil
+	}
+	n, kind := rawjson.Int(v)
+	if kind != rawjson.IsInt {
+		b.Refuse("attempt", "an integer")
+		return nil
+	}
+	return &n
+}
+
+// IDs reads a present array of job ids, as sent.
+func (b *Body) IDs(field string) []string {
+	v := b.Get(field)
+	if v[0] == '[' {
+		if ids, ok := Texts(v); ok {
+			return ids
+		}
+	}
+	b.Refuse(field, "an array of job ids")
+	return nil
+}

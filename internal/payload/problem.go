@@ -1,0 +1,70 @@
+package payload
+
+import (
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Problem is one thing wrong with a body.
+type Problem struct {
+	Kind     ojs.ErrorKind
+	Field    string // as clients know it, such as unique.period
+	Path     string // JSONPath in this body
+	Expected string
+	Received jsontext.Value // nil: missing
+	Message  string
+}
+
+// Problems collects what is wrong, so that a client sees all of it at once. The first one decides code and details.
+type Problems []Problem
+
+// MaxProblems bounds the answer to a body that consists of nothing but mistakes.
+const MaxProblems = 50
+
+// Add notes that field, found at path with value v, is not what was expected.
+func (ps *Problems) Add(kind ojs.ErrorKind, field, path, expected string, v jsontext.Value) {
+	if len(*ps) == MaxProblems {
+		return
+	}
+	message := fmt.Sprintf("'%s' must be %s, got %s.", field, expected, Brief(v))
+	if v == nil {
+		message = fmt.Sprintf("'%s' is required: send %s.", field, expected)
+	}
+	*ps = append(*ps, Problem{kind, field, path, expected, v, message})
+}
+
+// Err is the 400 for all problems, or nil.
+func (ps Problems) Err() *ojs.Error {
+	if len(ps) == 0 {
+		return nil
+	}
+	first := ps[0]
+	e := ojs.ErrInvalidField(first.Kind, first.Field, first.Expected, rawjson.Show(first.Received), first.Message)
+	return e.With("validation_errors", ps.list())
+}
+
+// Violation is an element of details.validation_errors.
+type Violation struct {
+	Path    string `json:"path"`
+	Message string `json:"message"`
+}
+
+func (ps Problems) list() []Violation {
+	list := make([]Violation, len(ps))
+	for i, p := range ps {
+		list[i] = Violation{p.Path, p.Message}
+	}
+	return list
+}
+
+// Brief shows a value inside a sentence.
+func Brief(v jsontext.Value) string {
+	if len(v) > 60 {
+		return rawjson.Describe(v)
+	}
+	return string(rawjson.Compact(v))
+}

@@ -1,0 +1,87 @@
+package payload
+
+import (
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Object returns item if it is a JSON object, for the elements of a batch.
+func Object(item jsontext.Value, what string) (jsontext.Value, *ojs.Error) {
+	if item[0] != '{' {
+		return nil, ojs.ErrInvalidPayload(what, "a JSON object", rawjson.Show(item), "'"+what+"' must be a JSON object, got "+rawjson.Describe(item)+".")
+	}
+	return item, nil
+}
+
+// Present turns null into nil.
+func Present(v jsontext.Value) jsontext.Value {
+	if rawjson.IsNull(v) {
+		return nil
+	}
+	return v
+}
+
+// Find finds a member that may be null; nil: it is absent. Of equal names the last counts.
+func Find(object jsontext.Value, name string) (found jsontext.Value) {
+	for literal, value := range rawjson.Members(object) {
+		if string(rawjson.Name(literal)) == name {
+			found = value
+		}
+	}
+	return found
+}
+
+// AppendMember appends a member to an object that has been opened.
+func AppendMember(dst []byte, literal, value jsontext.Value) []byte {
+	if dst[len(dst)-1] != '{' {
+		dst = append(dst, ',')
+	}
+	dst = append(append(dst, literal...), ':')
+	return rawjson.AppendCompact(dst, value)
+}
+
+// Texts reads an array of strings.
+func Texts(array jsontext.Value) ([]string, bool) {
+	list := []string{}
+	for e := range rawjson.Elements(array) {
+		text, ok := rawjson.Text(e)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, text)
+	}
+	return list, true
+}
+
+// Distinct keeps the first of equal names, in place.
+func Distinct(names []string) []string {
+	if len(names) < 2 {
+		return names
+	}
+	seen := make(map[string]bool, len(names))
+	kept := names[:0]
+	for _, n := range names {
+		if !seen[n] {
+			seen[n] = true
+			kept = append(kept, n)
+		}
+	}
+	return kept
+}
+
+// IsName reports whether s can be stored as a name.
+func IsName(s string) bool { return s != "" && !strings.Contains(s, "\x00") }
+
+// AllIn reports whether all bytes of s are of the class.
+func AllIn(s string, class func(byte) bool) bool {
+	for i := 0; i < len(s); i++ {
+		if !class(s[i]) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,15 @@
+package progress
+
+import (
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+)
+
+func progressChange(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []eventlog.Change {
+	if !r.Tell {
+		return changes
+	}
+	return append(changes, eventlog.Change{
+		Type: "job.progress", JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID.String, At: r.Now.Time,
+	})
+}

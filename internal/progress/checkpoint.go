@@ -1,0 +1,125 @@
+package progress
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// NextSequence lets the store number a checkpoint.
+const NextSequence = -1
+
+// Checkpoint is what a job needs to go on where an earlier attempt stopped. It is gone when the job ends.
+type Checkpoint struct {
+	JobID    [16]byte
+	Stored   []byte // the object with state, step_index and metadata; nil: there is none
+	Sequence int64
+	SavedAt  time.Time
+}
+
+// Save is a checkpoint to be stored. It counts as a heartbeat.
+type Save struct {
+	JobID    [16]byte
+	WorkerID string // "": not said, so ownership is not checked
+	Attempt  int32  // -1: not said
+	Stored   []byte
+	Sequence int64 // must be above the stored one; NextSequence: one more
+}
+
+// SaveCheckpoint replaces the checkpoint of a job that has not ended.
+func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint, err error) {
+	err = s.jobs.UntilFree(ctx, func() error {
+		row, err := s.checkpoint.Do(ctx, save)
+		if err != nil {
+			return pg.ClientError(err)
+		}
+		if row != nil {
+			saved = Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}
+			return nil
+		}
+		stored, err := s.reported(ctx, save.JobID)
+		if err != nil {
+			return err
+		}
+		return save.refused(stored)
+	})
+	return saved, err
+}
+
+// refused chooses the conflict; a job that could have been changed is held by another transaction.
+func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
+	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
+	switch {
+	case state.Terminal():
+		return ojs.ErrConflict(id, state, queue.LiveStates...)
+	case !queue.Holder{WorkerID: save.WorkerID}.Owns(row.WorkerID):
+		return ojs.ErrNotOwner(id, save.WorkerID, row.WorkerID.String)
+	case save.Attempt >= 0 && save.Attempt != row.Attempt:
+		return ojs.ErrStaleAttempt(id, int64(save.Attempt), int64(row.Attempt))
+	case save.Sequence >= 0 && save.Sequence <= row.CheckpointSeq.Int64:
+		return ojs.NewError(ojs.KindInvalidStateTransition,
+			fmt.Sprintf("sequence %d of the checkpoint of job %s must be greater than the stored %d.", save.Sequence, id, row.CheckpointSeq.Int64),
+			map[string]any{"job_id": id, "current_state": state, "field": "sequence", "sequence": save.Sequence, "current_sequence": row.CheckpointSeq.Int64})
+	}
+	return queue.ErrLocked
+}
+
+func (s *Store) flushCheckpoint(ctx context.Context, saves []Save) ([]*dbsqlc.JobCheckpointRow, error) {
+	p := dbsqlc.JobCheckpointParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds()}
+	for _, save := range saves {
+		p.Ids = append(p.Ids, save.JobID)
+		p.Workers = append(p.Workers, save.WorkerID)
+		p.Attempts = append(p.Attempts, save.Attempt)
+		p.Checkpoints = append(p.Checkpoints, save.Stored)
+		p.Sequences = append(p.Sequences, save.Sequence)
+	}
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.JobCheckpoint(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	for _, row := range rows {
+		if row.State == string(ojs.StateActive) {
+			s.timer.Schedule(row.DueAt.Time.Sub(row.Now.Time))
+			s.workers.Beat(row.WorkerID.String)
+		}
+	}
+	return queue.InOrder(len(saves), func(i int) [16]byte { return saves[i].JobID }, rows, func(r *dbsqlc.JobCheckpointRow) ([16]byte, *dbsqlc.JobCheckpointRow) { return r.ID, r }), nil
+}
+
+// Checkpoint reads the checkpoint of a job; Stored is nil if there is none.
+func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error) {
+	row, err := s.reported(ctx, id)
+	if err != nil {
+		return Checkpoint{}, err
+	}
+	return Checkpoint{JobID: id, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}, nil
+}
+
+// DeleteCheckpoint forgets the checkpoint of a job, if there is one.
+func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
+	return s.jobs.UntilFree(ctx, func() error {
+		cleared, err := s.clearCheckpoint(ctx, id)
+		if err != nil || cleared {
+			return err
+		}
+		row, err := s.reported(ctx, id)
+		if err != nil || row.CheckpointSeq.Int64 == 0 {
+			return err
+		}
+		return queue.ErrLocked
+	})
+}
+
+func (s *Store) clearCheckpoint(ctx context.Context, id [16]byte) (cleared bool, err error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	ids, err := s.db.Q.JobCheckpointDelete(ctx, [][16]byte{id})
+	return len(ids) > 0, pg.ClientError(err)
+}

@@ -1,0 +1,177 @@
+package progress
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Report is what a worker says of the job it runs (contract 20 §12.2). It counts as a heartbeat.
+type Report struct {
+	JobID      [16]byte
+	WorkerID   string // "": not said, so ownership is not checked
+	Attempt    int32  // -1: not said
+	Progress   *float64
+	Message    *string
+	Data       []byte // JSON; nil: not sent
+	Checkpoint []byte // as job.Checkpoint encodes it; nil: not sent
+}
+
+// Progress is how far a job has come.
+type Progress struct {
+	JobID     [16]byte
+	State     ojs.JobState
+	Progress  pgtype.Float8
+	Message   pgtype.Text
+	Data      []byte
+	UpdatedAt time.Time // of the job, if nothing was reported
+	Refused   bool      // the job is not active, so nothing was changed
+}
+
+// Report stores a report; one about a job that is not active changes nothing and is no error.
+func (s *Store) Report(ctx context.Context, r Report) (p Progress, err error) {
+	err = s.jobs.UntilFree(ctx, func() error {
+		row, err := s.progress.Do(ctx, r)
+		if err != nil {
+			return pg.ClientError(err)
+		}
+		if row != nil {
+			p = Progress{
+				JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage,
+				Data: row.ProgressData, UpdatedAt: row.ProgressAt.Time,
+			}
+			return nil
+		}
+		stored, err := s.reported(ctx, r.JobID)
+		if err != nil {
+			return err
+		}
+		if stored.State == string(ojs.StateActive) {
+			return refusedActive(r.holder(), stored)
+		}
+		p = progressOf(stored)
+		p.Refused = true
+		return nil
+	})
+	return p, err
+}
+
+func (r Report) holder() queue.Holder {
+	return queue.Holder{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
+}
+
+// refusedActive is why an active job was not touched.
+func refusedActive(h queue.Holder, row *dbsqlc.JobReportGetRow) error {
+	_, err := h.Refused(&job.Record{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
+	return err
+}
+
+// Get reads how far a job has come.
+func (s *Store) Get(ctx context.Context, id [16]byte) (Progress, error) {
+	row, err := s.reported(ctx, id)
+	if err != nil {
+		return Progress{}, err
+	}
+	return progressOf(row), nil
+}
+
+func (s *Store) reported(ctx context.Context, id [16]byte) (*dbsqlc.JobReportGetRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.JobReportGet(ctx, id)
+	if err != nil {
+		return nil, pg.ClientError(err)
+	}
+	if len(rows) == 0 {
+		return nil, ojs.ErrNotFound("job", ojs.FormatID(id))
+	}
+	return &rows[0], nil
+}
+
+func progressOf(row *dbsqlc.JobReportGetRow) Progress {
+	return Progress{
+		JobID: row.ID, State: ojs.JobState(row.State), Progress: row.Progress, Message: row.ProgressMessage, Data: row.ProgressData,
+		UpdatedAt: lastChange(row),
+	}
+}
+
+// lastChange is the latest time that is known of the job. A failure is known by when its backoff ends.
+func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
+	times := []pgtype.Timestamptz{row.CreatedAt, row.StartedAt, row.FinishedAt, row.EnqueuedAt, row.ProgressAt}
+	if row.State == string(ojs.StateRetryable) && row.NextAttemptAt.Valid {
+		failed := row.NextAttemptAt.Time.Add(-time.Duration(row.RetryDelayMs.Int64) * time.Millisecond)
+		times = append(times, pgtype.Timestamptz{Time: failed, Valid: true})
+	}
+	for _, t := range times {
+		if t.Valid && t.Time.After(latest) {
+			latest = t.Time
+		}
+	}
+	return latest
+}
+
+func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.JobProgressRow, error) {
+	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node}
+	for _, r := range reports {
+		progress, source := -1.0, ""
+		if r.Progress != nil {
+			progress = *r.Progress
+		}
+		if r.WorkerID != "" { // else the statement takes the id stored at fetch
+			source = eventlog.WorkerSource(r.WorkerID)
+		}
+		message := ""
+		if r.Message != nil {
+			message = *r.Message
+		}
+		p.Ids = append(p.Ids, r.JobID)
+		p.Workers = append(p.Workers, r.WorkerID)
+		p.Attempts = append(p.Attempts, r.Attempt)
+		p.Progress = append(p.Progress, progress)
+		p.HasMessage = append(p.HasMessage, r.Message != nil)
+		p.Messages = append(p.Messages, message)
+		p.Data = append(p.Data, r.Data)
+		p.Checkpoints = append(p.Checkpoints, r.Checkpoint)
+		p.EventData = append(p.EventData, s.progressData(r.Message))
+		p.Sources = append(p.Sources, source)
+	}
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.JobProgress(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	eventlog.Emit(ctx, s.commits, rows, progressChange)
+	for _, row := range rows {
+		s.timer.Schedule(row.DueAt.Time.Sub(row.Now.Time))
+		s.workers.Beat(row.WorkerID.String)
+	}
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	return queue.InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
+}
+
+// progressData is the message as a member of an event's payload, cut to what fits (contract 40 §1.5).
+func (s *Store) progressData(message *string) string {
+	if message == nil || *message == "" {
+		return ""
+	}
+	text := job.Shorten(*message, 2048)
+	for {
+		b, _ := jsontext.AppendQuote([]byte(`,"progress_message":`), text) // the text was checked when decoded
+		if len(b) <= s.config.MaxEventDataBytes-eventlog.PayloadRoom {
+			return string(b)
+		}
+		text = job.Shorten(text, len(text)/2)
+	}
+}

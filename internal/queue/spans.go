@@ -1,0 +1,54 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+)
+
+// beginEnqueues starts the spans of jobs that are about to be stored; nil if none are recorded.
+func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
+	var spans []tracing.Enqueue
+	for i, job := range jobs {
+		span := s.tracer.Enqueue(ctx, job)
+		if !span.Begun() {
+			continue
+		}
+		if spans == nil {
+			spans = make([]tracing.Enqueue, len(jobs))
+		}
+		spans[i] = span
+	}
+	return spans
+}
+
+func (t *Tx) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
+	var spans []tracing.Enqueue
+	for i, j := range jobs {
+		span, begun := t.spans[j]
+		if !begun {
+			if span = t.store.tracer.Enqueue(ctx, j); !span.Begun() {
+				continue
+			}
+			if t.spans == nil {
+				t.spans = map[*job.Job]tracing.Enqueue{}
+			}
+			t.spans[j] = span
+		}
+		if spans == nil {
+			spans = make([]tracing.Enqueue, len(jobs))
+		}
+		spans[i] = span
+	}
+	return spans
+}
+
+// endEnqueues ends the spans of those that were.
+func endEnqueues(spans []tracing.Enqueue, stored []*job.Record) {
+	for i, span := range spans {
+		if stored[i] != nil {
+			span.Accepted(stored[i].ID, stored[i].State)
+		}
+	}
+}

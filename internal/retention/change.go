@@ -1,0 +1,18 @@
+package retention
+
+import (
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+)
+
+func discardedPruneChange(changes []eventlog.Change, r *dbsqlc.JobDiscardedPruneRow) []eventlog.Change {
+	return append(changes, eventlog.Change{
+		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: "retention",
+	})
+}
+
+func donePruneChange(changes []eventlog.Change, r *dbsqlc.JobsDonePruneRow) []eventlog.Change {
+	return append(changes, eventlog.Change{
+		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Time.Time, Reason: "retention",
+	})
+}

@@ -1,0 +1,364 @@
+package webhook
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ojsd/ojsd/internal/job"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Definition is a subscription as its owner decides it (contract 40 §9.2).
+type Definition struct {
+	URL              string
+	Events           []string // patterns as sent; not checked
+	Queues, JobTypes []string
+	Sources          []string // patterns; not checked
+	Filter, Metadata []byte   // as sent; nil: none
+	Active           bool
+	TimeoutMS        int32
+	MaxInFlight      int32
+	Ordering         string // none or subject
+	PayloadFormat    string // ojs or cloudevents
+	StandardWebhooks bool
+	Secret           string // "": none was sent
+}
+
+const (
+	defaultWebhookTimeoutMS = 30_000
+	defaultWebhookInFlight  = 10
+	maxWebhookPatterns      = 50
+	maxWebhookMetadata      = 4096
+	maxWebhookURL           = 2048
+	maxWebhookFilter        = 16_384
+	minSecret, maxSecret    = 8, 256
+)
+
+// Decode reads a new subscription. needSecret: the server does not make one.
+func Decode(raw []byte, needSecret bool) (*Definition, *ojs.Error) {
+	w := &Definition{
+		Active: true, TimeoutMS: defaultWebhookTimeoutMS, MaxInFlight: defaultWebhookInFlight, Ordering: "none", PayloadFormat: "ojs",
+	}
+	r, err := read(raw, w)
+	if err != nil {
+		return nil, err
+	}
+	r.need("url", "an https URL")
+	r.need("events", "an array of event types or patterns such as job.*")
+	if needSecret {
+		r.need("secret", "a string of 8 to 256 printable ASCII characters")
+	}
+	return w, r.read()
+}
+
+// Patch puts a partial update over current: what is absent stays.
+func Patch(raw []byte, current Definition) (*Definition, *ojs.Error) {
+	r, err := read(raw, &current)
+	if err != nil {
+		return nil, err
+	}
+	return &current, r.read()
+}
+
+// DecodeRotation reads the optional body of a rotation; overlap is -1 if it is not said.
+func DecodeRotation(raw []byte) (secret string, overlapS int64, err *ojs.Error) {
+	overlapS = -1
+	if len(strings.TrimSpace(string(raw))) == 0 {
+		return "", overlapS, nil
+	}
+	w := &Definition{}
+	r, err := read(raw, w)
+	if err != nil {
+		return "", overlapS, err
+	}
+	r.secret()
+	if v := r.members["overlap_seconds"]; !rawjson.IsNull(v) {
+		n, kind := rawjson.Int(v)
+		switch {
+		case kind == rawjson.NotInt:
+			r.mistyped("overlap_seconds", "an integer of seconds")
+		case kind != rawjson.IsInt || n < 0 || n > 30*24*3600:
+			r.limit("overlap_seconds", "from 0 to 2592000 s")
+		default:
+			overlapS = n
+		}
+	}
+	return w.Secret, overlapS, r.err()
+}
+
+// Replay is what a replay asks for (contract 40 §9.1).
+type Replay struct {
+	Since, Until job.When
+	All          bool // not only what was abandoned
+}
+
+// DecodeReplay reads it.
+func DecodeReplay(raw []byte) (res Replay, err *ojs.Error) {
+	r, err := read(raw, &Definition{})
+	if err != nil {
+		return res, err
+	}
+	r.need("since", "an RFC 3339 time with offset, or an age such as 1h")
+	for name, when := range map[string]*job.When{"since": &res.Since, "until": &res.Until} {
+		v := r.members[name]
+		if rawjson.IsNull(v) {
+			continue
+		}
+		text, _ := rawjson.Text(v)
+		var ok bool
+		if *when, ok = job.ParseAge(text); !ok {
+			r.mistyped(name, "an RFC 3339 time with offset, or an age such as 1h")
+		}
+	}
+	switch text, _ := rawjson.Text(r.members["only"]); {
+	case rawjson.IsNull(r.members["only"]), text == "failed":
+	case text == "all":
+		res.All = true
+	default:
+		r.mistyped("only", `"failed" or "all"`)
+	}
+	return res, r.err()
+}
+
+// reader collects what is wrong: what is not of its type (400) goes before what is not admissible (422).
+type reader struct {
+	members  map[string]jsontext.Value
+	w        *Definition
+	problems payload.Problems
+	refused  *ojs.Error
+}
+
+func read(raw []byte, w *Definition) (*reader, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{members: map[string]jsontext.Value{}, w: w}
+	for literal, value := range rawjson.Members(v) {
+		r.members[string(rawjson.Name(literal))] = value
+	}
+	return r, nil
+}
+
+func (r *reader) need(name, expected string) {
+	if rawjson.IsNull(r.members[name]) {
+		r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, expected, nil)
+		delete(r.members, name)
+	}
+}
+
+func (r *reader) mistyped(name, expected string) {
+	r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, expected, r.members[name])
+}
+
+func (r *reader) limit(name, expected string) {
+	if r.refused == nil {
+		r.refused = ojs.ErrValidation(name, rawjson.Show(r.members[name]), "'"+name+"' must be "+expected+".")
+	}
+}
+
+func (r *reader) err() *ojs.Error {
+	if err := r.problems.Err(); err != nil {
+		return err
+	}
+	return r.refused
+}
+
+func (r *reader) read() *ojs.Error {
+	if v, sent := r.members["url"]; sent {
+		text, ok := rawjson.Text(v)
+		switch {
+		case !ok || strings.Contains(text, "\x00"):
+			r.mistyped("url", "an https URL")
+		case len(text) > maxWebhookURL:
+			r.limit("url", "at most 2048 bytes long")
+		}
+		r.w.URL = text
+	}
+	if v, sent := r.members["events"]; sent {
+		r.w.Events = r.list("events", v)
+		if v[0] == '[' && rawjson.Len(v) == 0 {
+			r.limit("events", "a list of 1 to 50 patterns")
+		}
+	}
+	r.secret()
+	r.filter()
+	r.metadata()
+	r.options()
+	return r.err()
+}
+
+// list reads an array of different strings.
+func (r *reader) list(name string, v jsontext.Value) []string {
+	values, ok := job.DistinctStrings(v, func(s string) bool { return !strings.Contains(s, "\x00") })
+	if !ok {
+		r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, "an array of different strings", v)
+		return nil
+	}
+	if len(values) > maxWebhookPatterns {
+		r.limit(name, "a list of at most "+strconv.Itoa(maxWebhookPatterns))
+	}
+	return values
+}
+
+func (r *reader) secret() {
+	v := r.members["secret"]
+	if rawjson.IsNull(v) { // like one that was not sent
+		return
+	}
+	text, ok := rawjson.Text(v)
+	switch {
+	case !ok:
+		r.problems = append(r.problems, payload.Problem{
+			Kind: ojs.KindInvalidPayload, Field: "secret", Path: "$.secret", Expected: "a string", Message: "'secret' must be a string of 8 to 256 printable ASCII characters.",
+		})
+	case !printable(text) || len(text) < minSecret || len(text) > maxSecret:
+		if r.refused == nil { // the value is not repeated: it may be a real one with a slip
+			r.refused = ojs.ErrValidation("secret", nil, "'secret' must be 8 to 256 printable ASCII characters long.")
+		}
+	}
+	r.w.Secret = text
+}
+
+func printable(s string) bool {
+	for i := range len(s) {
+		if s[i] < 0x20 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *reader) filter() {
+	v, sent := r.members["filter"]
+	if !sent {
+		return
+	}
+	w := r.w
+	w.Filter, w.Queues, w.JobTypes, w.Sources = nil, nil, nil, nil
+	switch {
+	case rawjson.IsNull(v):
+		return
+	case v[0] != '{':
+		r.mistyped("filter", "an object with queues, job_types or sources")
+		return
+	}
+	for literal, value := range rawjson.Members(v) {
+		name := string(rawjson.Name(literal))
+		into, known := map[string]*[]string{"queues": &w.Queues, "job_types": &w.JobTypes, "sources": &w.Sources}[name]
+		switch {
+		case !known:
+			r.problems.Add(ojs.KindInvalidPayload, "filter."+name, "$.filter."+name, "absent: filters are queues, job_types and sources", value)
+		case rawjson.IsNull(value): // of equal names the last counts
+			*into = nil
+		default:
+			*into = nonEmpty(r.list("filter."+name, value))
+		}
+	}
+	if w.Filter = rawjson.Compact(v); len(w.Filter) > maxWebhookFilter {
+		r.limit("filter", "at most 16384 bytes long")
+	}
+}
+
+// nonEmpty drops empty items, as every filter of events does (contract 40 §5.2).
+func nonEmpty(values []string) []string {
+	return slices.DeleteFunc(values, func(v string) bool { return v == "" })
+}
+
+// FilterOf reads a stored filter.
+func FilterOf(filter []byte) (w Definition) {
+	if filter == nil {
+		return w
+	}
+	r := reader{members: map[string]jsontext.Value{"filter": filter}, w: &w}
+	r.filter() // it was checked when it was stored
+	return w
+}
+
+func (r *reader) metadata() {
+	v, sent := r.members["metadata"]
+	switch {
+	case !sent:
+	case rawjson.IsNull(v):
+		r.w.Metadata = nil
+	case v[0] != '{':
+		r.mistyped("metadata", "an object")
+	default:
+		r.w.Metadata = rawjson.Compact(v)
+		if len(r.w.Metadata) > maxWebhookMetadata {
+			r.limit("metadata", "at most 4096 bytes long")
+		}
+	}
+}
+
+func (r *reader) options() {
+	w := r.w
+	r.integer("timeout_ms", &w.TimeoutMS, 1_000, 60_000, defaultWebhookTimeoutMS)
+	r.integer("max_in_flight", &w.MaxInFlight, 1, 100, defaultWebhookInFlight)
+	r.choice("ordering", &w.Ordering, "none", "subject")
+	r.choice("payload_format", &w.PayloadFormat, "ojs", "cloudevents")
+	r.boolean("standard_webhooks", &w.StandardWebhooks)
+	r.boolean("active", &w.Active)
+}
+
+func (r *reader) integer(name string, into *int32, low, high int64, otherwise int32) {
+	v, sent := r.members[name]
+	if !sent {
+		return
+	}
+	n, kind := rawjson.Int(v)
+	switch {
+	case rawjson.IsNull(v):
+		*into = otherwise
+	case kind == rawjson.NotInt:
+		r.mistyped(name, "an integer")
+	case kind != rawjson.IsInt || n < low || n > high:
+		r.limit(name, "an integer from "+strconv.FormatInt(low, 10)+" to "+strconv.FormatInt(high, 10))
+	default:
+		*into = int32(n)
+	}
+}
+
+// choice reads one of a few words; the first is the default.
+func (r *reader) choice(name string, into *string, words ...string) {
+	v, sent := r.members[name]
+	if !sent {
+		return
+	}
+	if rawjson.IsNull(v) {
+		*into = words[0]
+		return
+	}
+	text, ok := rawjson.Text(v)
+	switch {
+	case !ok:
+		r.mistyped(name, strings.Join(words, " or "))
+	case !slices.Contains(words, text):
+		r.limit(name, strings.Join(words, " or "))
+	}
+	*into = text
+}
+
+func (r *reader) boolean(name string, into *bool) {
+	if v, sent := r.members[name]; sent {
+		value, ok := rawjson.Bool(v)
+		if !ok {
+			r.mistyped(name, "a boolean")
+			return
+		}
+		*into = value
+	}
+}
+
+// String keeps the secret out of logs.
+func (w Definition) String() string { return "webhook to " + strconv.Quote(w.URL) }
+
+// MarshalJSON keeps it out of them, too.
+func (w Definition) MarshalJSON() ([]byte, error) { return json.Marshal(w.String()) }

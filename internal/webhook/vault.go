@@ -1,0 +1,96 @@
+package webhook
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// vault seals webhook secrets with AES-256-GCM (contract 40 §9.5). Without a key they are stored as they are.
+type vault struct {
+	current string // key id, "": none
+	keys    map[string]cipher.AEAD
+}
+
+// newVault takes keys of 32 bytes, the current one first; the others only open.
+func newVault(keys [][]byte) vault {
+	v := vault{keys: make(map[string]cipher.AEAD, len(keys))}
+	for i, key := range keys {
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			panic(fmt.Sprintf("webhook key: %v", err)) // the length was checked when it was read
+		}
+		gcm, err := cipher.NewGCM(block)
+		if err != nil {
+			panic(fmt.Sprintf("webhook key: %v", err))
+		}
+		sum := sha256.Sum256(key)
+		id := hex.EncodeToString(sum[:4])
+		v.keys[id] = gcm
+		if i == 0 {
+			v.current = id
+		}
+	}
+	return v
+}
+
+func (v vault) seal(secret string) (sealed []byte, keyID string, err error) {
+	gcm := v.keys[v.current]
+	if gcm == nil {
+		return []byte(secret), "", nil
+	}
+	nonce := make([]byte, gcm.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return nil, "", err
+	}
+	return gcm.Seal(nonce, nonce, []byte(secret), nil), v.current, nil
+}
+
+func (v vault) open(sealed []byte, keyID string) (string, error) {
+	if keyID == "" {
+		return string(sealed), nil
+	}
+	gcm := v.keys[keyID]
+	if gcm == nil || len(sealed) < gcm.NonceSize() {
+		return "", errUnknownKey
+	}
+	secret, err := gcm.Open(nil, sealed[:gcm.NonceSize()], sealed[gcm.NonceSize():], nil)
+	if err != nil {
+		return "", fmt.Errorf("open webhook secret: %w", err)
+	}
+	return string(secret), nil
+}
+
+// ResealSecrets seals with the current key what another one, or none, has sealed. Call it at start: it fails if a secret
+// could never be used.
+func (s *Store) ResealSecrets(ctx context.Context) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.WebhookSecretListByKey(ctx, s.vault.current)
+	if err != nil {
+		return err
+	}
+	for _, row := range rows {
+		secret, err := s.vault.open(row.Secret, row.KeyID)
+		if err != nil {
+			return err
+		}
+		if s.vault.current == "" {
+			continue // it can be read, which is what matters
+		}
+		sealed, keyID, err := s.vault.seal(secret)
+		if err != nil {
+			return err
+		}
+		if err := s.db.Q.WebhookSecretReseal(ctx, dbsqlc.WebhookSecretResealParams{ID: row.ID, Secret: sealed, KeyID: keyID, OldKeyID: row.KeyID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

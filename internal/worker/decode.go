@@ -1,0 +1,160 @@
+package worker
+
+import (
+	"math"
+	"strings"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// HeartbeatRequest is the body of POST /workers/heartbeat (contract 20 §6.1), and of registration.
+type HeartbeatRequest struct {
+	WorkerID     string
+	State        string   // running, quiet, terminate; "" if nothing of the kind was reported
+	ActiveJobs   int      // the reported number, else the number of ids
+	JobIDs       []string // union of all places, as sent, without repetitions; see ojs.ParseID
+	VisibilityMS int64    // 0: the duration chosen at fetch
+	Hostname     string
+	PID          int64
+	Queues       []string // nil: not reported
+	Concurrency  int      // 0: not reported
+	Facts        []byte   // one compact object with the other facts, without U+0000; nil: none
+	Load         string   // of Facts what is a number about memory and CPU: members, each with a leading comma
+}
+
+var heartbeatNames = []string{
+	"worker_id", "state", "shutdown", "active_jobs", "active_job_ids", "job_id", "visibility_timeout_ms",
+	"hostname", "pid", "queues", "concurrency",
+}
+
+// factNames are stored as they were last reported; any other member is ignored.
+var factNames = []string{"labels", "started_at", "version", "metadata", "memory_mb", "cpu_percent"}
+
+// maxFactsBytes bounds what is stored about a worker; more is dropped, because a beat must not fail for it.
+const maxFactsBytes = 65_536
+
+// DecodeHeartbeat reads the body of a BEAT. Only the worker, its jobs and the visibility are checked: facts about a worker
+// are taken if they fit and dropped if not.
+func DecodeHeartbeat(raw []byte) (HeartbeatRequest, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return HeartbeatRequest{}, err
+	}
+	b := body{}
+	var others []payload.Member
+	b.Fields, others = payload.Read(v, heartbeatNames)
+	r := HeartbeatRequest{WorkerID: b.WorkerID(), State: b.workerState(), VisibilityMS: b.VisibilityMS(), Facts: facts(others)}
+	if r.WorkerID == "" && len(b.Problems) == 0 {
+		b.Refuse("worker_id", "the non-empty id of this worker")
+	}
+	r.Load = load(r.Facts)
+	b.activeJobs(&r)
+	b.describe(&r)
+	return r, b.Problems.Err()
+}
+
+// body is the body of a heartbeat.
+type body struct{ payload.Body }
+
+func (b *body) workerState() string {
+	if stop, _ := rawjson.Bool(b.Get("shutdown")); stop {
+		return "terminate"
+	}
+	switch text, _ := rawjson.Text(b.Get("state")); text {
+	case "running", "quiet", "terminate":
+		return text
+	case "drain", "draining":
+		return "quiet"
+	default:
+		return ""
+	}
+}
+
+// activeJobs: active_jobs is a number (JS, Go) or the ids (Python); ids come from up to three places.
+func (b *body) activeJobs(r *HeartbeatRequest) {
+	reported := false
+	switch v := b.Get("active_jobs"); {
+	case v == nil:
+	case v[0] == '[':
+		r.JobIDs = b.IDs("active_jobs")
+	default:
+		var n int64
+		n, reported = b.Integer("active_jobs", math.MinInt32, math.MaxInt32, "an integer or an array of job ids")
+		r.ActiveJobs = int(max(n, 0))
+	}
+	if b.Get("active_job_ids") != nil {
+		r.JobIDs = append(r.JobIDs, b.IDs("active_job_ids")...)
+	}
+	if v := b.Get("job_id"); v != nil {
+		if id, ok := rawjson.Text(v); ok {
+			r.JobIDs = append(r.JobIDs, id)
+		} else {
+			b.Refuse("job_id", "a job id")
+		}
+	}
+	r.JobIDs = payload.Distinct(r.JobIDs)
+	if !reported {
+		r.ActiveJobs = len(r.JobIDs)
+	}
+}
+
+func (b *body) describe(r *HeartbeatRequest) {
+	hostname, _ := rawjson.Text(b.Get("hostname"))
+	r.Hostname = job.Shorten(strings.ReplaceAll(hostname, "\x00", ""), 255)
+	if n, kind := rawjson.Int(b.Get("pid")); kind == rawjson.IsInt {
+		r.PID = n
+	}
+	if n, kind := rawjson.Int(b.Get("concurrency")); kind == rawjson.IsInt && n > 0 && n <= math.MaxInt32 {
+		r.Concurrency = int(n)
+	}
+	if v := b.Get("queues"); v != nil && v[0] == '[' {
+		r.Queues = []string{}
+		for e := range rawjson.Elements(v) {
+			if name, kind, _ := job.QueueProblem(e); kind == "" {
+				r.Queues = append(r.Queues, name)
+			}
+		}
+		r.Queues = payload.Distinct(r.Queues)
+	}
+}
+
+func facts(others []payload.Member) []byte {
+	b := []byte{'{'}
+	for _, name := range factNames {
+		for i := len(others) - 1; i >= 0; i-- { // the last of equal names
+			if m := others[i]; string(m.Name) == name {
+				if !rawjson.IsNull(m.Value) && rawjson.Depth(m.Value) <= (job.Limits{}).Depth() {
+					b = payload.AppendMember(b, m.Literal, rawjson.DropNUL(m.Value))
+				}
+				break
+			}
+		}
+	}
+	b = append(b, '}')
+	if len(b) == 2 || len(b) > maxFactsBytes {
+		return nil
+	}
+	return b
+}
+
+// maxNumber bounds the text of a number that goes into an event.
+const maxNumber = 32
+
+func load(facts []byte) string {
+	var b []byte
+	if facts == nil {
+		return ""
+	}
+	for literal, value := range rawjson.Members(facts) {
+		switch string(rawjson.Name(literal)) {
+		case "memory_mb", "cpu_percent":
+			if value.Kind() == '0' && len(value) <= maxNumber {
+				b = append(append(append(append(b, ','), literal...), ':'), value...)
+			}
+		}
+	}
+	return string(b)
+}

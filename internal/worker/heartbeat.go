@@ -1,0 +1,225 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Beat is a worker's sign of life (contract 10 §10, 20 §6.1), or its registration.
+type Beat struct {
+	WorkerID     string
+	Register     bool   // a new start: what it reported before does not bind it
+	State        string // running, quiet, terminate; "": not said
+	ActiveJobs   int
+	ActiveIDs    []string   // as reported
+	JobIDs       [][16]byte // those of ActiveIDs that are ids
+	VisibilityMS int64      // 0: the duration chosen at fetch
+	Hostname     string
+	PID          int64
+	Queues       []string
+	Concurrency  int
+	Facts        []byte // JSON object with the other facts; nil: none
+	Load         string // members of worker.heartbeat, each with a leading comma
+
+	again bool // the worker's part is done, only jobs are left
+}
+
+// BeatResult answers a Beat.
+type BeatResult struct {
+	State     string // what the worker should be
+	Extended  [][16]byte
+	Cancelled [][16]byte // cancelled while this worker held them
+	Lost      [][16]byte // neither held by it, nor cancelled, nor completed
+	Time      time.Time  // of the database
+
+	held      [][16]byte // another transaction has these rows
+	reported  string
+	directive string
+}
+
+// Heartbeat registers the worker and extends the jobs it holds.
+func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
+	res, err := s.heartbeat.Do(ctx, b)
+	for wait := s.jobs.Patience(); err == nil && len(res.held) > 0 && wait.Again(ctx); {
+		b.JobIDs, b.again = res.held, true
+		var more BeatResult
+		more, err = s.heartbeat.Do(ctx, b)
+		res.Extended = append(res.Extended, more.Extended...)
+		res.Cancelled = append(res.Cancelled, more.Cancelled...)
+		res.Lost = append(res.Lost, more.Lost...)
+		res.held = more.held
+	}
+	return res, pg.ClientError(err)
+}
+
+// flushHeartbeat writes workers and jobs in two statements, so that a worker's beat is never undone by a job's.
+func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	res := make([]BeatResult, len(beats))
+	if err := s.beatWorkers(ctx, beats, res); err != nil {
+		return nil, err
+	}
+	if err := s.beatJobs(ctx, beats, res); err != nil {
+		return nil, err
+	}
+	s.timer.Schedule(s.config.DeadAfter)
+	s.commits.Committed()
+	if err := s.testDirectives(ctx, beats, res); err != nil {
+		return nil, err
+	}
+	return res, s.tellLost(ctx, beats, res)
+}
+
+func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult) error {
+	at := make(map[string]int, len(beats))
+	for i, b := range beats {
+		if !b.again {
+			at[b.WorkerID] = i
+		}
+	}
+	// A worker whose first beats reach two nodes at the same moment is inserted by one of them and found by the other's
+	// second try.
+	for tries := 0; len(at) > 0 && tries < 3; tries++ {
+		rows, err := s.db.Q.WorkerBeat(ctx, s.beatParams(beats, at))
+		if err != nil {
+			return err
+		}
+		eventlog.Emit(ctx, s.commits, rows, s.beatChange(beats, at))
+		for _, r := range rows {
+			answer := &res[at[r.ID]]
+			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
+			answer.State = desiredState(r.State, r.Directive, "")
+			s.workers.SetQuiet(r.ID, quieted(r.State) || quieted(r.Directive))
+			delete(at, r.ID)
+		}
+	}
+	if len(at) > 0 {
+		return fmt.Errorf("%d beats of new workers were not written", len(at))
+	}
+	return nil
+}
+
+func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerBeatParams {
+	p := dbsqlc.WorkerBeatParams{Node: s.commits.Node, HeartbeatEvents: !s.config.NoHeartbeatEvents}
+	for i, b := range beats {
+		if j, wanted := at[b.WorkerID]; !wanted || j != i {
+			continue
+		}
+		queues, count := s.workers.Fetches(b.WorkerID)
+		p.Ids = append(p.Ids, b.WorkerID)
+		p.Registers = append(p.Registers, b.Register)
+		p.States = append(p.States, b.State)
+		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
+		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.ActiveIDs))
+		p.Queues = append(p.Queues, jsonList(b.Queues))
+		p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
+		p.FetchQueues = append(p.FetchQueues, jsonList(queues))
+		p.FetchCounts = append(p.FetchCounts, int32(min(count, 1<<31-1)))
+		p.Hostnames = append(p.Hostnames, b.Hostname)
+		p.Pids = append(p.Pids, b.PID)
+		p.Facts = append(p.Facts, b.Facts)
+		p.Loads = append(p.Loads, b.Load)
+		p.Sources = append(p.Sources, eventlog.WorkerSource(b.WorkerID))
+	}
+	return p
+}
+
+func jsonList(values []string) []byte {
+	if values == nil {
+		return nil
+	}
+	b, _ := json.Marshal(values) // strings always marshal
+	return b
+}
+
+// textList is an array of texts that a client sent; they are not compared with anything.
+func textList(texts []string) []byte {
+	b := []byte{'['}
+	for i, text := range texts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b, _ = jsontext.AppendQuote(b, text) // they come out of valid JSON
+	}
+	return append(b, ']')
+}
+
+func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
+	p := dbsqlc.JobHeartbeatParams{
+		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.JobHeartbeatInterval.Seconds(),
+	}
+	at := map[string]int{}
+	for i, b := range beats {
+		at[b.WorkerID] = i
+		for _, id := range b.JobIDs {
+			p.Ids = append(p.Ids, id)
+			p.Workers = append(p.Workers, b.WorkerID)
+			p.LeasesMs = append(p.LeasesMs, b.VisibilityMS)
+			p.Sources = append(p.Sources, eventlog.WorkerSource(b.WorkerID))
+		}
+	}
+	if len(p.Ids) == 0 {
+		return nil
+	}
+	rows, err := s.db.Q.JobHeartbeat(ctx, p)
+	if err != nil {
+		return err
+	}
+	eventlog.Emit(ctx, s.commits, rows, heartbeatChange)
+	for _, r := range rows {
+		i := at[r.WorkerID]
+		res[i].Extended = append(res[i].Extended, r.ID)
+		s.timer.Schedule(r.DueAt.Time.Sub(r.Now.Time))
+	}
+	return nil
+}
+
+// tellLost sorts the ids that were not extended.
+func (s *Store) tellLost(ctx context.Context, beats []Beat, res []BeatResult) error {
+	var ids [][16]byte
+	for i, b := range beats {
+		if len(res[i].Extended) < len(b.JobIDs) {
+			ids = append(ids, b.JobIDs...)
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	rows, err := s.db.Q.JobListHeld(ctx, ids)
+	if err != nil {
+		return err
+	}
+	done := make(map[[16]byte]dbsqlc.JobListHeldRow, len(rows))
+	for _, r := range rows {
+		done[r.ID] = r
+	}
+	for i, b := range beats {
+		extended := make(map[[16]byte]bool, len(res[i].Extended))
+		for _, id := range res[i].Extended {
+			extended[id] = true
+		}
+		for _, id := range b.JobIDs {
+			d, found := done[id]
+			switch {
+			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+				res[i].held = append(res[i].held, id)
+			case extended[id], found && d.State == string(ojs.StateCompleted):
+			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
+				res[i].Cancelled = append(res[i].Cancelled, id)
+			default:
+				res[i].Lost = append(res[i].Lost, id)
+			}
+		}
+	}
+	return nil
+}

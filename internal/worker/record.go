@@ -1,0 +1,45 @@
+package worker
+
+import "github.com/jackc/pgx/v5/pgtype"
+
+// Record is a worker as it is stored. Its fields are the columns of ojs.workers, in their order.
+type Record struct {
+	ID           string
+	State        string
+	Directive    pgtype.Text
+	ActiveJobs   int32
+	Queues       []byte
+	Concurrency  pgtype.Int4
+	Hostname     pgtype.Text
+	Pid          pgtype.Int8
+	Facts        []byte
+	StartedAt    pgtype.Timestamptz
+	LastBeatAt   pgtype.Timestamptz
+	SeenAt       pgtype.Timestamptz
+	StaleAt      pgtype.Timestamptz
+	DiedAt       pgtype.Timestamptz
+	BuryAt       pgtype.Timestamptz
+	Stopped      bool
+	ActiveJobIds []byte
+	FetchQueues  []byte
+	FetchCount   pgtype.Int4
+}
+
+// Totals counts workers by state, and sums up what the live ones report.
+type Totals struct {
+	Total     int64
+	Running   int64
+	Quiet     int64
+	Terminate int64
+	Stale     int64
+}
+
+// ReservedJob is a job that is reserved for a worker.
+type ReservedJob struct {
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Attempt    int32
+	StartedAt  pgtype.Timestamptz
+	LeaseUntil pgtype.Timestamptz
+}
