@@ -120,6 +120,9 @@ type Config struct {
 
 	// ShutdownTimeout bounds how long requests may take to end after a stop. 30 s.
 	ShutdownTimeout time.Duration
+
+	// OnStarted is called by Run when the node answers, with its addresses; grpcAddress is empty without gRPC. nil: nobody.
+	OnStarted func(address, grpcAddress string)
 }
 
 // Tracing are the settings of contract 40 §12, §15. The zero value of a field means its default.

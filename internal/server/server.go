@@ -63,6 +63,9 @@ func Run(ctx context.Context, config Config) error {
 	if err != nil {
 		return err
 	}
+	if config.OnStarted != nil {
+		config.OnStarted(s.Addr(), s.GRPCAddr())
+	}
 	select {
 	case <-ctx.Done():
 	case err = <-s.failed:
