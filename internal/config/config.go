@@ -91,9 +91,10 @@ type Events struct {
 
 // Realtime is about SSE, WebSocket and gRPC streams.
 type Realtime struct {
-	MaxConnectionsPerClient int  `env:"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT" default:"100" range:"1..1000000" help:"The most event streams of one API key, or of one address if the API is open, on each node."`
-	RateLimitPerSecond      int  `env:"OJS_REALTIME_RATE_LIMIT_PER_SECOND" default:"1000" range:"0..1000000" help:"The most frames per second of one stream; further ones are delayed; 0: no limit."`
-	AllowQueryToken         bool `env:"OJS_REALTIME_ALLOW_QUERY_TOKEN" default:"false" help:"Accept an API key as ?access_token=KEY on streams, because browsers cannot set headers there."`
+	MaxConnectionsPerClient int    `env:"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT" default:"100" range:"1..1000000" help:"The most event streams of one API key, or of one address if the API is open, on each node."`
+	RateLimitPerSecond      int    `env:"OJS_REALTIME_RATE_LIMIT_PER_SECOND" default:"1000" range:"0..1000000" help:"The most frames per second of one stream; further ones are delayed; 0: no limit."`
+	Overflow                string `env:"OJS_REALTIME_OVERFLOW" default:"catchup" values:"catchup|drop" help:"What a stream does whose client is too slow: read from the database what it has missed (catchup), or lose the oldest events (drop)."`
+	AllowQueryToken         bool   `env:"OJS_REALTIME_ALLOW_QUERY_TOKEN" default:"false" help:"Accept an API key as ?access_token=KEY on streams, because browsers cannot set headers there."`
 }
 
 // GRPC is about the gRPC interface.

@@ -65,7 +65,9 @@ func goodAndBad(s Setting) (good string, bad []string) {
 }
 
 // field is the value of the setting in the configuration.
-func field(l *Loaded, s Setting) any { return reflect.ValueOf(l.Config).FieldByIndex(s.index).Interface() }
+func field(l *Loaded, s Setting) any {
+	return reflect.ValueOf(l.Config).FieldByIndex(s.index).Interface()
+}
 
 func load(s Setting, env, flag string) (*Loaded, error) {
 	in := Input{Settings: []Setting{s}, Flags: map[string]string{}}

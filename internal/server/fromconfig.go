@@ -30,7 +30,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 			NoWorkerHeartbeat: !c.Events.WorkerHeartbeat,
 		},
 		Realtime: node.Realtime{
-			MaxPerClient: c.Realtime.MaxConnectionsPerClient, RateLimit: noLimit(c.Realtime.RateLimitPerSecond),
+			DropOldest: c.Realtime.Overflow == "drop", MaxPerClient: c.Realtime.MaxConnectionsPerClient, RateLimit: noLimit(c.Realtime.RateLimitPerSecond),
 			QueryToken: c.Realtime.AllowQueryToken, AllowedOrigins: c.Server.CORSOrigins,
 		},
 		GRPC: GRPC{
