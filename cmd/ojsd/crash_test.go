@@ -49,7 +49,7 @@ func startNode(t *testing.T, databaseURL string) *serverProcess {
 	require.NoError(t, err)
 	address := ln.Addr().String()
 	require.NoError(t, ln.Close())
-	n := &serverProcess{t: t, base: "http://" + address, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--log-level", "error"}}
+	n := &serverProcess{t: t, base: "http://" + address, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--logging-level", "error"}}
 	n.start()
 	t.Cleanup(n.kill)
 	return n

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/embedpg"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
 // devDatabase is the database in the private Postgres.
@@ -21,19 +24,21 @@ const postgresStopTimeout = 30 * time.Second
 // devCmd is serve with everything it needs.
 type devCmd struct {
 	settings
-	DataDir     string `name:"data-dir" env:"OJSD_DATA_DIR" default:".ojsd" placeholder:"DIR" help:"Where the private Postgres keeps its data."`
-	Port        int    `name:"postgres-port" placeholder:"PORT" help:"Loopback port of the private Postgres. Default: that of the last run, if it is free, else any."`
-	Install     bool   `default:"true" negatable:"" help:"Install PostgreSQL with the system's package manager if it is missing."`
-	DatabaseURL string `name:"database-url" env:"DATABASE_URL" placeholder:"URL" help:"Use this database and start no Postgres."`
-	Listen      string `env:"OJS_LISTEN" default:"127.0.0.1:8080" placeholder:"HOST:PORT" help:"HTTP address."`
-	GRPCListen  string `name:"grpc-listen" env:"OJS_GRPC_LISTEN" default:"127.0.0.1:9090" placeholder:"HOST:PORT" help:"gRPC address."`
+	DataDir string `name:"data-dir" default:".ojsd" placeholder:"DIR" help:"Where the private Postgres keeps its data; without DATABASE_URL only."`
+	Port    int    `name:"postgres-port" placeholder:"PORT" help:"Loopback port of the private Postgres. Default: that of the last run, if it is free, else any."`
+	Install bool   `default:"true" negatable:"" help:"Install PostgreSQL with the system's package manager if it is missing."`
 }
 
 // Run stops the server before its Postgres, so that the requests in hand can end.
-func (c *devCmd) Run(ctx context.Context, k *kong.Context, flags *cli) (err error) {
-	log := flags.Log.logger(k.Stderr, "text")
-	databaseURL := c.DatabaseURL
-	if databaseURL == "" {
+func (c *devCmd) Run(ctx context.Context, k *kong.Context) (err error) {
+	loaded, err := c.load()
+	if err != nil {
+		return err
+	}
+	level, unmute := muted(loaded)
+	log := logging.New(k.Stderr, loaded.Config.Logging.Format, level)
+	settings := loaded.Config
+	if settings.Database.URL == "" {
 		pg, err := c.startPostgres(ctx, log)
 		if err != nil {
 			return err
@@ -46,16 +51,52 @@ func (c *devCmd) Run(ctx context.Context, k *kong.Context, flags *cli) (err erro
 		if err := pg.CreateDatabase(ctx, devDatabase); err != nil {
 			return err
 		}
-		databaseURL = pg.URL(devDatabase)
-		if _, err := fmt.Fprintf(k.Stderr, "Look inside with:  psql '%s'\n", databaseURL); err != nil {
-			return err
-		}
+		settings.Database.URL = pg.URL(devDatabase)
 	}
-	config := c.config(log)
-	config.DatabaseURL, config.Listen, config.Migrate = databaseURL, c.Listen, true
-	config.GRPC = c.GRPC.config(c.GRPCListen)
-	flags.Log.apply(&config)
-	return serve(ctx, k, config)
+	sc := serverConfig(settings, log)
+	sc.OnStarted = func(address, grpcAddress string) {
+		writeBanner(k.Stderr, loaded, settings, address, grpcAddress)
+		unmute()
+	}
+	return serve(ctx, loaded, sc)
+}
+
+// muted keeps the log below warnings back until unmute, so that what a person needs after the start stands together. A level
+// that the user has chosen holds at once.
+func muted(loaded *config.Loaded) (muted *slog.LevelVar, unmute func()) {
+	wanted := level(loaded.Config.Logging)
+	muted = &slog.LevelVar{}
+	muted.Set(wanted)
+	if v, _ := loaded.Get("logging-level"); v.Source == config.FromDefault {
+		muted.Set(max(wanted, slog.LevelWarn))
+	}
+	return muted, func() { muted.Set(wanted) }
+}
+
+// writeBanner tells people what to do with a server that has started.
+func writeBanner(w io.Writer, loaded *config.Loaded, c config.Config, address, grpcAddress string) {
+	if grpcAddress == "" {
+		grpcAddress = "off"
+	}
+	psql := "psql \"$DATABASE_URL\""
+	if loaded.Config.Database.URL == "" { // the private one, whose URL has no password
+		psql = "psql '" + c.Database.URL + "'"
+	} else if v, _ := loaded.Get("database-url"); v.Source == config.FromFlag {
+		psql = "psql on " + v.Shown()
+	}
+	key := ""
+	if len(c.Server.APIKeys) > 0 {
+		key = " -H 'Authorization: Bearer KEY'"
+	}
+	_, _ = fmt.Fprintf(w, `
+ojsd %s is running; Ctrl-C stops it.
+  HTTP      http://%s
+  gRPC      %s
+  Database  %s
+  Docs      README.md, docs/, http://%s/ojs/manifest
+  Enqueue   curl -s%s http://%s/ojs/v1/jobs -H 'Content-Type: application/json' -d '{"type":"email.send","args":["ada@example.com"]}'
+
+`, currentVersion(), address, grpcAddress, psql, address, key, address) // there is nowhere else to say it
 }
 
 // startPostgres installs PostgreSQL only when a start finds none.

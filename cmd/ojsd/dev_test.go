@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,14 +54,27 @@ func TestDev(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 		require.NoError(t, os.Chmod(dir, 0o755))
 		for range 2 { // the second start finds the data of the first
-			require.Contains(t, runUntilReady(t, "dev", "--data-dir="+dir), "psql 'postgres://postgres@127.0.0.1:")
+			stderr := runUntilReady(t, "dev", "--data-dir="+dir)
+			require.Contains(t, stderr, "psql 'postgres://postgres@127.0.0.1:")
+			before, banner, found := strings.Cut(stderr, "\n\nojsd ") // an empty line before the banner
+			require.True(t, found, stderr)
+			require.NotContains(t, before, "severity=INFO")
+			banner, after, found := strings.Cut(banner, "\n\n")
+			require.True(t, found, stderr)
+			require.LessOrEqual(t, strings.Count(banner, "\n"), 9)
+			require.Contains(t, after, "severity=INFO", "the log goes on as usual")
 			require.NoFileExists(t, filepath.Join(dir, "pgdata", "postmaster.pid"))
 		}
 	})
 
 	t.Run("StartsNothingWithDatabaseURL", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
-		require.NotContains(t, runUntilReady(t, "dev", "--data-dir="+dir, "--database-url="+dbtest.EmptyURL(t)), "psql")
+		t.Setenv("DATABASE_URL", dbtest.EmptyURL(t))
+		stderr := runUntilReady(t, "dev", "--data-dir="+dir, "--logging-level=info", "--api-key=pa55word")
+		require.Contains(t, stderr, `psql "$DATABASE_URL"`)
+		require.Contains(t, stderr, "Authorization: Bearer KEY")
+		require.NotContains(t, stderr, "pa55word")
+		require.Regexp(t, `(?s)severity=INFO.*ojsd .* is running`, stderr, "a level that was asked for holds at once")
 		require.NoDirExists(t, dir)
 	})
 }

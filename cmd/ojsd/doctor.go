@@ -12,14 +12,18 @@ import (
 	"github.com/ojsd/ojsd/migrations"
 )
 
-type doctorCmd struct{ databaseFlag }
+type doctorCmd struct{ settings }
 
 // errUnwell makes the exit code 1 when something was found.
 var errUnwell = errors.New("something is wrong, see above")
 
 // Run prints one line per finding.
 func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
-	conn, err := pgx.Connect(ctx, c.DatabaseURL)
+	loaded, err := c.loadWithDatabase()
+	if err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, loaded.Config.Database.URL)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

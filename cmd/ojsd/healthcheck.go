@@ -10,14 +10,18 @@ import (
 
 // healthcheckCmd is for images without a shell or curl.
 type healthcheckCmd struct {
-	Listen  string        `env:"OJS_LISTEN" default:":8080" help:"The address that the server listens on."`
+	settings
 	Ready   bool          `help:"Ask whether the server can take jobs, its database included."`
 	Timeout time.Duration `default:"3s" help:"How long to wait for the answer."`
 }
 
 // Run asks for /healthz, which says that the process lives: a database that is away is no reason to restart it.
 func (c *healthcheckCmd) Run(ctx context.Context) error {
-	address, err := dialAddress(c.Listen)
+	loaded, err := c.load()
+	if err != nil {
+		return err
+	}
+	address, err := dialAddress(loaded.Config.Server.Listen)
 	if err != nil {
 		return err
 	}

@@ -24,8 +24,8 @@ func TestLogOfAStart(t *testing.T) {
 		t.Parallel()
 		for _, args := range [][]string{
 			{"--database-url=postgres://joe:pa55word@127.0.0.1:1/none"}, {"--database-url=host=127.0.0.1 port=1 user=joe password=pa55word"},
-			{"--database-url=postgres://joe:pa55word@127.0.0.1:port/none"}, {"--database-url=" + dbtest.EmptyURL(t), "--api-key=pa55word"},
-			{"--database-url=" + dbtest.EmptyURL(t), "--events-service-name=NO"},
+			{"--database-url=" + dbtest.EmptyURL(t), "--api-key=pa55word"},
+			{"--database-url=" + dbtest.EmptyURL(t), "--webhooks-ca-file=/nowhere/ca.pem"},
 		} {
 			code, _, stderr := call(t, append([]string{"serve"}, args...)...)
 			require.Equal(t, 1, code)
@@ -45,33 +45,33 @@ func TestLogOfAStart(t *testing.T) {
 
 	t.Run("SummaryWithoutSecrets", func(t *testing.T) {
 		t.Parallel()
-		stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t), "--api-key=pa55word", "--max-batch-size=2000",
-			"--public-url=http://joe:pa55word@example.com/x?y=pa55word", "--log-sample-success=0.5")
+		stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t), "--api-key=pa55word", "--jobs-max-size=2MiB",
+			"--public-url=http://joe:pa55word@example.com/x?y=pa55word", "--jobs-timeout=1800s")
 		require.NotContains(t, stderr, "pa55word")
 		var first struct {
 			Message    string
 			Attributes map[string]string
 		}
 		require.NoError(t, json.Unmarshal([]byte(strings.Split(stderr, "\n")[0]), &first), stderr)
-		require.Equal(t, "configuration", first.Message)
+		require.Equal(t, "settings that differ from the defaults", first.Message)
 		for name, want := range map[string]string{
-			"api-key": "(set)", "max-batch-size": "2000", "public-url": "http://example.com/x", "log-sample-success": "0.5", "log-level": "info",
-			"tracing-max-parent-delay": "1h0m0s", "database-listen-url": "",
+			"OJS_API_KEY": "(set)", "OJS_JOBS_MAX_SIZE": "2MiB", "OJS_PUBLIC_URL": "http://example.com/x", "OJS_MIGRATE": "true",
 		} {
 			require.Equal(t, want, first.Attributes[name], name)
 		}
+		require.Contains(t, first.Attributes["DATABASE_URL"], "postgres://")
+		require.NotContains(t, first.Attributes, "OJS_JOBS_TIMEOUT", "the default in other words")
+		require.NotContains(t, first.Attributes, "OJS_LOGGING_LEVEL")
 	})
 }
 
-func TestShown(t *testing.T) {
-	t.Parallel()
-	for _, row := range [][3]string{
-		{"listen", ":8080", ":8080"}, {"api-key", "[a b]", "(set)"}, {"api-key", "[]", "[]"}, {"database-url", "", ""},
-		{"database-url", "postgres://u:p@h:5432/db?password=x", "postgres://h:5432/db"}, {"database-url", "host=h password=p", "(set)"},
-		{"webhooks-encryption-key", "x", "(set)"}, {"webhooks-proxy-url", "http://u:p@h", "http://h"},
-	} {
-		require.Equal(t, row[2], shown(row[0], row[1]), row)
-	}
+// A variable with a typing error has no effect; the log says so and what may be meant.
+func TestUnknownVariablesAreReported(t *testing.T) {
+	t.Setenv("OJS_JOB_TIMEOUT", "pa55word")
+	stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t))
+	require.Contains(t, stderr, `"severity":"WARN"`)
+	require.Contains(t, stderr, "OJS_JOB_TIMEOUT has no effect; the nearest setting is OJS_JOBS_TIMEOUT")
+	require.NotContains(t, stderr, "pa55word")
 }
 
 // Contract 40 §11.3, row OTLP: set the variables, and traces arrive, the last ones with the stop.

@@ -6,49 +6,41 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"regexp"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ojsd/ojsd/internal/app"
-	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/config"
 )
 
-// cli is every subcommand, flag and environment variable. Each subcommand has a file of its own.
+// cli is every subcommand. Each subcommand has a file of its own.
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run a server on a database."`
 	Dev     devCmd     `cmd:"" help:"Run a server with a private Postgres, for development."`
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of a database up to date, roll it back, or show it."`
 	Doctor  doctorCmd  `cmd:"" help:"Look a database over; exit 1 if something is wrong."`
+	Config  configCmd  `cmd:"" help:"Print all settings, their values and where they come from."`
 	Bench   benchCmd   `cmd:"" help:"Measure a running server."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	Healthcheck     healthcheckCmd     `cmd:"" hidden:"" help:"Exit 0 if the server on this machine answers; for container images."`
 	InstallPostgres installPostgresCmd `cmd:"" hidden:"" help:"Install PostgreSQL with the system's package manager if it is missing; for make."`
-
-	Log logFlags `embed:"" prefix:"log-"`
 }
 
-// logFlags say how to log to stderr.
-type logFlags struct {
-	Format        string  `env:"OJS_LOGGING_FORMAT" enum:",json,text" default:"" placeholder:"json|text" help:"Format of log lines. Default: json, for dev text."`
-	SampleSuccess float64 `env:"OJS_LOGGING_SAMPLE_SUCCESS" default:"1" placeholder:"SHARE" help:"Share of the lines about ordinary success that are written, 0 to 1; ends and failures always are."`
-	Meta          bool    `env:"OJS_LOGGING_META" help:"Show jobs' meta in their lines, without members that are named like password, token, secret or authorization."`
-	Payloads      bool    `env:"OJS_LOGGING_PAYLOADS" help:"Show args and results of jobs in their lines. For debugging only."`
-	Level         string  `env:"OJS_LOGGING_LEVEL" enum:"debug,info,warn,error" default:"info" placeholder:"LEVEL" help:"debug, info, warn or error."`
-}
-
-func (f logFlags) logger(w io.Writer, defaultFormat string) *slog.Logger {
-	var level slog.Level
-	_ = level.UnmarshalText([]byte(f.Level)) // kong has checked the value
-	if f.Format != "" {
-		defaultFormat = f.Format
+func newCLI() *cli {
+	tool := config.Pick("database-url", "logging-level", "logging-format")
+	return &cli{
+		Serve:       serveCmd{newSettings(config.Table(), false)},
+		Dev:         devCmd{settings: newSettings(config.Table(), true)},
+		Migrate:     migrateCmd{Up: migrateUpCmd{newSettings(tool, true)}, Down: migrateDownCmd{newSettings(tool, true)}, Status: migrateStatusCmd{newSettings(config.Pick("database-url"), true)}},
+		Doctor:      doctorCmd{newSettings(config.Pick("database-url"), true)},
+		Config:      configCmd{settings: newSettings(config.Table(), false)},
+		Healthcheck: healthcheckCmd{settings: newSettings(config.Pick("listen"), false)},
 	}
-	return logging.New(w, defaultFormat, level)
 }
 
 func main() {
@@ -60,9 +52,8 @@ func main() {
 
 // run is main without the process: it returns the exit code, 0 for success, 1 for an error, 2 for a wrong call.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var c cli
 	exited := -1 // what --help wants to exit with
-	parser, err := kong.New(&c,
+	parser, err := kong.New(newCLI(),
 		kong.Name("ojsd"),
 		kong.Description("A job server on PostgreSQL. It speaks the Open Job Spec over HTTP."),
 		kong.BindTo(ctx, (*context.Context)(nil)),
@@ -85,29 +76,23 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if _, logged := errors.AsType[loggedError](err); logged {
 		return 1
 	}
-	_, _ = fmt.Fprintln(stderr, "ojsd:", withoutValues(err)) // there is nowhere else to say it
-	if _, ok := errors.AsType[*kong.ParseError](err); ok {
+	for line := range strings.Lines(withoutURLs(err)) { // a line for each setting that is wrong
+		_, _ = fmt.Fprintln(stderr, "ojsd:", strings.TrimSuffix(line, "\n")) // there is nowhere else to say it
+	}
+	_, wrong := errors.AsType[wrongCall](err)
+	if _, ok := errors.AsType[*kong.ParseError](err); ok || wrong {
 		return 2
 	}
 	return 1
 }
 
-var (
-	// envValue is what kong appends to a value that it cannot read.
-	envValue = regexp.MustCompile(`(?s) \(from envar (\w+)=.*\)$`)
-	// quotedURL is how url.Parse repeats what it cannot read.
-	quotedURL = regexp.MustCompile(`"[a-zA-Z0-9+.-]+://[^"]*"`)
-)
+// wrongCall is the user's mistake: a flag or a variable is wrong or missing.
+type wrongCall struct{ error }
 
-// withoutValues keeps values of the environment, which may be keys and passwords, out of messages.
-func withoutValues(err error) string {
-	return quotedURL.ReplaceAllString(envValue.ReplaceAllString(err.Error(), " (from $1)"), "the URL")
-}
+func (e wrongCall) Unwrap() error { return e.error }
 
-// apply sets what a server has to know of its log. A zero LogSample would mean the default.
-func (f logFlags) apply(c *app.Config) {
-	c.LogSample, c.LogMeta, c.LogPayloads = f.SampleSuccess, f.Meta, f.Payloads
-	if f.SampleSuccess <= 0 {
-		c.LogSample = -1
-	}
-}
+// quotedURL is how url.Parse repeats what it cannot read.
+var quotedURL = regexp.MustCompile(`"[a-zA-Z0-9+.-]+://[^"]*"`)
+
+// withoutURLs keeps URLs, which may hold passwords, out of messages.
+func withoutURLs(err error) string { return quotedURL.ReplaceAllString(err.Error(), "the URL") }

@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -39,20 +38,23 @@ func TestRun(t *testing.T) {
 
 	t.Run("RejectsWrongCalls", func(t *testing.T) {
 		t.Parallel()
-		for _, args := range [][]string{{"nonsense"}, {"version", "--nonsense"}, {"version", "--log-level=loud"}} {
+		for _, args := range [][]string{{"nonsense"}, {"version", "--nonsense"}, {"config", "--logging-level=loud"}, {"config", "--format=xml"}, {"serve"}} {
 			code, _, stderr := call(t, args...)
 			require.Equal(t, 2, code, args)
 			require.Contains(t, stderr, "ojsd: ", args)
 		}
 	})
 
-	t.Run("ZeroIsNoDefault", func(t *testing.T) {
+	t.Run("NamesEverySettingThatIsWrong", func(t *testing.T) {
 		t.Parallel()
-		code, _, stderr := call(t, "serve", "--metrics-max-label-values=0")
+		code, _, stderr := call(t, "serve", "--jobs-timeout=soon", "--grpc-enabled=perhaps", "--events-max-count=-1")
 		require.Equal(t, 2, code)
-		require.Contains(t, stderr, "--metrics-max-label-values")
-		require.Contains(t, stderr, "whole number from 1 on")
-		require.Equal(t, time.Duration(1), metricsSettings{}.config().GaugeInterval, "read each time")
+		require.Equal(t, []string{
+			`ojsd: --jobs-timeout must be a duration from 1ms to 36500d, such as 30s, 15m or 7d; it is "soon"`,
+			`ojsd: --events-max-count must be a whole number from 0 to 1000000000000; it is "-1"`,
+			`ojsd: --grpc-enabled must be true or false; it is "perhaps"`,
+		}, strings.Split(stderr, "\n")[:3])
+		require.Contains(t, stderr, "ojsd: no database")
 	})
 
 	t.Run("ReportsErrors", func(t *testing.T) {
@@ -137,16 +139,17 @@ func TestRunHidesValues(t *testing.T) {
 	good := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
 	for name, value := range map[string]string{
 		"OJS_WEBHOOKS_ENCRYPTION_KEY": good + ",c2hvcnQ=", "OJS_WEBHOOKS_PROXY_URL": "http://u:PASSWORD%PW@h",
-		"DATABASE_URL": "postgres://u:PASSWORD%PW@h/x",
+		"DATABASE_URL": "postgres://u:PASSWORD%PW@h/x", "DATABASE_LISTEN_URL": "postgres://u:PASSWORD@h:port/x", "OJS_API_KEY": "PASSWORD,,",
+		"OJS_PUBLIC_URL": "PASSWORD",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(name, value)
 			var out, errs bytes.Buffer
-			require.NotZero(t, run(t.Context(), []string{"serve", "--listen", "127.0.0.1:0"}, &out, &errs))
+			require.Equal(t, 2, run(t.Context(), []string{"serve", "--listen", "127.0.0.1:0"}, &out, &errs))
 			said := out.String() + errs.String()
 			require.NotContains(t, said, good)
 			require.NotContains(t, said, "PASSWORD")
-			require.NotEmpty(t, said)
+			require.Contains(t, said, "ojsd: "+name+" must be ")
 		})
 	}
 }

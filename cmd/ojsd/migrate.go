@@ -12,22 +12,21 @@ import (
 	"github.com/ojsd/ojsd/migrations"
 )
 
-// databaseFlag is the database of all commands that need one.
-type databaseFlag struct {
-	DatabaseURL string `name:"database-url" env:"DATABASE_URL" required:"" placeholder:"URL" help:"The database, postgres://user:password@host/name."`
-}
-
 type migrateCmd struct {
 	Up     migrateUpCmd     `cmd:"" help:"Apply all migrations that are missing."`
 	Down   migrateDownCmd   `cmd:"" help:"Roll the newest migration back. For the first one that means: drop everything."`
 	Status migrateStatusCmd `cmd:"" help:"List the migrations and which are applied."`
 }
 
-type migrateUpCmd struct{ databaseFlag }
+type migrateUpCmd struct{ settings }
 
 // Run prints what was applied, even if a later migration did not work.
-func (c *migrateUpCmd) Run(ctx context.Context, k *kong.Context, flags *cli) error {
-	results, err := migrations.Up(ctx, c.DatabaseURL, flags.Log.logger(k.Stderr, "text"))
+func (c *migrateUpCmd) Run(ctx context.Context, k *kong.Context) error {
+	loaded, err := c.loadWithDatabase()
+	if err != nil {
+		return err
+	}
+	results, err := migrations.Up(ctx, loaded.Config.Database.URL, newLogger(k, loaded.Config.Logging))
 	for _, result := range results {
 		if _, printErr := fmt.Fprintln(k.Stdout, result); printErr != nil {
 			return printErr
@@ -39,11 +38,15 @@ func (c *migrateUpCmd) Run(ctx context.Context, k *kong.Context, flags *cli) err
 	return err
 }
 
-type migrateDownCmd struct{ databaseFlag }
+type migrateDownCmd struct{ settings }
 
 // Run prints what was rolled back.
-func (c *migrateDownCmd) Run(ctx context.Context, k *kong.Context, flags *cli) error {
-	result, err := migrations.Down(ctx, c.DatabaseURL, flags.Log.logger(k.Stderr, "text"))
+func (c *migrateDownCmd) Run(ctx context.Context, k *kong.Context) error {
+	loaded, err := c.loadWithDatabase()
+	if err != nil {
+		return err
+	}
+	result, err := migrations.Down(ctx, loaded.Config.Database.URL, newLogger(k, loaded.Config.Logging))
 	if err != nil {
 		return err
 	}
@@ -51,11 +54,15 @@ func (c *migrateDownCmd) Run(ctx context.Context, k *kong.Context, flags *cli) e
 	return err
 }
 
-type migrateStatusCmd struct{ databaseFlag }
+type migrateStatusCmd struct{ settings }
 
 // Run prints one line per migration.
 func (c *migrateStatusCmd) Run(ctx context.Context, k *kong.Context) error {
-	list, err := migrations.Status(ctx, c.DatabaseURL)
+	loaded, err := c.loadWithDatabase()
+	if err != nil {
+		return err
+	}
+	list, err := migrations.Status(ctx, loaded.Config.Database.URL)
 	if err != nil {
 		return err
 	}

@@ -3,40 +3,55 @@ package main
 import (
 	"context"
 	"log/slog"
+	"os"
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 // serveCmd runs a node.
-type serveCmd struct {
-	databaseFlag
-	settings
-	Listen     string `env:"OJS_LISTEN" default:":8080" placeholder:"HOST:PORT" help:"HTTP address."`
-	GRPCListen string `name:"grpc-listen" env:"OJS_GRPC_LISTEN" default:":9090" placeholder:"HOST:PORT" help:"gRPC address."`
-	Migrate    bool   `help:"Bring the schema up to date first. Any number of nodes may do so at once."`
-}
+type serveCmd struct{ settings }
 
 // Run serves until a signal arrives, then finishes the requests in hand.
-func (c *serveCmd) Run(ctx context.Context, k *kong.Context, flags *cli) error {
-	config := c.config(flags.Log.logger(k.Stderr, "json"))
-	config.DatabaseURL, config.Listen, config.Migrate = c.DatabaseURL, c.Listen, c.Migrate
-	config.GRPC = c.GRPC.config(c.GRPCListen)
-	flags.Log.apply(&config)
-	return serve(ctx, k, config)
+func (c *serveCmd) Run(ctx context.Context, k *kong.Context) error {
+	loaded, err := c.loadWithDatabase()
+	if err != nil {
+		return err
+	}
+	return serve(ctx, loaded, serverConfig(loaded.Config, newLogger(k, loaded.Config.Logging)))
+}
+
+func serverConfig(c config.Config, log *slog.Logger) app.Config {
+	sc := app.FromConfig(c, log, currentVersion())
+	sc.Metrics.Protocol = metricsProtocol(os.Getenv)
+	return sc
 }
 
 // serve runs a server and says in the log, not beside it, why it cannot.
-func serve(ctx context.Context, k *kong.Context, config app.Config) error {
-	config.Logger.LogAttrs(ctx, slog.LevelInfo, "configuration", slog.String("category", "lifecycle"), summary(k))
-	err := app.Run(ctx, config)
+func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
+	logSettings(ctx, c.Logger, loaded)
+	err := app.Run(ctx, c)
 	if err == nil {
 		return nil
 	}
-	config.Logger.LogAttrs(ctx, logging.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
+	c.Logger.LogAttrs(ctx, logging.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
 	return loggedError{err}
+}
+
+// logSettings lists what differs from the defaults, and warns of variables that nobody reads.
+func logSettings(ctx context.Context, log *slog.Logger, loaded *config.Loaded) {
+	var attrs []slog.Attr
+	for _, v := range loaded.Changed() {
+		attrs = append(attrs, slog.String(v.Env, v.Shown()))
+	}
+	log.LogAttrs(ctx, slog.LevelInfo, "settings that differ from the defaults", slog.String("category", "lifecycle"), slog.GroupAttrs("attributes", attrs...))
+	for _, unknown := range config.UnknownVariables(os.Environ()) {
+		log.LogAttrs(ctx, slog.LevelWarn, "the environment has a variable that is no setting: "+unknown.Name+" has no effect; the nearest setting is "+unknown.Nearest,
+			slog.String("category", "lifecycle"), slog.Group("attributes", slog.String("variable", unknown.Name), slog.String("nearest", unknown.Nearest)))
+	}
 }
 
 // loggedError has been told to the user.

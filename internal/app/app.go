@@ -24,7 +24,6 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -279,5 +278,3 @@ const (
 	publishLate = 10 * time.Second
 	sweepLate   = 30 * time.Second
 )
-
-func (n *Node) newDB() *pg.DB { return pg.New(n.pool, statementTimeout) }

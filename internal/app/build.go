@@ -10,10 +10,9 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
-	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
-	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/timer"
@@ -31,22 +30,11 @@ func (n *Node) buildMetrics() (err error) {
 }
 
 func (n *Node) buildDomains() error {
-	c, db := n.config, n.newDB()
+	c, db := n.config, pg.New(n.pool, statementTimeout)
 	n.timer = timer.New(n.archetype, db)
-	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, DomainConfig{
-		Queue: queue.Config{
-			DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, ResultTTL: c.ResultTTL, OnFlush: n.metrics.Flush,
-		},
-		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout, OnFlush: n.metrics.Flush},
-		Worker: worker.Config{
-			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
-			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives, OnFlush: n.metrics.Flush,
-		},
-		Cron: cron.Config{Limits: c.Limits},
-		Webhook: webhook.StoreConfig{
-			Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, DisableAfter: c.Webhooks.DisableAfter,
-		},
-	})
+	domains := c.Domains()
+	domains.Queue.OnFlush, domains.Progress.OnFlush, domains.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
+	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, domains)
 	n.domains.ServeTimer(n.timer)
 	return nil
 }

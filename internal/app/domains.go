@@ -36,6 +36,22 @@ type DomainConfig struct {
 	Webhook  webhook.StoreConfig
 }
 
+// Domains is the configuration of each domain.
+func (c Config) Domains() DomainConfig {
+	return DomainConfig{
+		Queue:    queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, ResultTTL: c.ResultTTL},
+		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
+		Worker: worker.Config{
+			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
+			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
+		},
+		Cron: cron.Config{Limits: c.Limits},
+		Webhook: webhook.StoreConfig{
+			Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, DisableAfter: c.Webhooks.DisableAfter,
+		},
+	}
+}
+
 // Domains are the domains of a node, without its loops and interfaces.
 type Domains struct {
 	api.Domains

@@ -133,7 +133,7 @@ func (s *Store) cronJob(row *Record, at time.Time) (*job.Job, *ojs.Error) {
 		return nil, err
 	}
 	if j.VisibilityMS == 0 {
-		j.VisibilityMS = s.config.DefaultVisibility.Milliseconds()
+		j.VisibilityMS = visibility.Milliseconds()
 	}
 	j.ID = job.NewID()
 	return j, nil

@@ -14,11 +14,11 @@ import (
 	"github.com/ojsd/ojsd/internal/timer"
 )
 
+// visibility is the reservation of a job made by a cron whose template sets none.
+const visibility = 10 * time.Minute
+
 // Config holds what the registry decides by.
 type Config struct {
-	// DefaultVisibility is the reservation of a job made by a cron whose template sets none. 10 min.
-	DefaultVisibility time.Duration
-
 	// Limits hold for the jobs of crons, whose templates are read anew at each firing.
 	Limits job.Limits
 }
@@ -46,9 +46,6 @@ type Store struct {
 
 // New returns a registry on the database. It releases the jobs of serial crons when others of theirs have ended.
 func New(deps Deps, config Config) *Store {
-	if config.DefaultVisibility == 0 {
-		config.DefaultVisibility = 10 * time.Minute
-	}
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
 	}

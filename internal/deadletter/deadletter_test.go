@@ -1,4 +1,4 @@
-package store_test
+package deadletter_test
 
 import (
 	"fmt"
@@ -7,39 +7,41 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/deadletter"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // letters makes n dead letters, one a second, the newest a minute old, each with its event row.
 func (b *bundle) letters(n int) {
-	b.t.Helper()
-	b.exec(`WITH made AS (
+	b.T.Helper()
+	b.Exec(`WITH made AS (
 			INSERT INTO ojs.jobs (id, type, queue, state, attempt, created_at, finished_at, dead_lettered_at, failed, args, retry, error, errors)
 			SELECT gen_random_uuid(), 'a.b' || g % 7, 'q' || g % 3, 'discarded', 1, now(), t, t, true, '[]', '{"max_attempts":1,"on_exhaustion":"dead_letter"}', e.e, ARRAY[e.e]
 			FROM generate_series(1, $1::int) g, LATERAL (SELECT now() - interval '1 minute' - ($1 - g) * interval '1 second' AS t) t,
 				LATERAL (SELECT ('{"attempt":1,"code":"c' || g % 5 || '","type":"t","message":"\u0000","retryable":true}')::json AS e) e
 			RETURNING *)
 		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state) SELECT 'job.discarded', 'api', now(), id, type, queue, state FROM made`, n)
-	b.exec(`VACUUM ANALYZE ojs.jobs`)
+	b.Exec(`VACUUM ANALYZE ojs.jobs`)
 }
 
 func (b *bundle) number(sql string, args ...any) (n int64) {
-	b.t.Helper()
-	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), sql, args...).Scan(&n))
+	b.T.Helper()
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
 	return n
 }
 
 // countsHold compares the counts with the tables.
 func (b *bundle) countsHold() {
-	b.t.Helper()
-	require.Zero(b.t, b.number(`SELECT count(*) FROM (
+	b.T.Helper()
+	require.Zero(b.T, b.Number(`SELECT count(*) FROM (
 		SELECT c.queue, c.state, sum(c.n) AS n FROM (
 			SELECT v.queue, v.state, v.n FROM (SELECT e.queue, e.to_state AS state, 1 AS n FROM ojs.events e UNION ALL SELECT e.queue, e.from_state, -1 FROM ojs.events e) v
 			WHERE v.state IS NOT NULL
@@ -49,19 +51,19 @@ func (b *bundle) countsHold() {
 }
 
 // deadLetter makes one by failing a job.
-func (b *bundle) deadLetter(change ...func(j *job.Job)) *dbsqlc.Job {
-	b.t.Helper()
-	in := newJob("q")
+func (b *bundle) deadLetter(change ...func(j *job.Job)) *job.Record {
+	b.T.Helper()
+	in := domaintest.NewJob("q")
 	in.MaxAttempts, in.Retry = 1, []byte(`{"max_attempts":1,"on_exhaustion":"dead_letter"}`)
 	for _, c := range change {
 		c(in)
 	}
-	job := b.enqueued(in)[0]
-	require.Len(b.t, b.fetched(1, in.Queue), 1)
-	job, err := b.Fail(b.t.Context(), store.Nack{JobID: job.ID, Attempt: -1, Error: decodeError(b.t, `{"message":"m"}`)})
-	require.NoError(b.t, err)
-	require.True(b.t, job.DeadLetteredAt.Valid)
-	require.Equal(b.t, job.FinishedAt, job.DeadLetteredAt)
+	job := b.Enqueued(in)[0]
+	require.Len(b.T, b.Fetched(1, in.Queue), 1)
+	job, err := b.Fail(b.T.Context(), queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(b.T, `{"message":"m"}`)})
+	require.NoError(b.T, err)
+	require.True(b.T, job.DeadLetteredAt.Valid)
+	require.Equal(b.T, job.FinishedAt, job.DeadLetteredAt)
 	return job
 }
 
@@ -72,17 +74,17 @@ func TestRetry(t *testing.T) {
 	t.Run("StartsTheTotalTimeoutAnew", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		j := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
-		b.exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', total_due_at = total_due_at - interval '3 days'`)
+		job := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
+		b.Exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', total_due_at = total_due_at - interval '3 days'`)
 		for range 2 {
-			got, err := b.Retry(t.Context(), j.ID, nil)
+			got, err := b.Retry(t.Context(), job.ID, nil)
 			require.NoError(t, err)
 			require.InDelta(t, time.Hour, got.TotalDueAt.Time.Sub(got.ReEnqueuedAt.Time), 1e6)
 			require.Equal(t, got.TotalDueAt, got.DueAt)
-			require.Len(t, b.fetched(1, "q"), 1)
-			b.exec(`UPDATE ojs.jobs SET total_due_at = re_enqueued_at + interval '1 hour', due_at = now()`)
-			b.exec(`UPDATE ojs.jobs SET re_enqueued_at = re_enqueued_at - interval '1 hour', total_due_at = total_due_at - interval '1 hour'`)
-			failed := b.sweep(j.ID, ojs.StateActive)
+			require.Len(t, b.Fetched(1, "q"), 1)
+			b.Exec(`UPDATE ojs.jobs SET total_due_at = re_enqueued_at + interval '1 hour', due_at = now()`)
+			b.Exec(`UPDATE ojs.jobs SET re_enqueued_at = re_enqueued_at - interval '1 hour', total_due_at = total_due_at - interval '1 hour'`)
+			failed := b.ApplyDueUntilLeft(job.ID, ojs.StateActive)
 			require.Equal(t, "discarded", failed.State)
 			require.InDelta(t, 3600, errorOf(t, failed).Limit, 0.01, "of the retry, not of the creation")
 			require.InDelta(t, 3600, errorOf(t, failed).Elapsed, 10)
@@ -92,11 +94,11 @@ func TestRetry(t *testing.T) {
 	t.Run("AWaitingJobOfARetryTimesOut", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		j := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
-		_, err := b.Retry(t.Context(), j.ID, nil)
+		job := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
+		_, err := b.Retry(t.Context(), job.ID, nil)
 		require.NoError(t, err)
-		b.exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', re_enqueued_at = now() - interval '1 hour', total_due_at = now(), due_at = now()`)
-		dead := b.sweep(j.ID, ojs.StateAvailable)
+		b.Exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', re_enqueued_at = now() - interval '1 hour', total_due_at = now(), due_at = now()`)
+		dead := b.ApplyDueUntilLeft(job.ID, ojs.StateAvailable)
 		require.Equal(t, "total_timeout", errorOf(t, dead).Code)
 		require.InDelta(t, 3600, errorOf(t, dead).Limit, 0.01)
 	})
@@ -104,23 +106,23 @@ func TestRetry(t *testing.T) {
 	t.Run("ClearsWhatBelongsToTheOldRun", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		j := b.deadLetter()
-		b.exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'm', progress_data = '{}', progress_at = now(), checkpoint = '{}', checkpoint_seq = 1, checkpoint_at = now(), ttl_due_at = now()`)
-		got, err := b.Retry(t.Context(), j.ID, nil)
+		job := b.deadLetter()
+		b.Exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'm', progress_data = '{}', progress_at = now(), checkpoint = '{}', checkpoint_seq = 1, checkpoint_at = now(), ttl_due_at = now()`)
+		got, err := b.Retry(t.Context(), job.ID, nil)
 		require.NoError(t, err)
 		require.Nil(t, got.ProgressData)
 		require.Nil(t, got.Checkpoint)
 		require.False(t, got.Progress.Valid || got.ProgressMessage.Valid || got.ProgressAt.Valid || got.CheckpointSeq.Valid || got.CheckpointAt.Valid || got.TtlDueAt.Valid)
 		require.False(t, got.DeadLetteredAt.Valid || got.FinishedAt.Valid || got.PreviousState.Valid || got.WorkerID.Valid || got.Failed)
-		require.Equal(t, "job.enqueued:discarded>available", b.eventTypes(j.ID)[4])
+		require.Equal(t, "job.enqueued:discarded>available", b.EventTypes(job.ID)[4])
 	})
 
 	t.Run("KeepsTheNewestFiftyErrors", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		j := b.deadLetter()
-		b.exec(`UPDATE ojs.jobs SET errors = ARRAY(SELECT to_json(g) FROM generate_series(31, 60) g), previous_errors = ARRAY(SELECT to_json(g) FROM generate_series(1, 30) g)`)
-		got, err := b.Retry(t.Context(), j.ID, nil)
+		job := b.deadLetter()
+		b.Exec(`UPDATE ojs.jobs SET errors = ARRAY(SELECT to_json(g) FROM generate_series(31, 60) g), previous_errors = ARRAY(SELECT to_json(g) FROM generate_series(1, 30) g)`)
+		got, err := b.Retry(t.Context(), job.ID, nil)
 		require.NoError(t, err)
 		require.Len(t, got.PreviousErrors, 50)
 		require.Equal(t, "11", string(got.PreviousErrors[0]))
@@ -131,32 +133,32 @@ func TestRetry(t *testing.T) {
 	t.Run("MovesQueuesWithExactCounts", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		j := b.deadLetter()
+		job := b.deadLetter()
 		override, wire := job.DecodeRetry([]byte(`{"override":{"queue":"other","meta":{"trace_id":"abc"}}}`), job.Limits{})
 		require.Nil(t, wire)
-		require.Empty(t, b.fetched(1, "other"), "the cursor of this node knows the queue")
-		got, err := b.Retry(t.Context(), j.ID, override)
+		require.Empty(t, b.Fetched(1, "other"), "the cursor of this node knows the queue")
+		got, err := b.Retry(t.Context(), job.ID, override)
 		require.NoError(t, err)
 		require.Equal(t, "abc", got.TraceID.String)
-		require.Equal(t, []string{"job.state_changed:discarded", "job.state_changed>discarded", "job.enqueued:discarded>available"}, b.eventTypes(j.ID)[4:])
-		require.EqualValues(t, 1, b.number(`SELECT count(*) FROM ojs.queues WHERE name = 'other'`))
-		require.Len(t, b.fetched(1, "other"), 1)
+		require.Equal(t, []string{"job.state_changed:discarded", "job.state_changed>discarded", "job.enqueued:discarded>available"}, b.EventTypes(job.ID)[4:])
+		require.EqualValues(t, 1, b.Number(`SELECT count(*) FROM ojs.queues WHERE name = 'other'`))
+		require.Len(t, b.Fetched(1, "other"), 1)
 		b.countsHold()
 	})
 
 	t.Run("BackoffKeepsItsDeadlines", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		j := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 7_200_000, 1000 }))[0]
-		b.fetched(1, "q")
-		_, err := b.Fail(t.Context(), store.Nack{JobID: j.ID, Attempt: -1, Error: decodeError(t, `{}`)})
+		job := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 7_200_000, 1000 }))[0]
+		b.Fetched(1, "q")
+		_, err := b.Fail(t.Context(), queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
 		require.NoError(t, err)
-		require.NoError(t, b.InTx(t.Context(), func(tx *store.Tx) error {
-			res, err := tx.Bulk(t.Context(), store.BulkChange{Op: job.BulkRetry, IDs: [][16]byte{j.ID}, States: store.Eligible(job.BulkRetry)})
+		require.NoError(t, b.InTx(t.Context(), func(tx *queue.Tx) error {
+			res, err := tx.Bulk(t.Context(), queue.BulkChange{Op: job.BulkRetry, IDs: [][16]byte{job.ID}, States: queue.Eligible(job.BulkRetry)})
 			require.Len(t, res.Changed, 1)
 			return err
 		}))
-		got, err := b.Get(t.Context(), j.ID)
+		got, err := b.Get(t.Context(), job.ID)
 		require.NoError(t, err)
 		require.Equal(t, got.TotalDueAt, got.DueAt)
 		require.Equal(t, int32(1), got.Attempt)
@@ -167,34 +169,33 @@ func TestRetry(t *testing.T) {
 	t.Run("RefusesOtherStates", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		j := b.enqueued(newJob("q"))[0]
-		_, err := b.Retry(t.Context(), j.ID, nil)
-		requireCode(t, err, ojs.KindInvalidStateTransition)
-		_, err = b.Retry(t.Context(), store.NewID(), nil)
-		requireCode(t, err, ojs.KindNotFound)
+		job := b.Enqueued(domaintest.NewJob("q"))[0]
+		_, err := b.Retry(t.Context(), job.ID, nil)
+		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		_, err = b.Retry(t.Context(), job.NewID(), nil)
+		domaintest.RequireCode(t, err, ojs.KindNotFound)
 	})
 }
 
-// Contract 20 §2.9: OJS_MAX_ERROR_HISTORY.
+// Of the failures of a job the newest 50 are kept.
 func TestErrorHistory(t *testing.T) {
 	t.Parallel()
-	for configured, kept := range map[int]int{3: 10, 12: 12, 0: 16} {
-		b := newBundle(t, dbtest.New(t), store.Config{MaxErrorHistory: configured})
-		job := b.enqueued(with(func(j *job.Job) { j.MaxAttempts = 100 }))[0]
-		for range 16 {
-			require.Len(t, b.fetched(1, "q"), 1)
-			_, err := b.Fail(t.Context(), store.Nack{JobID: job.ID, Attempt: -1, Error: decodeError(t, `{}`)})
-			require.NoError(t, err)
-			b.exec(`UPDATE ojs.jobs SET due_at = now()`)
-			_, err = b.PromoteDue(t.Context(), store.FromTheStart)
-			require.NoError(t, err)
-		}
-		got, err := b.Get(t.Context(), job.ID)
+	const failures, kept = 53, 50
+	b := setup(t)
+	job := b.Enqueued(domaintest.With(func(j *job.Job) { j.MaxAttempts = 100 }))[0]
+	for range failures {
+		require.Len(t, b.Fetched(1, "q"), 1)
+		_, err := b.Fail(t.Context(), queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
 		require.NoError(t, err)
-		require.Len(t, got.Errors, kept)
-		require.Contains(t, string(got.Errors[0]), fmt.Sprintf(`{"attempt":%d,`, 17-kept))
-		require.Contains(t, string(got.Errors[kept-1]), `{"attempt":16,`)
+		b.Exec(`UPDATE ojs.jobs SET due_at = now()`)
+		_, err = b.PromoteDue(t.Context(), pg.Beginning)
+		require.NoError(t, err)
 	}
+	got, err := b.Get(t.Context(), job.ID)
+	require.NoError(t, err)
+	require.Len(t, got.Errors, kept)
+	require.Contains(t, string(got.Errors[0]), fmt.Sprintf(`{"attempt":%d,`, failures-kept+1))
+	require.Contains(t, string(got.Errors[kept-1]), fmt.Sprintf(`{"attempt":%d,`, failures))
 }
 
 // What SQL cuts out of stored errors is what was quoted into them.
@@ -211,7 +212,7 @@ func TestErrorLabels(t *testing.T) {
 				return string(text[1 : len(text)-1])
 			}
 			var gotCode, gotType string
-			err := b.pool.QueryRow(t.Context(), `SELECT ojs.error_code($1::json), ojs.error_type($1::json)`, string(e.Encode(1, time.Time{}, "w"))).Scan(&gotCode, &gotType)
+			err := b.Pool.QueryRow(t.Context(), `SELECT ojs.error_code($1::json), ojs.error_type($1::json)`, string(e.Encode(1, time.Time{}, "w"))).Scan(&gotCode, &gotType)
 			require.NoError(t, err)
 			require.Equal(t, quoted(code), gotCode)
 			require.Equal(t, quoted(kind), gotType)
@@ -227,15 +228,15 @@ func TestDeadLettersAtSize(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.letters(10_050)
-		jobs, more, total, err := b.ListDeadLetters(t.Context(), store.DeadLetters{}, store.DeadLetterPage{Limit: 3})
+		jobs, more, total, err := b.DeadLetters.List(t.Context(), deadletter.Filter{}, deadletter.Page{Limit: 3})
 		require.NoError(t, err)
 		require.Len(t, jobs, 3)
 		require.True(t, more)
 		require.EqualValues(t, 10_000, total)
-		_, _, total, err = b.ListDeadLetters(t.Context(), store.DeadLetters{ErrorCodes: []string{"c1"}}, store.DeadLetterPage{Limit: 3, Everything: true})
+		_, _, total, err = b.DeadLetters.List(t.Context(), deadletter.Filter{ErrorCodes: []string{"c1"}}, deadletter.Page{Limit: 3, Everything: true})
 		require.NoError(t, err)
 		require.EqualValues(t, 2010, total)
-		stats, err := b.DeadLetterStats(t.Context(), nil)
+		stats, err := b.DeadLetters.Stats(t.Context(), nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 10_050, stats.Total)
 	})
@@ -244,11 +245,11 @@ func TestDeadLettersAtSize(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.letters(20_000)
-		n, err := b.PurgeDeadLetters(t.Context(), store.DeadLetters{})
+		n, err := b.DeadLetters.Purge(t.Context(), deadletter.Filter{})
 		require.NoError(t, err)
 		require.EqualValues(t, 20_000, n)
-		require.Zero(t, b.number(`SELECT count(*) FROM ojs.jobs`))
-		require.EqualValues(t, 20, b.number(`SELECT count(DISTINCT xmin::text) FROM ojs.events WHERE from_state = 'discarded'`), "a transaction per batch")
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
+		require.EqualValues(t, 20, b.Number(`SELECT count(DISTINCT xmin::text) FROM ojs.events WHERE from_state = 'discarded'`), "a transaction per batch")
 		b.countsHold()
 	})
 
@@ -256,11 +257,11 @@ func TestDeadLettersAtSize(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.letters(2500)
-		res, err := b.RetryDeadLetters(t.Context(), store.DeadLetters{Queues: []string{"q1", "q2"}})
+		res, err := b.DeadLetters.Retry(t.Context(), deadletter.Filter{Queues: []string{"q1", "q2"}})
 		require.NoError(t, err)
-		require.Equal(t, store.DeadLetterRetry{Matched: 1667, Succeeded: 1667}, res)
-		require.EqualValues(t, 1667, b.number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND replay_count = 1`))
-		require.EqualValues(t, 2, b.number(`SELECT count(DISTINCT xmin::text) FROM ojs.jobs WHERE state = 'available'`))
+		require.Equal(t, deadletter.Retried{Matched: 1667, Succeeded: 1667}, res)
+		require.EqualValues(t, 1667, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND replay_count = 1`))
+		require.EqualValues(t, 2, b.Number(`SELECT count(DISTINCT xmin::text) FROM ojs.jobs WHERE state = 'available'`))
 		b.countsHold()
 	})
 
@@ -270,15 +271,15 @@ func TestDeadLettersAtSize(t *testing.T) {
 		b.letters(5000)
 		var wg sync.WaitGroup
 		var purged int64
-		var retried store.DeadLetterRetry
+		var retried deadletter.Retried
 		var errs [2]error
-		wg.Go(func() { purged, errs[0] = b.PurgeDeadLetters(t.Context(), store.DeadLetters{}) })
-		wg.Go(func() { retried, errs[1] = b.node().RetryDeadLetters(t.Context(), store.DeadLetters{}) })
+		wg.Go(func() { purged, errs[0] = b.DeadLetters.Purge(t.Context(), deadletter.Filter{}) })
+		wg.Go(func() { retried, errs[1] = b.node().RetryDeadLetters(t.Context(), deadletter.Filter{}) })
 		wg.Wait()
 		require.NoError(t, errs[0])
 		require.NoError(t, errs[1])
-		require.EqualValues(t, retried.Succeeded, b.number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available'`))
-		require.EqualValues(t, 5000, purged+b.number(`SELECT count(*) FROM ojs.jobs`))
+		require.EqualValues(t, retried.Succeeded, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available'`))
+		require.EqualValues(t, 5000, purged+b.Number(`SELECT count(*) FROM ojs.jobs`))
 		require.Equal(t, retried.Matched, retried.Succeeded+len(retried.Failed))
 		b.countsHold()
 	})
@@ -287,8 +288,8 @@ func TestDeadLettersAtSize(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.letters(20_000)
-		b.exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, ready_seq, args) SELECT gen_random_uuid(), 't', 'q', 'available', now(), g, '[]' FROM generate_series(1, 30000) g`)
-		b.exec(`VACUUM ANALYZE ojs.jobs`)
+		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, ready_seq, args) SELECT gen_random_uuid(), 't', 'q', 'available', now(), g, '[]' FROM generate_series(1, 30000) g`)
+		b.Exec(`VACUUM ANALYZE ojs.jobs`)
 		const filters = `'{}', '{q1}', '{}', '{}', '{}', '{c1}'`
 		for query, index := range map[string]string{
 			`SELECT j.* FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT NULL AND j.dead_lettered_at >= '-infinity' AND j.dead_lettered_at <= 'infinity'
@@ -311,16 +312,16 @@ func TestDeadLettersAtSize(t *testing.T) {
 }
 
 func (b *bundle) plan(query string) string {
-	b.t.Helper()
-	rows, err := b.pool.Query(b.t.Context(), "EXPLAIN "+query)
-	require.NoError(b.t, err)
+	b.T.Helper()
+	rows, err := b.Pool.Query(b.T.Context(), "EXPLAIN "+query)
+	require.NoError(b.T, err)
 	var lines []string
 	for rows.Next() {
 		var line string
-		require.NoError(b.t, rows.Scan(&line))
+		require.NoError(b.T, rows.Scan(&line))
 		lines = append(lines, line)
 	}
-	require.NoError(b.t, rows.Err())
+	require.NoError(b.T, rows.Err())
 	return strings.Join(lines, "\n")
 }
 
@@ -332,15 +333,15 @@ func TestPruneJobs(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.letters(100)
-		n, err := b.PruneDeadLetters(t.Context(), 2*time.Minute, 1000)
+		n, err := b.DeadLetters.Prune(t.Context(), 2*time.Minute, 1000)
 		require.NoError(t, err)
 		require.EqualValues(t, 40, n)
-		n, err = b.PruneDeadLetters(t.Context(), -1, 25)
+		n, err = b.DeadLetters.Prune(t.Context(), 0, 25)
 		require.NoError(t, err)
 		require.EqualValues(t, 35, n)
-		require.EqualValues(t, 25, b.number(`SELECT count(*) FROM ojs.jobs WHERE dead_lettered_at > now() - interval '1 minute 30 seconds'`))
+		require.EqualValues(t, 25, b.Number(`SELECT count(*) FROM ojs.jobs WHERE dead_lettered_at > now() - interval '1 minute 30 seconds'`))
 		for range 2 {
-			n, err = b.PruneDeadLetters(t.Context(), time.Hour, 25)
+			n, err = b.DeadLetters.Prune(t.Context(), time.Hour, 25)
 			require.NoError(t, err)
 			require.Zero(t, n)
 		}
@@ -351,8 +352,8 @@ func TestPruneJobs(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.letters(20)
-		b.exec(`UPDATE ojs.jobs SET dead_lettered_at = now(), finished_at = now()`)
-		n, err := b.PruneDeadLetters(t.Context(), -1, 5)
+		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = now(), finished_at = now()`)
+		n, err := b.DeadLetters.Prune(t.Context(), 0, 5)
 		require.NoError(t, err)
 		require.EqualValues(t, 15, n)
 	})
@@ -364,13 +365,13 @@ func TestPruneJobs(t *testing.T) {
 		var wg sync.WaitGroup
 		removed, errs := make([]int64, 3), make([]error, 3)
 		for i := range removed {
-			wg.Go(func() { removed[i], errs[i] = b.node().PruneDeadLetters(t.Context(), 0, 0) })
+			wg.Go(func() { removed[i], errs[i] = b.node().PruneDeadLetters(t.Context(), time.Microsecond, 0) })
 		}
 		wg.Wait()
 		for _, err := range errs {
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, 4000, removed[0]+removed[1]+removed[2]+b.number(`SELECT count(*) FROM ojs.jobs`))
+		require.EqualValues(t, 4000, removed[0]+removed[1]+removed[2]+b.Number(`SELECT count(*) FROM ojs.jobs`))
 		b.countsHold()
 	})
 
@@ -378,44 +379,14 @@ func TestPruneJobs(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.letters(3000)
-		b.exec(`UPDATE ojs.jobs SET dead_lettered_at = NULL WHERE queue <> 'q0'`)
+		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = NULL WHERE queue <> 'q0'`)
 		n, err := b.PruneDiscarded(t.Context(), time.Hour)
 		require.NoError(t, err)
 		require.Zero(t, n)
 		n, err = b.PruneDiscarded(t.Context(), time.Minute)
 		require.NoError(t, err)
 		require.EqualValues(t, 2000, n)
-		require.EqualValues(t, 1000, b.number(`SELECT count(*) FROM ojs.jobs`))
+		require.EqualValues(t, 1000, b.Number(`SELECT count(*) FROM ojs.jobs`))
 		b.countsHold()
-	})
-
-	t.Run("FinishedJobsOfOneState", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
-		b.exec(`CREATE TABLE ojs.jobs_done_p20260101 PARTITION OF ojs.jobs_done FOR VALUES FROM ('2026-01-01 00:00Z') TO ('2026-01-02 00:00Z')`)
-		b.exec(`WITH made AS (
-				INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args)
-				SELECT gen_random_uuid(), 't', 'q', CASE WHEN g % 4 = 0 THEN 'cancelled' ELSE 'completed' END, now(), '2026-01-01 12:00Z', '[]' FROM generate_series(1, 4000) g RETURNING *)
-			INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state) SELECT 'job.state_changed', 'api', now(), id, type, queue, state FROM made`)
-		days, err := b.DoneDays(t.Context(), time.Hour)
-		require.NoError(t, err)
-		require.Len(t, days, 1)
-		require.Equal(t, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), days[0].Start)
-		require.Greater(t, days[0].Pages, int64(20))
-		var removed int64
-		for page := int64(0); page < days[0].Pages; page += 10 {
-			n, err := b.PruneDone(t.Context(), days[0], ojs.StateCancelled, page, page+10)
-			require.NoError(t, err)
-			require.LessOrEqual(t, n, int64(1000))
-			removed += n
-		}
-		require.EqualValues(t, 1000, removed)
-		require.EqualValues(t, 3000, b.number(`SELECT count(*) FROM ojs.jobs_done WHERE state = 'completed'`))
-		b.countsHold()
-		require.Contains(t, b.plan(`DELETE FROM ojs.jobs_done d WHERE d.finished_at >= '2026-01-01 00:00Z' AND d.finished_at < '2026-01-02 00:00Z'
-			AND d.ctid >= '(0,0)' AND d.ctid < '(10,0)' AND d.state = 'cancelled'`), "Tid Range Scan on jobs_done_p20260101")
-		days, err = b.DoneDays(t.Context(), 36_500*24*time.Hour)
-		require.NoError(t, err)
-		require.Empty(t, days)
 	})
 }

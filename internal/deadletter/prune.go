@@ -7,10 +7,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
-// Prune deletes dead letters older than maxAge, then the oldest beyond maxCount (contract 20 §8.4). Negative: no
-// limit.
+// Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.
 func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64) (deleted int64, err error) {
-	if maxAge >= 0 {
+	if maxAge > 0 {
 		now, err := s.db.Now(ctx)
 		if err != nil {
 			return 0, err
@@ -19,7 +18,7 @@ func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64)
 			return deleted, err
 		}
 	}
-	if maxCount < 0 {
+	if maxCount == 0 {
 		return deleted, nil
 	}
 	beyond, err := s.beyond(ctx, maxCount)

@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"io"
@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 // Contract 40 §12.
@@ -154,18 +154,6 @@ func TestGRPCLog(t *testing.T) {
 	require.Equal(t, "DEBUG", log.line(t, "call ended with the node", "StreamEvents").at("severity"), "a restart is no failure")
 	require.Empty(t, log.lines(t, "request failed"))
 	require.NotContains(t, log.String(), "marker")
-}
-
-func TestGRPCLogSample(t *testing.T) {
-	t.Parallel()
-	log := &lineBuffer{}
-	r := setupGRPC(t, func(c *app.Config) { c.Logger, c.LogSample = logging.New(log, "json", slog.LevelDebug), -1 })
-	_, err := r.Manifest(r.ctx(), &ojsv1.ManifestRequest{})
-	require.NoError(t, err)
-	_, err = r.GetJob(r.ctx(), &ojsv1.GetJobRequest{JobId: "x"})
-	require.Error(t, err)
-	log.line(t, "request refused", "GetJob")
-	require.Empty(t, log.lines(t, "request served"))
 }
 
 // Contract 40 §11.3.

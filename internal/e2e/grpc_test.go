@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"context"
@@ -30,7 +30,7 @@ type rpc struct {
 // setupGRPC is setup with gRPC.
 func setupGRPC(t testing.TB, change ...func(*app.Config)) *rpc {
 	t.Helper()
-	first := func(c *app.Config) { c.GRPC = app.GRPC{Listen: "127.0.0.1:0"} }
+	first := func(c *app.Config) { c.GRPC.Enabled = true }
 	a := setup(t, append([]func(*app.Config){first}, change...)...)
 	return a.dialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()))
 }

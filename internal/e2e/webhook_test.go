@@ -1,4 +1,4 @@
-package app_test
+package e2e_test
 
 import (
 	"encoding/pem"
@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/webhook"
 )
 
@@ -108,7 +108,7 @@ func (e *endpoint) quick(c *app.Config) {
 	c.Webhooks.CAFile = e.ca
 	c.Webhooks.Rules.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	c.Webhooks.RetrySchedule = []time.Duration{20 * time.Millisecond, 30 * time.Millisecond}
-	c.Webhooks.RetryJitter = -1
+	c.Webhooks.RetryJitter = 0
 }
 
 // subscribe creates a subscription; more are members of its object.
@@ -545,9 +545,11 @@ func TestWebhookEncryption(t *testing.T) {
 	require.NotEqual(t, key, other)
 	require.NoError(t, changed.server.Stop())
 
-	_, err = app.Start(t.Context(), app.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: app.GRPC{Disabled: true}, Logger: silent, Webhooks: app.Webhooks{EncryptionKeys: [][]byte{first}}})
+	config := settings(url)
+	config.Webhooks.EncryptionKeys = [][]byte{first}
+	_, err = app.Start(t.Context(), config)
 	require.ErrorContains(t, err, "OJS_WEBHOOKS_ENCRYPTION_KEY")
-	_, err = app.Start(t.Context(), app.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: app.GRPC{Disabled: true}, Logger: silent})
+	_, err = app.Start(t.Context(), settings(url))
 	require.ErrorContains(t, err, "not configured")
 	require.NotEmpty(t, sub)
 }

@@ -95,5 +95,10 @@ func WorkerSource(workerID string) string {
 	return "workers/" + url.PathEscape(workerID)
 }
 
-// PayloadRoom is kept for the members of an event's payload that come from columns, in bytes.
-const PayloadRoom = 1024
+const (
+	// MaxPayload caps the payload of an event, in bytes.
+	MaxPayload = 24_576
+
+	// PayloadRoom of it is kept for the members that come from columns.
+	PayloadRoom = 1024
+)

@@ -3,7 +3,6 @@ package observe
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -14,11 +13,8 @@ import (
 
 // LogConfig says what the lines about jobs show.
 type LogConfig struct {
-	// Sample is the share of lines about ordinary success that are written, ends of jobs excepted; 0: none.
-	Sample float64
-
-	// Meta and Payloads show jobs' meta, except what is named like a secret, and their args and results.
-	Meta, Payloads bool
+	// Payloads shows jobs' args and results, and their meta without what is named like a secret.
+	Payloads bool
 }
 
 // Log writes a line for each event that this node commits.
@@ -36,7 +32,7 @@ func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 	for i := range changes {
 		c := &changes[i]
 		said := about(c)
-		if said.message == "" || !s.logger.Enabled(ctx, said.level) || said.often && !s.sampled() {
+		if said.message == "" || !s.logger.Enabled(ctx, said.level) {
 			continue
 		}
 		attrs := make([]slog.Attr, 0, 5)
@@ -53,8 +49,6 @@ func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 		s.logger.LogAttrs(ctx, said.level, said.message, attrs...)
 	}
 }
-
-func (s *Log) sampled() bool { return s.config.Sample >= 1 || rand.Float64() < s.config.Sample }
 
 // saying is what to say about a change; no message: nothing.
 type saying struct {
@@ -211,7 +205,7 @@ func (s *Log) restOf(c *eventlog.Change) (attrs []slog.Attr) {
 
 // contents are what the settings logging.meta and logging.payloads add.
 func (s *Log) contents(c *eventlog.Change) (attrs []slog.Attr) {
-	if s.config.Meta && c.Job.Meta != nil {
+	if s.config.Payloads && c.Job.Meta != nil {
 		attrs = append(attrs, slog.Any("meta", logging.JSON(logging.WithoutSecrets(c.Job.Meta))))
 	}
 	if s.config.Payloads && c.Job.Args != nil {

@@ -169,7 +169,7 @@ func (s *Store) progressData(message *string) string {
 	text := job.Shorten(*message, 2048)
 	for {
 		b, _ := jsontext.AppendQuote([]byte(`,"progress_message":`), text) // the text was checked when decoded
-		if len(b) <= s.config.MaxEventDataBytes-eventlog.PayloadRoom {
+		if len(b) <= eventlog.MaxPayload-eventlog.PayloadRoom {
 			return string(b)
 		}
 		text = job.Shorten(text, len(text)/2)

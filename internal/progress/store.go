@@ -19,9 +19,6 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that has none.
 	DefaultTimeout time.Duration
 
-	// MaxEventDataBytes caps the payload of an event.
-	MaxEventDataBytes int
-
 	// OnFlush gets, for each statement that callers share, the operation, how many requests shared it and what it took.
 	// It must not block. nil: nobody.
 	OnFlush func(operation string, requests int, took time.Duration)

@@ -1,15 +1,18 @@
-package store_test
+package queue_test
 
 import (
 	"encoding/json"
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -22,31 +25,25 @@ type failure struct {
 	Retryable   bool    `json:"retryable"`
 }
 
-func errorOf(t *testing.T, job *dbsqlc.Job) (f failure) {
+func errorOf(t *testing.T, job *job.Record) (f failure) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal(job.Error, &f), "%s", job.Error)
 	return f
 }
 
 // sweep applies what is due until the job has left the state.
-func (b *bundle) sweep(id [16]byte, from ojs.JobState) *dbsqlc.Job {
-	b.t.Helper()
-	require.Eventually(b.t, func() bool {
-		_, err := b.PromoteDue(b.t.Context(), store.FromTheStart)
-		require.NoError(b.t, err)
-		_, _, err = b.FailOverdue(b.t.Context(), store.FromTheStart)
-		require.NoError(b.t, err)
-		return b.state(id) != from
+func (b *bundle) sweep(id [16]byte, from ojs.JobState) *job.Record {
+	b.T.Helper()
+	require.Eventually(b.T, func() bool {
+		_, err := b.PromoteDue(b.T.Context(), pg.Beginning)
+		require.NoError(b.T, err)
+		_, _, err = b.FailOverdue(b.T.Context(), pg.Beginning)
+		require.NoError(b.T, err)
+		return b.State(id) != from
 	}, 20*time.Second, 5*time.Millisecond)
-	job, err := b.Get(b.t.Context(), id)
-	require.NoError(b.t, err)
+	job, err := b.Get(b.T.Context(), id)
+	require.NoError(b.T, err)
 	return job
-}
-
-func with(change func(j *job.Job)) *job.Job {
-	j := newJob("q")
-	change(j)
-	return j
 }
 
 // Contract 20 §5, §10: what the clock alone does to a job.
@@ -57,20 +54,20 @@ func TestDeadlines(t *testing.T) {
 		t.Parallel()
 		for _, state := range []ojs.JobState{ojs.StateAvailable, ojs.StatePending, ojs.StateScheduled} {
 			b := setup(t)
-			id := b.enqueued(with(func(j *job.Job) {
+			id := b.Enqueued(domaintest.With(func(j *job.Job) {
 				j.TotalTimeoutMS, j.Pending = 60, state == ojs.StatePending
 				if state == ojs.StateScheduled {
 					j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
 				}
 			}))[0].ID
-			j := b.sweep(id, state)
+			j := b.ApplyDueUntilLeft(id, state)
 			require.Equal(t, string(ojs.StateDiscarded), j.State)
 			require.False(t, j.Failed, "no completed_at")
 			require.Empty(t, j.Errors)
 			f := errorOf(t, j)
 			require.Equal(t, failure{"total_timeout", "total", 0.06, f.Elapsed, false}, f)
 			require.GreaterOrEqual(t, f.Elapsed, 0.06)
-			types := b.eventTypes(id)
+			types := b.EventTypes(id)
 			require.Equal(t, "job.discarded:"+string(state)+">discarded", types[len(types)-1])
 		}
 	})
@@ -78,22 +75,22 @@ func TestDeadlines(t *testing.T) {
 	t.Run("TotalTimeoutOfARunningJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS = 100 }))[0].ID
-		require.Len(t, b.fetched(1, "q"), 1)
-		j := b.sweep(id, ojs.StateActive)
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS = 100 }))[0].ID
+		require.Len(t, b.Fetched(1, "q"), 1)
+		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 		require.True(t, j.Failed)
 		require.Len(t, j.Errors, 1)
 		require.Equal(t, "total_timeout", errorOf(t, j).Code)
-		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.discarded:active>discarded"}, b.eventTypes(id))
+		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.discarded:active>discarded"}, b.EventTypes(id))
 	})
 
 	t.Run("TotalTimeoutLeavesNoRoomForARetry", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 60_000, 60_000 }))[0].ID
-		b.fetched(1, "q")
-		j, err := b.Fail(t.Context(), store.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 60_000, 60_000 }))[0].ID
+		b.Fetched(1, "q")
+		j, err := b.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 		require.NoError(t, err)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 	})
@@ -101,12 +98,12 @@ func TestDeadlines(t *testing.T) {
 	t.Run("TotalTimeoutDuringBackoff", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 2500, 1 }))[0].ID
-		b.fetched(1, "q")
-		j := b.sweep(id, ojs.StateActive)
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 2500, 1 }))[0].ID
+		b.Fetched(1, "q")
+		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateRetryable), j.State, "%s", j.Error)
-		b.exec(`UPDATE ojs.jobs SET next_attempt_at = now() + interval '1 hour', due_at = total_due_at WHERE id = $1`, id)
-		j = b.sweep(id, ojs.StateRetryable)
+		b.Exec(`UPDATE ojs.jobs SET next_attempt_at = now() + interval '1 hour', due_at = total_due_at WHERE id = $1`, id)
+		j = b.ApplyDueUntilLeft(id, ojs.StateRetryable)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 		require.Equal(t, "total_timeout", errorOf(t, j).Code)
 		require.Len(t, j.Errors, 1, "only failed attempts are history")
@@ -115,40 +112,40 @@ func TestDeadlines(t *testing.T) {
 	t.Run("EnqueueTTLUntilTheFirstClaimOnly", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *job.Job) { j.EnqueueTTLMS = 50 }))[0].ID
-		j := b.sweep(id, ojs.StateAvailable)
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 50 }))[0].ID
+		j := b.ApplyDueUntilLeft(id, ojs.StateAvailable)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 		require.Equal(t, "enqueue_ttl_expired", errorOf(t, j).Code)
-		types := b.eventTypes(id)
+		types := b.EventTypes(id)
 		require.Equal(t, "job.expired:available>discarded", types[len(types)-1])
 
-		claimed := b.enqueued(with(func(j *job.Job) { j.EnqueueTTLMS = 1000 }))[0].ID
-		require.Len(t, b.fetched(1, "q"), 1)
-		_, err := b.Fail(t.Context(), store.Nack{JobID: claimed, Attempt: -1, Requeue: true})
+		claimed := b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 1000 }))[0].ID
+		require.Len(t, b.Fetched(1, "q"), 1)
+		_, err := b.Fail(t.Context(), queue.Nack{JobID: claimed, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
 		time.Sleep(1100 * time.Millisecond) // nothing happens, so nothing can be awaited
-		_, err = b.PromoteDue(t.Context(), store.FromTheStart)
+		_, err = b.PromoteDue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
-		require.Equal(t, ojs.StateAvailable, b.state(claimed))
+		require.Equal(t, ojs.StateAvailable, b.State(claimed))
 	})
 
 	t.Run("AnEnqueueTTLThatIsOverIsNotDelivered", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(with(func(j *job.Job) { j.EnqueueTTLMS = 1 }), with(func(j *job.Job) { j.TotalTimeoutMS = 1 }))
+		b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 1 }), domaintest.With(func(j *job.Job) { j.TotalTimeoutMS = 1 }))
 		time.Sleep(10 * time.Millisecond)
-		require.Empty(t, b.fetched(2, "q"))
+		require.Empty(t, b.Fetched(2, "q"))
 	})
 
 	t.Run("HeartbeatTimeoutCountsFromTheLatestSignOfLife", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *job.Job) { j.HeartbeatTimeoutMS = 500 }))[0].ID
-		started := b.fetched(1, "q")[0].StartedAt.Time
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.HeartbeatTimeoutMS = 500 }))[0].ID
+		started := b.Fetched(1, "q")[0].StartedAt.Time
 		time.Sleep(300 * time.Millisecond)
-		_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
+		_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
 		require.NoError(t, err)
-		j := b.sweep(id, ojs.StateActive)
+		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateRetryable), j.State)
 		f := errorOf(t, j)
 		require.Equal(t, failure{"stalled", "stalled", 0.5, f.Elapsed, true}, f)
@@ -159,9 +156,9 @@ func TestDeadlines(t *testing.T) {
 	t.Run("ExecutionTimeoutBeatsTheReservation", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		id := b.enqueued(with(func(j *job.Job) { j.TimeoutMS, j.VisibilityMS = 50, 50 }))[0].ID
-		b.fetched(1, "q")
-		j := b.sweep(id, ojs.StateActive)
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TimeoutMS, j.VisibilityMS = 50, 50 }))[0].ID
+		b.Fetched(1, "q")
+		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateRetryable), j.State)
 		f := errorOf(t, j)
 		require.Equal(t, failure{"timeout", "execution", 0.05, f.Elapsed, true}, f)
@@ -171,16 +168,16 @@ func TestDeadlines(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		policy := []byte(`{"max_attempts":1,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"dead_letter","backoff_strategy":"exponential"}`)
-		kept := with(func(j *job.Job) { j.TotalTimeoutMS, j.Retry, j.MaxAttempts = 30, policy, 1 })
-		plain := with(func(j *job.Job) { j.TotalTimeoutMS = 30 })
-		ids := b.enqueued(kept, plain)
-		require.True(t, b.sweep(ids[0].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
-		require.False(t, b.sweep(ids[1].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
+		kept := domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.Retry, j.MaxAttempts = 30, policy, 1 })
+		plain := domaintest.With(func(j *job.Job) { j.TotalTimeoutMS = 30 })
+		ids := b.Enqueued(kept, plain)
+		require.True(t, b.ApplyDueUntilLeft(ids[0].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
+		require.False(t, b.ApplyDueUntilLeft(ids[1].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
 
-		failing := with(func(j *job.Job) { j.Retry, j.MaxAttempts = policy, 1 })
-		id := b.enqueued(failing)[0].ID
-		b.fetched(1, "q")
-		j, err := b.Fail(t.Context(), store.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+		failing := domaintest.With(func(j *job.Job) { j.Retry, j.MaxAttempts = policy, 1 })
+		id := b.Enqueued(failing)[0].ID
+		b.Fetched(1, "q")
+		j, err := b.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 		require.NoError(t, err)
 		require.Equal(t, j.FinishedAt, j.DeadLetteredAt)
 	})

@@ -80,7 +80,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		jobs[looked[i].ID] = &looked[i]
 	}
 
-	p := dbsqlc.JobFailParams{MaxErrors: int32(s.config.MaxErrorHistory), Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue}
+	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
 		if job == nil || !n.means(job) {
@@ -124,7 +124,7 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 	if !n.Requeue {
 		stored = string(n.Error.Encode(int(job.Attempt), time.Time{}, worker))
 		// job.discarded carries it twice.
-		shown = string(n.Error.EventErrorWithin((s.config.MaxEventDataBytes - eventlog.PayloadRoom) / 2))
+		shown = string(n.Error.EventErrorWithin((eventlog.MaxPayload - eventlog.PayloadRoom) / 2))
 	}
 	source := n.source
 	if source == "" && worker != "" {

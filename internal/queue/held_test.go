@@ -1,27 +1,31 @@
-package store_test
+package queue_test
 
 import (
 	"context"
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // hold locks the row of a job as an application does that has called ojs.cancel in a transaction it keeps open.
 func (b *bundle) hold(id [16]byte) pgx.Tx {
-	b.t.Helper()
-	tx, err := b.pool.Begin(b.t.Context())
-	require.NoError(b.t, err)
-	_, err = tx.Exec(b.t.Context(), `SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
-	require.NoError(b.t, err)
-	b.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	b.T.Helper()
+	tx, err := b.Pool.Begin(b.T.Context())
+	require.NoError(b.T, err)
+	_, err = tx.Exec(b.T.Context(), `SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
+	require.NoError(b.T, err)
+	b.T.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
 
@@ -34,45 +38,45 @@ func TestHeldJobs(t *testing.T) {
 		then ojs.JobState
 	}{
 		"Ack": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			_, err := b.Complete(ctx, store.Ack{JobID: id, WorkerID: "w1", Attempt: -1})
+			_, err := b.Complete(ctx, queue.Ack{JobID: id, WorkerID: "w1", Attempt: -1})
 			return err
 		}, ojs.StateCompleted},
 		"AckBatch": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			_, errs := b.CompleteEach(ctx, []store.Ack{{JobID: id, WorkerID: "w1", Attempt: -1}})
+			_, errs := b.CompleteEach(ctx, []queue.Ack{{JobID: id, WorkerID: "w1", Attempt: -1}})
 			if errs != nil {
 				return errs[0]
 			}
 			return nil
 		}, ojs.StateCompleted},
 		"Nack": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			_, err := b.Fail(ctx, store.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+			_, err := b.Fail(ctx, queue.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 			return err
 		}, ojs.StateRetryable},
 		"Cancel": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			_, err := b.Cancel(ctx, id, store.Cancel{By: "api"})
+			_, err := b.Cancel(ctx, id, queue.Cancel{By: "api"})
 			return err
 		}, ojs.StateCancelled},
 		"Heartbeat": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			res, err := b.Heartbeat(ctx, store.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
+			res, err := b.Workers.Heartbeat(ctx, worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
 			if err == nil {
-				require.Equal(b.t, [][16]byte{id}, res.Extended)
-				require.Empty(b.t, res.Lost)
+				require.Equal(b.T, [][16]byte{id}, res.Extended)
+				require.Empty(b.T, res.Lost)
 			}
 			return err
 		}, ojs.StateActive},
 		"Progress": {func(ctx context.Context, b *bundle, id [16]byte) error {
 			half := 0.5
-			p, err := b.ReportProgress(ctx, store.Report{JobID: id, WorkerID: "w1", Attempt: -1, Progress: &half})
+			p, err := b.Progress.Report(ctx, progress.Report{JobID: id, WorkerID: "w1", Attempt: -1, Progress: &half})
 			if err == nil {
-				require.False(b.t, p.Refused)
-				require.InDelta(b.t, half, p.Progress.Float64, 0)
+				require.False(b.T, p.Refused)
+				require.InDelta(b.T, half, p.Progress.Float64, 0)
 			}
 			return err
 		}, ojs.StateActive},
 		"Checkpoint": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			c, err := b.SaveCheckpoint(ctx, store.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: store.NextSequence})
+			c, err := b.Progress.SaveCheckpoint(ctx, progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
 			if err == nil {
-				require.Equal(b.t, int64(1), c.Sequence)
+				require.Equal(b.T, int64(1), c.Sequence)
 			}
 			return err
 		}, ojs.StateActive},
@@ -81,10 +85,10 @@ func TestHeldJobs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			b.enqueued(newJob("q"), newJob("q"))
-			jobs := b.fetched(2, "q")
+			b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+			jobs := b.Fetched(2, "q")
 			require.Len(t, jobs, 2)
-			tx := b.hold(jobs[0].ID)
+			tx := b.Lock(jobs[0].ID)
 
 			held := make(chan error, 1)
 			go func() { held <- call.do(t.Context(), b, jobs[0].ID) }()
@@ -96,44 +100,44 @@ func TestHeldJobs(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				require.Fail(t, "waits for a row that is none of its business")
 			}
-			require.Equal(t, call.then, b.state(jobs[1].ID))
+			require.Equal(t, call.then, b.State(jobs[1].ID))
 			require.Empty(t, held)
 
 			require.NoError(t, tx.Rollback(t.Context()))
 			require.NoError(t, <-held)
-			require.Equal(t, call.then, b.state(jobs[0].ID))
+			require.Equal(t, call.then, b.State(jobs[0].ID))
 		})
 	}
 
 	t.Run("GivesUpWithATimeout", func(t *testing.T) {
 		t.Parallel()
-		b := newBundle(t, dbtest.New(t), store.Config{StatementTimeout: 3 * time.Second})
-		b.enqueued(newJob("q"))
-		id := b.fetched(1, "q")[0].ID
-		b.hold(id)
-		_, err := b.Complete(t.Context(), store.Ack{JobID: id, Attempt: -1})
+		b := newBundle(t, dbtest.New(t), func(c *domaintest.Config) { c.StatementTimeout = 3 * time.Second })
+		b.Enqueued(domaintest.NewJob("q"))
+		id := b.Fetched(1, "q")[0].ID
+		b.Lock(id)
+		_, err := b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1})
 		require.ErrorIs(t, err, ojs.ErrTimeout())
 		require.ErrorContains(t, err, "another transaction holds the job")
-		_, errs := b.CompleteEach(t.Context(), []store.Ack{{JobID: id, Attempt: -1}})
+		_, errs := b.CompleteEach(t.Context(), []queue.Ack{{JobID: id, Attempt: -1}})
 		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
-		require.Equal(t, ojs.StateActive, b.state(id))
+		require.Equal(t, ojs.StateActive, b.State(id))
 	})
 
 	t.Run("DeletesACheckpointWhenTheRowIsFree", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(newJob("q"))
-		id := b.fetched(1, "q")[0].ID
-		require.NoError(t, b.DeleteCheckpoint(t.Context(), id))
-		_, err := b.SaveCheckpoint(t.Context(), store.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: store.NextSequence})
+		b.Enqueued(domaintest.NewJob("q"))
+		id := b.Fetched(1, "q")[0].ID
+		require.NoError(t, b.Progress.DeleteCheckpoint(t.Context(), id))
+		_, err := b.Progress.SaveCheckpoint(t.Context(), progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
 		require.NoError(t, err)
-		tx := b.hold(id)
+		tx := b.Lock(id)
 		held := make(chan error, 1)
-		go func() { held <- b.DeleteCheckpoint(t.Context(), id) }()
+		go func() { held <- b.Progress.DeleteCheckpoint(t.Context(), id) }()
 		require.Never(t, func() bool { return len(held) > 0 }, 50*time.Millisecond, 10*time.Millisecond)
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.NoError(t, <-held)
-		c, err := b.Checkpoint(t.Context(), id)
+		c, err := b.Progress.Checkpoint(t.Context(), id)
 		require.NoError(t, err)
 		require.Nil(t, c.Stored)
 	})
@@ -144,25 +148,25 @@ func TestHeldJobs(t *testing.T) {
 func TestHeldIDs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := store.NewID()
-	tx, err := b.pool.Begin(t.Context())
+	id := job.NewID()
+	tx, err := b.Pool.Begin(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', json_build_object('id', $1::text))`, ojs.FormatID(id))
 	require.NoError(t, err)
 
-	same := newJob("q")
+	same := domaintest.NewJob("q")
 	same.ID, same.ClientID = id, true
 	held := make(chan error, 1)
 	go func() {
 		_, err := b.Enqueue(t.Context(), same)
 		held <- err
 	}()
-	b.enqueued(newJob("q"), newJob("q"))
+	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
 	require.Empty(t, held, "jobs without ids of their own wait for nobody")
-	other := newJob("q")
-	other.ID, other.ClientID = store.NewID(), true
-	b.enqueued(other)
+	other := domaintest.NewJob("q")
+	other.ID, other.ClientID = job.NewID(), true
+	b.Enqueued(other)
 	require.ErrorIs(t, <-held, ojs.ErrTimeout())
 
 	require.NoError(t, tx.Commit(t.Context()))

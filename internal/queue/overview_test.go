@@ -1,4 +1,4 @@
-package store_test
+package queue_test
 
 import (
 	"os"
@@ -19,7 +19,7 @@ func TestOverviewReadsTwoMinutes(t *testing.T) {
 	_, statement, found := strings.Cut(string(text), "-- name: StatsMinuteLatest :one\n")
 	require.True(t, found)
 	statement, _, _ = strings.Cut(statement, ";")
-	rows, err := b.pool.Query(t.Context(), "EXPLAIN "+statement)
+	rows, err := b.Pool.Query(t.Context(), "EXPLAIN "+statement)
 	require.NoError(t, err)
 	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)

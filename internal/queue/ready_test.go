@@ -1,4 +1,4 @@
-package store_test
+package queue_test
 
 import (
 	"context"
@@ -8,27 +8,28 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
-func args(jobs []*dbsqlc.Job) (texts []string) {
+func args(jobs []*job.Record) (texts []string) {
 	for _, j := range jobs {
 		texts = append(texts, string(j.Args))
 	}
 	return texts
 }
 
-func (b *bundle) add(queue string, priority int16, names ...string) []*dbsqlc.Job {
-	b.t.Helper()
-	var stored []*dbsqlc.Job
+func (b *bundle) add(queue string, priority int16, names ...string) []*job.Record {
+	b.T.Helper()
+	var stored []*job.Record
 	for _, name := range names {
-		in := newJob(queue)
+		in := domaintest.NewJob(queue)
 		in.Priority, in.Args = priority, fmt.Appendf(nil, `[%q]`, name)
-		stored = append(stored, b.enqueued(in)...)
+		stored = append(stored, b.Enqueued(in)...)
 	}
 	return stored
 }
@@ -41,9 +42,9 @@ func TestFetchOrder(t *testing.T) {
 	b.add("high", 5, "h3")
 	b.add("high", -5, "h4")
 	b.add("high", 5, "h5")
-	require.Equal(t, []string{`["h3"]`, `["h5"]`}, args(b.fetched(2, "high", "low")))
+	require.Equal(t, []string{`["h3"]`, `["h5"]`}, args(b.Fetched(2, "high", "low")))
 	b.add("high", 100, "h6")
-	require.Equal(t, []string{`["h6"]`, `["h1"]`, `["h2"]`, `["h4"]`, `["l1"]`}, args(b.fetched(10, "high", "low")))
+	require.Equal(t, []string{`["h6"]`, `["h1"]`, `["h2"]`, `["h4"]`, `["l1"]`}, args(b.Fetched(10, "high", "low")))
 }
 
 func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
@@ -54,29 +55,29 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		a := setup(t)
 		b := a.node()
 		a.add("q", 0, "1", "2")
-		require.Len(t, b.fetched(1, "q"), 1)
-		require.Len(t, b.fetched(1, "q"), 1)
+		require.Len(t, b.Fetched(1, "q"), 1)
+		require.Len(t, b.Fetched(1, "q"), 1)
 		late := a.add("q", 0, "3")[0]
 		b.Announce("q", 0, late.ReadySeq.Int64)
-		require.Equal(t, []string{`["3"]`}, args(b.fetched(1, "q")))
+		require.Equal(t, []string{`["3"]`}, args(b.Fetched(1, "q")))
 	})
 
 	t.Run("JobsThatCommitLate", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.add("q", 0, "1")
-		tx, err := b.pool.Begin(t.Context())
+		tx, err := b.Pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer func() { _ = tx.Rollback(context.Background()) }()
 		_, err = tx.Exec(t.Context(), `INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args)
-			VALUES ($1, 'test.job', 'q', 'available', nextval('ojs.ready_seq'), now(), now(), '["late"]')`, store.NewID())
+			VALUES ($1, 'test.job', 'q', 'available', nextval('ojs.ready_seq'), now(), now(), '["late"]')`, job.NewID())
 		require.NoError(t, err)
 		b.add("q", 0, "2", "3", "4")
-		require.Equal(t, []string{`["1"]`, `["2"]`}, args(b.fetched(2, "q")))
+		require.Equal(t, []string{`["1"]`, `["2"]`}, args(b.Fetched(2, "q")))
 		require.NoError(t, tx.Commit(t.Context()))
 		// Nobody announces it: a survey finds it within a second, before its successors run out or after.
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			jobs := b.fetched(1, "q")
+			jobs := b.Fetched(1, "q")
 			b.add("q", 0, "more")
 			require.Contains(c, args(jobs), `["late"]`)
 		}, 10*time.Second, 50*time.Millisecond)
@@ -86,23 +87,23 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		first := b.add("q", 0, "1", "2")[0]
-		tx, err := b.pool.Begin(t.Context())
+		tx, err := b.Pool.Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, first.ID)
 		require.NoError(t, err)
-		require.Equal(t, []string{`["2"]`}, args(b.fetched(2, "q")))
+		require.Equal(t, []string{`["2"]`}, args(b.Fetched(2, "q")))
 		require.NoError(t, tx.Rollback(t.Context()))
-		require.Eventually(t, func() bool { return len(b.fetched(1, "q")) == 1 }, 10*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return len(b.Fetched(1, "q")) == 1 }, 10*time.Second, 20*time.Millisecond)
 	})
 
 	t.Run("RetriedAndReleasedJobs", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.add("q", 0, "1", "2")
-		jobs := b.fetched(2, "q")
-		_, err := b.Fail(t.Context(), store.Nack{JobID: jobs[0].ID, Attempt: -1, Requeue: true})
+		jobs := b.Fetched(2, "q")
+		_, err := b.Fail(t.Context(), queue.Nack{JobID: jobs[0].ID, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
-		require.Equal(t, []string{`["1"]`}, args(b.fetched(5, "q")))
+		require.Equal(t, []string{`["1"]`}, args(b.Fetched(5, "q")))
 	})
 }
 
@@ -123,7 +124,7 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 	for p := range producers {
 		wg.Go(func() {
 			for i := range perProducer {
-				in := newJob(queues[i%2])
+				in := domaintest.NewJob(queues[i%2])
 				in.Priority = int16(i % 3)
 				_, err := nodes[p%2].Enqueue(t.Context(), in)
 				require.NoError(t, err)
@@ -135,7 +136,7 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 		wg.Go(func() {
 			node := nodes[w%2]
 			for !finished() {
-				jobs, err := node.Fetch(t.Context(), store.Fetch{Queues: queues, Count: 1 + rand.IntN(10), WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
+				jobs, err := node.Fetch(t.Context(), queue.Fetch{Queues: queues, Count: 1 + rand.IntN(10), WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
 				require.NoError(t, err)
 				mu.Lock()
 				for _, j := range jobs {
@@ -148,11 +149,11 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 					delete(active, j.ID)
 					mu.Unlock()
 					if rand.IntN(10) == 0 {
-						_, err = node.Fail(t.Context(), store.Nack{JobID: j.ID, Attempt: j.Attempt, Requeue: true})
+						_, err = node.Fail(t.Context(), queue.Nack{JobID: j.ID, Attempt: j.Attempt, Requeue: true})
 						require.NoError(t, err)
 						continue
 					}
-					_, err = node.Complete(t.Context(), store.Ack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt})
+					_, err = node.Complete(t.Context(), queue.Ack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt})
 					require.NoError(t, err)
 					mu.Lock()
 					done[j.ID]++
@@ -177,9 +178,9 @@ func TestLongPolling(t *testing.T) {
 	t.Run("WakesWhenAJobArrives", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		got := make(chan []*dbsqlc.Job, 1)
+		got := make(chan []*job.Record, 1)
 		go func() {
-			jobs, _ := b.Fetch(context.Background(), store.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
+			jobs, _ := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 			got <- jobs
 		}()
 		require.Eventually(t, func() bool { return b.Parked() == 1 }, 10*time.Second, time.Millisecond)
@@ -191,24 +192,24 @@ func TestLongPolling(t *testing.T) {
 	t.Run("EndsWithTheTimeTheClientAndTheServer", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		jobs, err := b.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1, Wait: 10 * time.Millisecond})
+		jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 10 * time.Millisecond})
 		require.NoError(t, err)
 		require.Empty(t, jobs)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
-			_, _ = b.Fetch(ctx, store.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
+			_, _ = b.Fetch(ctx, queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 			close(done)
 		}()
 		require.Eventually(t, func() bool { return b.Parked() == 1 }, 10*time.Second, time.Millisecond)
 		cancel()
 		<-done
 		b.add("q", 0, "1")
-		require.Len(t, b.fetched(1, "q"), 1, "a client that hung up claims nothing")
+		require.Len(t, b.Fetched(1, "q"), 1, "a client that hung up claims nothing")
 
 		b.Drain()
-		jobs, err = b.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
+		jobs, err = b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 		require.NoError(t, err)
 		require.Empty(t, jobs)
 	})
@@ -219,7 +220,7 @@ func TestLongPolling(t *testing.T) {
 		got := make(chan int, 10)
 		for range 10 {
 			go func() {
-				jobs, _ := b.Fetch(context.Background(), store.Fetch{Queues: []string{"q"}, Count: 5, Wait: 20 * time.Second})
+				jobs, _ := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 5, Wait: 20 * time.Second})
 				got <- len(jobs)
 			}()
 		}

@@ -1,4 +1,4 @@
-package store_test
+package queue_test
 
 import (
 	"context"
@@ -6,12 +6,16 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -37,19 +41,19 @@ func rerun(t *testing.T, before, second string) (b, late *bundle, id [16]byte) {
 	t.Helper()
 	i := &interposer{name: before}
 	pool := dbtest.New(t)
-	b = newBundle(t, pool, store.Config{})
+	b = newBundle(t, pool)
 	config := pool.Config()
 	config.ConnConfig.Tracer = i
 	traced, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(traced.Close)
-	late = newBundle(t, traced, store.Config{})
-	id = b.enqueued(newJob("q"))[0].ID
-	b.fetchedBy("w1", 1)
+	late = newBundle(t, traced)
+	id = b.Enqueued(domaintest.NewJob("q"))[0].ID
+	b.FetchedBy("w1", 1)
 	i.do = func() {
-		_, err := b.Fail(context.Background(), store.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
+		_, err := b.Fail(context.Background(), queue.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
 		assertNoError(t, err)
-		jobs, err := b.Fetch(context.Background(), store.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: second})
+		jobs, err := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: second})
 		assertNoError(t, err)
 		if len(jobs) != 1 || jobs[0].Attempt != 1 {
 			t.Errorf("fetched again: %v", jobs)
@@ -69,16 +73,16 @@ func assertNoError(t *testing.T, err error) {
 // run. What was decided about the first one must not become the second one's.
 func TestLateForTheRun(t *testing.T) {
 	t.Parallel()
-	failure := decodeError(t, `{"code":"x","message":"no"}`)
+	failure := domaintest.DecodeError(t, `{"code":"x","message":"no"}`)
 
 	t.Run("NackWithoutWorkerDecidesAnew", func(t *testing.T) {
 		t.Parallel()
 		// Whose it is cannot be told (contract 20 §3.3); that it is accepted must be told of the run that it ends.
 		b, late, id := rerun(t, "JobFail", "w2")
-		failed, err := late.Fail(t.Context(), store.Nack{JobID: id, Attempt: -1, Error: failure})
+		failed, err := late.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: failure})
 		require.NoError(t, err)
 		require.Equal(t, "retryable", failed.State)
-		require.Equal(t, "workers/w2", b.one(`SELECT source FROM ojs.events WHERE job_id = $1 AND type = 'job.failed'`, id))
+		require.Equal(t, "workers/w2", b.One(`SELECT source FROM ojs.events WHERE job_id = $1 AND type = 'job.failed'`, id))
 		require.Contains(t, string(failed.Error), `"w2"`)
 		require.NotContains(t, string(failed.Error), `"w1"`)
 	})
@@ -86,22 +90,22 @@ func TestLateForTheRun(t *testing.T) {
 	t.Run("NackOfTheFirstWorkerIsRefused", func(t *testing.T) {
 		t.Parallel()
 		b, late, id := rerun(t, "JobFail", "w2")
-		_, err := late.Fail(t.Context(), store.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Error: failure})
-		requireCode(t, err, ojs.KindNotOwner)
-		require.Equal(t, ojs.StateActive, b.state(id))
+		_, err := late.Fail(t.Context(), queue.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Error: failure})
+		domaintest.RequireCode(t, err, ojs.KindNotOwner)
+		require.Equal(t, ojs.StateActive, b.State(id))
 	})
 
 	t.Run("SweepLeavesIt", func(t *testing.T) {
 		t.Parallel()
 		b, late, id := rerun(t, "JobListForFail", "w2")
-		b.exec(`UPDATE ojs.jobs SET due_at = now() - interval '1 hour', lease_until = now() - interval '1 hour' WHERE id = $1`, id)
-		b.exec(`CREATE FUNCTION overdue() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.due_at := now() - interval '1 s'; RETURN NEW; END $$`)
-		b.exec(`CREATE TRIGGER overdue BEFORE UPDATE ON ojs.jobs FOR EACH ROW WHEN (NEW.worker_id = 'w2') EXECUTE FUNCTION overdue()`)
-		found, failed, err := late.FailOverdue(t.Context(), store.FromTheStart)
+		b.Exec(`UPDATE ojs.jobs SET due_at = now() - interval '1 hour', lease_until = now() - interval '1 hour' WHERE id = $1`, id)
+		b.Exec(`CREATE FUNCTION overdue() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.due_at := now() - interval '1 s'; RETURN NEW; END $$`)
+		b.Exec(`CREATE TRIGGER overdue BEFORE UPDATE ON ojs.jobs FOR EACH ROW WHEN (NEW.worker_id = 'w2') EXECUTE FUNCTION overdue()`)
+		found, failed, err := late.FailOverdue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.Equal(t, 1, found)
 		require.Zero(t, failed, "the second run is overdue as well, but for reasons of its own")
-		_, failed, err = b.FailOverdue(t.Context(), store.FromTheStart)
+		_, failed, err = b.FailOverdue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.Equal(t, 1, failed)
 	})
@@ -111,9 +115,9 @@ func TestLateForTheRun(t *testing.T) {
 		b, late, id := rerun(t, "JobListForFail", "w1") // it has come back to life
 		b.beat("w1")
 		b.silent(61, "w1")
-		_, err := late.BuryWorkers(t.Context())
+		_, err := late.Workers.Reap(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, ojs.StateActive, b.state(id))
+		require.Equal(t, ojs.StateActive, b.State(id))
 	})
 
 	// Statements that look and change at once judge the run they change.
@@ -122,26 +126,26 @@ func TestLateForTheRun(t *testing.T) {
 		do     func(s *bundle, id [16]byte, worker string) error
 	}{
 		"Ack": {"JobComplete", func(s *bundle, id [16]byte, worker string) error {
-			_, err := s.Complete(context.Background(), store.Ack{JobID: id, WorkerID: worker, Attempt: 1})
+			_, err := s.Complete(context.Background(), queue.Ack{JobID: id, WorkerID: worker, Attempt: 1})
 			return err
 		}},
 		"Progress": {"JobProgress", func(s *bundle, id [16]byte, worker string) error {
 			half := 0.5
-			_, err := s.ReportProgress(context.Background(), store.Report{JobID: id, WorkerID: worker, Attempt: 1, Progress: &half})
+			_, err := s.Progress.Report(context.Background(), progress.Report{JobID: id, WorkerID: worker, Attempt: 1, Progress: &half})
 			return err
 		}},
 		"Checkpoint": {"JobCheckpoint", func(s *bundle, id [16]byte, worker string) error {
-			_, err := s.SaveCheckpoint(context.Background(), store.Save{JobID: id, WorkerID: worker, Attempt: 1, Stored: []byte(`{"state":1}`), Sequence: store.NextSequence})
+			_, err := s.Progress.SaveCheckpoint(context.Background(), progress.Save{JobID: id, WorkerID: worker, Attempt: 1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
 			return err
 		}},
 	} {
 		t.Run(name+"OfTheFirstWorkerIsRefused", func(t *testing.T) {
 			t.Parallel()
 			b, late, id := rerun(t, call.before, "w2")
-			requireCode(t, call.do(late, id, "w1"), ojs.KindNotOwner)
-			require.Equal(t, ojs.StateActive, b.state(id))
+			domaintest.RequireCode(t, call.do(late, id, "w1"), ojs.KindNotOwner)
+			require.Equal(t, ojs.StateActive, b.State(id))
 			require.NoError(t, call.do(late, id, ""), "nobody in particular is believed")
-			require.Empty(t, b.texts(`SELECT source FROM ojs.events WHERE job_id = $1 AND source = 'workers/w1' AND seq > (SELECT max(seq) FROM ojs.events WHERE type = 'job.started')`, id))
+			require.Empty(t, b.Texts(`SELECT source FROM ojs.events WHERE job_id = $1 AND source = 'workers/w1' AND seq > (SELECT max(seq) FROM ojs.events WHERE type = 'job.started')`, id))
 		})
 	}
 

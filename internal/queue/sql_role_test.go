@@ -1,6 +1,7 @@
-package store_test
+package queue_test
 
 import (
+	"github.com/ojsd/ojsd/internal/pg"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -159,7 +160,7 @@ func TestSQLEnqueueIgnoresSearchPath(t *testing.T) {
 func TestSQLEnqueueUnderAnySettings(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
-	conn, err := b.pool.Acquire(t.Context())
+	conn, err := b.Pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
 	for _, sql := range []string{

@@ -1,11 +1,11 @@
-package store_test
+package queue_test
 
 import (
+	"github.com/ojsd/ojsd/internal/pg"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"regexp"
 	"strings"
@@ -18,7 +18,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -26,7 +25,7 @@ import (
 func quiet(t *testing.T) *bundle {
 	t.Helper()
 	pool := dbtest.New(t)
-	return &bundle{Store: store.New(pool, store.Config{Logger: slog.New(slog.DiscardHandler)}), t: t, pool: pool}
+	return &bundle{Store: store.New(pool, settings()), t: t, pool: pool}
 }
 
 // querier is the pool, a connection or a transaction.
@@ -79,12 +78,12 @@ func (p push) http() (*job.Job, *ojs.Error) {
 }
 
 // difference sends p both ways and says in what they differ; "" if in nothing.
-func (b *bundle) difference(p push) string { return b.differenceOn(b.pool, p) }
+func (b *bundle) difference(p push) string { return b.differenceOn(b.Pool, p) }
 
 // differenceOn is difference for SQL sent on db.
 func (b *bundle) differenceOn(db querier, p push) string {
 	job, wire := p.http()
-	id, err := p.sql(b.t.Context(), db)
+	id, err := p.sql(b.T.Context(), db)
 	if wire != nil {
 		var pg *pgconn.PgError
 		switch {
@@ -99,13 +98,13 @@ func (b *bundle) differenceOn(db querier, p push) string {
 		return "only SQL refuses: " + err.Error()
 	}
 	if job.ClientID {
-		require.Equal(b.t, job.ID, id)
+		require.Equal(b.T, job.ID, id)
 		job.ClientID = false
 	}
-	stored, err := b.Enqueue(b.t.Context(), job)
-	require.NoError(b.t, err)
+	stored, err := b.Enqueue(b.T.Context(), job)
+	require.NoError(b.T, err)
 	want, got := b.row(stored.ID, job), b.row(id, job)
-	b.exec("WITH e AS (DELETE FROM ojs.events) DELETE FROM ojs.jobs")
+	b.Exec("WITH e AS (DELETE FROM ojs.events) DELETE FROM ojs.jobs")
 	for i := range want {
 		if want[i] != got[i] {
 			return fmt.Sprintf("HTTP stores %s, SQL %s", want[i], got[i])
@@ -134,9 +133,9 @@ SELECT ARRAY['type=' || j.type, 'queue=' || j.queue, 'state=' || j.state, 'prior
 FROM ojs.jobs j WHERE j.id = $1`
 
 func (b *bundle) row(id [16]byte, job *job.Job) []string {
-	b.t.Helper()
+	b.T.Helper()
 	var cells []*string
-	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), rowSQL, id, job.ScheduledAt.Relative, job.ExpiresAt.Relative).Scan(&cells))
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), rowSQL, id, job.ScheduledAt.Relative, job.ExpiresAt.Relative).Scan(&cells))
 	row := make([]string, len(cells))
 	for i, cell := range cells {
 		row[i] = "NULL"

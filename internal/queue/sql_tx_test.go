@@ -1,6 +1,10 @@
-package store_test
+package queue_test
 
 import (
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"context"
 	"encoding/json"
 	"strings"
@@ -12,29 +16,28 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // count reads one number.
 func (b *bundle) count(sql string, args ...any) (n int) {
-	b.t.Helper()
-	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), sql, args...).Scan(&n))
+	b.T.Helper()
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
 	return n
 }
 
 func (b *bundle) begin(level pgx.TxIsoLevel) pgx.Tx {
-	b.t.Helper()
-	tx, err := b.pool.BeginTx(b.t.Context(), pgx.TxOptions{IsoLevel: level})
-	require.NoError(b.t, err)
-	b.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	b.T.Helper()
+	tx, err := b.Pool.BeginTx(b.T.Context(), pgx.TxOptions{IsoLevel: level})
+	require.NoError(b.T, err)
+	b.T.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
 
 func (b *bundle) sqlEnqueue(db querier, p push) [16]byte {
-	b.t.Helper()
-	id, err := p.sql(b.t.Context(), db)
-	require.NoError(b.t, err)
+	b.T.Helper()
+	id, err := p.sql(b.T.Context(), db)
+	require.NoError(b.T, err)
 	return id
 }
 
@@ -45,9 +48,9 @@ func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 
 	tx := b.begin(pgx.ReadCommitted)
 	b.sqlEnqueue(tx, push{typ: "a", args: "[]", queue: "q"})
-	require.Zero(t, b.count(stored))
+	require.Zero(t, b.Number(stored))
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.Zero(t, b.count(stored))
+	require.Zero(t, b.Number(stored))
 
 	tx = b.begin(pgx.ReadCommitted)
 	id := b.sqlEnqueue(tx, push{typ: "a", args: "[]", queue: "q"})
@@ -58,10 +61,10 @@ func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "ROLLBACK TO s")
 	require.NoError(t, err)
 	require.NoError(t, tx.Commit(t.Context()))
-	require.Equal(t, 3, b.count(stored), "what was refused left nothing")
-	require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.events WHERE node IS NULL"), "every node wakes its fetchers")
+	require.Equal(t, 3, b.Number(stored), "what was refused left nothing")
+	require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.events WHERE node IS NULL"), "every node wakes its fetchers")
 
-	jobs := b.fetched(1, "q")
+	jobs := b.Fetched(1, "q")
 	require.Len(t, jobs, 1)
 	require.Equal(t, id, jobs[0].ID)
 }
@@ -69,13 +72,13 @@ func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 func TestSQLEnqueueWakes(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
-	listener, err := pgx.ConnectConfig(t.Context(), b.pool.Config().ConnConfig)
+	listener, err := pgx.ConnectConfig(t.Context(), b.Pool.Config().ConnConfig)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close(context.Background())) }()
 	_, err = listener.Exec(t.Context(), "LISTEN ojs_wake")
 	require.NoError(t, err)
 	woken := func() string { // the first notification since the last call; mark if there was none
-		b.exec("SELECT pg_notify('ojs_wake', 'mark')")
+		b.Exec("SELECT pg_notify('ojs_wake', 'mark')")
 		n, err := listener.WaitForNotification(t.Context())
 		require.NoError(t, err)
 		first := n.Payload
@@ -86,23 +89,23 @@ func TestSQLEnqueueWakes(t *testing.T) {
 		return first
 	}
 
-	id := b.sqlEnqueue(b.pool, push{typ: "a", args: "[]"})
+	id := b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]"})
 	require.Empty(t, woken())
-	b.sqlEnqueue(b.pool, options(`"notify":true`))
+	b.sqlEnqueue(b.Pool, options(`"notify":true`))
 	require.Empty(t, woken())
-	quietID := b.sqlEnqueue(b.pool, options(`"notify":false`))
+	quietID := b.sqlEnqueue(b.Pool, options(`"notify":false`))
 	require.Equal(t, "mark", woken())
-	require.Zero(t, b.count("SELECT count(*) FROM ojs.jobs WHERE id = $1 AND extra IS NOT NULL", quietID), "notify is not echoed")
-	b.exec("SELECT ojs.cancel($1)", id)
+	require.Zero(t, b.Number("SELECT count(*) FROM ojs.jobs WHERE id = $1 AND extra IS NOT NULL", quietID), "notify is not echoed")
+	b.Exec("SELECT ojs.cancel($1)", id)
 	require.Empty(t, woken())
-	b.exec("SELECT ojs.cancel($1)", id)
+	b.Exec("SELECT ojs.cancel($1)", id)
 	require.Equal(t, "mark", woken(), "nothing happened")
 }
 
 func TestSQLEnqueueRefuses(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
-	b.exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
+	b.Exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
 	for message, p := range map[string]push{
 		ojs.ErrQueuePaused("drain").Message:                                            {typ: "a", args: "[]", queue: "drain"},
 		"'unique' is not supported by ojs.enqueue: enqueue unique jobs over HTTP.":     options(`"unique":{"keys":["type"]}`),
@@ -115,14 +118,14 @@ func TestSQLEnqueueRefuses(t *testing.T) {
 		"'x_\n' must be nested at most 32 levels, got an object.":                      options(`"x_\n":` + nested(33)),
 		"retry.max_interval must be at least initial_interval (PT1.5S), got \"PT1S\".": options(`"retry":{"initial_interval_ms":1500,"max_interval":"PT1S"}`),
 	} {
-		_, err := p.sql(t.Context(), b.pool)
+		_, err := p.sql(t.Context(), b.Pool)
 		require.Equal(t, "22023", sqlState(err), "%v", err)
 		require.ErrorContains(t, err, "ERROR: "+message+" (SQLSTATE 22023)")
 	}
-	_, err := b.pool.Exec(t.Context(), "SELECT ojs.cancel($1, $2)", store.NewID(), strings.Repeat("x", 1025))
+	_, err := b.Pool.Exec(t.Context(), "SELECT ojs.cancel($1, $2)", job.NewID(), strings.Repeat("x", 1025))
 	require.ErrorContains(t, err, "reason must be a text of at most 1024 bytes. (SQLSTATE 22023)")
-	require.Zero(t, b.count("SELECT (SELECT count(*) FROM ojs.jobs) + (SELECT count(*) FROM ojs.events)"))
-	b.sqlEnqueue(b.pool, push{typ: "a", args: "[]", queue: "pause"})
+	require.Zero(t, b.Number("SELECT (SELECT count(*) FROM ojs.jobs) + (SELECT count(*) FROM ojs.events)"))
+	b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]", queue: "pause"})
 }
 
 // TestSQLEnqueueCreatesQueues: a transaction that stays open must not hold up others that use the same new queue.
@@ -140,13 +143,13 @@ func TestSQLEnqueueCreatesQueues(t *testing.T) {
 				_, err := push{typ: "a", args: "[]", queue: "new"}.sql(ctx, db)
 				require.NoError(t, err)
 			}
-			_, err := b.Enqueue(ctx, newJob("new"))
+			_, err := b.Enqueue(ctx, domaintest.NewJob("new"))
 			require.NoError(t, err)
 			require.NoError(t, other.Commit(t.Context()))
 			require.NoError(t, tx.Commit(t.Context()))
-			require.Equal(t, 1, b.count(rows))
-			require.Zero(t, b.count("SELECT count(*) FROM ojs.queue_notes"))
-			require.Equal(t, 5, b.count("SELECT count(*) FROM ojs.jobs"))
+			require.Equal(t, 1, b.Number(rows))
+			require.Zero(t, b.Number("SELECT count(*) FROM ojs.queue_notes"))
+			require.Equal(t, 5, b.Number("SELECT count(*) FROM ojs.jobs"))
 		})
 	}
 }
@@ -154,7 +157,7 @@ func TestSQLEnqueueCreatesQueues(t *testing.T) {
 func TestSQLEnqueueMakesIDs(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
-	rows, err := b.pool.Query(t.Context(), "SELECT ojs.enqueue('a', '[]')::text FROM generate_series(1, 1000)")
+	rows, err := b.Pool.Query(t.Context(), "SELECT ojs.enqueue('a', '[]')::text FROM generate_series(1, 1000)")
 	require.NoError(t, err)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
@@ -165,8 +168,8 @@ func TestSQLEnqueueMakesIDs(t *testing.T) {
 		require.GreaterOrEqual(t, text[:18], last[:min(18, len(last))], "ids grow with the time")
 		last = text
 	}
-	require.Equal(t, 1000, b.count("SELECT count(*) FROM ojs.jobs"))
-	born := b.count("SELECT count(*) FROM ojs.jobs WHERE ('x' || replace(left(id::text, 13), '-', ''))::bit(48)::bigint = floor(date_part('epoch', created_at) * 1000)")
+	require.Equal(t, 1000, b.Number("SELECT count(*) FROM ojs.jobs"))
+	born := b.Number("SELECT count(*) FROM ojs.jobs WHERE ('x' || replace(left(id::text, 13), '-', ''))::bit(48)::bigint = floor(date_part('epoch', created_at) * 1000)")
 	require.Equal(t, 1000, born)
 }
 
@@ -176,19 +179,19 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 	t.Run("RefusesUsedOnes", func(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)
-		live, done := newJob("q"), newJob("q")
-		jobs := b.enqueued(live, done)
-		_, err := b.Cancel(t.Context(), jobs[1].ID, store.Cancel{By: "x"})
+		live, done := domaintest.NewJob("q"), domaintest.NewJob("q")
+		jobs := b.Enqueued(live, done)
+		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
 		require.NoError(t, err)
 		for _, job := range jobs {
-			_, err := b.sqlWithID(b.pool, job.ID)
+			_, err := b.sqlWithID(b.Pool, job.ID)
 			require.Equal(t, "23505", sqlState(err))
 			require.ErrorContains(t, err, ojs.ErrDuplicateID(ojs.FormatID(job.ID)).Message)
 		}
-		require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.jobs"))
-		require.Equal(t, 3, b.count("SELECT count(*) FROM ojs.events"))
+		require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.jobs"))
+		require.Equal(t, 3, b.Number("SELECT count(*) FROM ojs.events"))
 
-		id := store.NewID()
+		id := job.NewID()
 		tx := b.begin(pgx.ReadCommitted)
 		got, err := b.sqlWithID(tx, id)
 		require.NoError(t, err)
@@ -201,17 +204,17 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)
 		for range 20 {
-			id := store.NewID()
+			id := job.NewID()
 			won := make(chan bool, 9)
 			var g errgroup.Group
 			for i := range cap(won) {
 				g.Go(func() error {
 					var err error
 					if i%3 == 0 { // over HTTP
-						job := newJob("q")
+						job := domaintest.NewJob("q")
 						job.ID, job.ClientID = id, true
 						_, err = b.Enqueue(t.Context(), job)
-					} else if _, err = b.sqlWithID(b.pool, id); err != nil && sqlState(err) != "23505" {
+					} else if _, err = b.sqlWithID(b.Pool, id); err != nil && sqlState(err) != "23505" {
 						return err
 					}
 					won <- err == nil
@@ -227,8 +230,8 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 				}
 			}
 			require.Equal(t, 1, winners)
-			require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.jobs WHERE id = $1", id))
-			require.Equal(t, 1, b.count("SELECT count(*) FROM ojs.events WHERE job_id = $1", id))
+			require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.jobs WHERE id = $1", id))
+			require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.events WHERE job_id = $1", id))
 		}
 	})
 
@@ -237,7 +240,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 		t.Run("SeesAJobThatIsBeingMoved/"+string(level), func(t *testing.T) {
 			t.Parallel()
 			b := quiet(t)
-			id := b.enqueued(newJob("q"))[0].ID
+			id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 			mover, inserter := b.begin(pgx.ReadCommitted), b.begin(level)
 			var pid int
 			require.NoError(t, inserter.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid)) // takes the snapshot
@@ -249,7 +252,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 				refused <- err
 			}()
 			require.Eventually(t, func() bool {
-				return b.count("SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", pid) == 1
+				return b.Number("SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", pid) == 1
 			}, 10*time.Second, 5*time.Millisecond)
 			require.NoError(t, mover.Commit(t.Context()))
 			require.Equal(t, "23505", sqlState(<-refused))
@@ -258,7 +261,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 }
 
 func (b *bundle) sqlWithID(db querier, id [16]byte) ([16]byte, error) {
-	return options(`"id":"`+ojs.FormatID(id)+`"`).sql(b.t.Context(), db)
+	return options(`"id":"`+ojs.FormatID(id)+`"`).sql(b.T.Context(), db)
 }
 
 // TestSQLCancelEqualsHTTP cancels jobs of every state both ways.
@@ -273,113 +276,113 @@ func TestSQLCancelEqualsHTTP(t *testing.T) {
 	for i, reason := range []string{"", "no longer\n\"needed\" é"} {
 		ids := [2][][16]byte{b.oneOfEachState(), b.oneOfEachState()}
 		for n := range ids[0] {
-			_, err := b.Cancel(t.Context(), ids[0][n], store.Cancel{By: "sql", Reason: reason})
+			_, err := b.Cancel(t.Context(), ids[0][n], queue.Cancel{By: "sql", Reason: reason})
 			require.NoError(t, err)
 			var done bool
-			require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.cancel($1, $2)", ids[1][n], reason).Scan(&done))
+			require.NoError(t, b.Pool.QueryRow(t.Context(), "SELECT ojs.cancel($1, $2)", ids[1][n], reason).Scan(&done))
 			require.True(t, done)
 			var want, got []string
-			require.NoError(t, b.pool.QueryRow(t.Context(), shown, ids[0][n]).Scan(&want))
-			require.NoError(t, b.pool.QueryRow(t.Context(), shown, ids[1][n]).Scan(&got))
+			require.NoError(t, b.Pool.QueryRow(t.Context(), shown, ids[0][n]).Scan(&want))
+			require.NoError(t, b.Pool.QueryRow(t.Context(), shown, ids[1][n]).Scan(&got))
 			require.Equal(t, want, got)
-			require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.cancel($1)", ids[1][n]).Scan(&done))
+			require.NoError(t, b.Pool.QueryRow(t.Context(), "SELECT ojs.cancel($1)", ids[1][n]).Scan(&done))
 			require.False(t, done, "cancelled already")
 		}
-		require.Equal(t, 10*(i+1), b.count("SELECT count(*) FROM ojs.jobs_done"))
+		require.Equal(t, 10*(i+1), b.Number("SELECT count(*) FROM ojs.jobs_done"))
 	}
-	require.Zero(t, b.count("SELECT count(*) FROM ojs.jobs"))
-	late, err := b.Complete(t.Context(), store.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
+	require.Zero(t, b.Number("SELECT count(*) FROM ojs.jobs"))
+	late, err := b.Complete(t.Context(), queue.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
 	require.NoError(t, err)
 	require.Equal(t, "cancelled", late.State, "its worker is told")
 }
 
 func (b *bundle) activeThenCancelled() [16]byte {
-	id := b.enqueued(newJob("late"))[0].ID
-	b.fetched(1, "late")
-	b.exec("SELECT ojs.cancel($1)", id)
+	id := b.Enqueued(domaintest.NewJob("late"))[0].ID
+	b.Fetched(1, "late")
+	b.Exec("SELECT ojs.cancel($1)", id)
 	return id
 }
 
 // oneOfEachState gives jobs that can be cancelled.
 func (b *bundle) oneOfEachState() [][16]byte {
-	b.t.Helper()
+	b.T.Helper()
 	var ids [][16]byte
 	for _, members := range []string{`"queue":"w"`, `"pending":true`, `"scheduled_at":"2040-01-01T00:00:00Z"`, `"queue":"a"`, `"queue":"r","meta":{"trace_id":"t"},"timeout_ms":5000,"retry":{"jitter":false}`} {
-		ids = append(ids, b.sqlEnqueue(b.pool, options(members)))
+		ids = append(ids, b.sqlEnqueue(b.Pool, options(members)))
 	}
-	b.fetched(1, "a")
-	b.fetched(1, "r")
-	failed, err := b.Fail(b.t.Context(), store.Nack{JobID: ids[4], Attempt: -1, Error: decodeError(b.t, `{"code":"x","message":"y"}`)})
-	require.NoError(b.t, err)
-	require.Equal(b.t, "retryable", failed.State)
+	b.Fetched(1, "a")
+	b.Fetched(1, "r")
+	failed, err := b.Fail(b.T.Context(), queue.Nack{JobID: ids[4], Attempt: -1, Error: domaintest.DecodeError(b.T, `{"code":"x","message":"y"}`)})
+	require.NoError(b.T, err)
+	require.Equal(b.T, "retryable", failed.State)
 	return ids
 }
 
 func TestSQLCancelIgnoresWhatCannotBeCancelled(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
-	in := newJob("q")
+	in := domaintest.NewJob("q")
 	in.MaxAttempts = 1
-	jobs := b.enqueued(in, newJob("q"))
-	b.fetched(2, "q")
-	_, err := b.Fail(t.Context(), store.Nack{JobID: jobs[0].ID, Attempt: -1, Error: decodeError(t, `{"code":"x","message":"y"}`)})
+	jobs := b.Enqueued(in, domaintest.NewJob("q"))
+	b.Fetched(2, "q")
+	_, err := b.Fail(t.Context(), queue.Nack{JobID: jobs[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
 	require.NoError(t, err)
-	_, err = b.Complete(t.Context(), store.Ack{JobID: jobs[1].ID, Attempt: -1})
+	_, err = b.Complete(t.Context(), queue.Ack{JobID: jobs[1].ID, Attempt: -1})
 	require.NoError(t, err)
-	events := b.count("SELECT count(*) FROM ojs.events")
-	for _, id := range []any{jobs[0].ID, jobs[1].ID, store.NewID(), nil} {
+	events := b.Number("SELECT count(*) FROM ojs.events")
+	for _, id := range []any{jobs[0].ID, jobs[1].ID, job.NewID(), nil} {
 		var done bool
-		require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT ojs.cancel($1)", id).Scan(&done))
+		require.NoError(t, b.Pool.QueryRow(t.Context(), "SELECT ojs.cancel($1)", id).Scan(&done))
 		require.False(t, done)
 	}
-	require.Equal(t, events, b.count("SELECT count(*) FROM ojs.events"))
-	require.Equal(t, ojs.StateDiscarded, b.state(jobs[0].ID))
+	require.Equal(t, events, b.Number("SELECT count(*) FROM ojs.events"))
+	require.Equal(t, ojs.StateDiscarded, b.State(jobs[0].ID))
 }
 
 func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
-	id := b.enqueued(newJob("q"))[0].ID
+	id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 	tx := b.begin(pgx.ReadCommitted)
 	_, err := tx.Exec(t.Context(), "SELECT ojs.cancel($1)", id)
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.Equal(t, ojs.StateAvailable, b.state(id))
-	require.Equal(t, []string{"job.enqueued>available"}, b.eventTypes(id))
+	require.Equal(t, ojs.StateAvailable, b.State(id))
+	require.Equal(t, []string{"job.enqueued>available"}, b.EventTypes(id))
 }
 
 // TestSQLNeedsNoServer: partitions that nobody prepared.
 func TestSQLNeedsNoServer(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
-	b.exec(`DO $$ DECLARE p regclass; BEGIN
+	b.Exec(`DO $$ DECLARE p regclass; BEGIN
 		FOR p IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'ojs.jobs_done'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`)
-	id := b.sqlEnqueue(b.pool, push{typ: "a", args: "[]"})
-	b.exec("SELECT ojs.cancel($1)", id)
-	require.Equal(t, ojs.StateCancelled, b.state(id))
+	id := b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]"})
+	b.Exec("SELECT ojs.cancel($1)", id)
+	require.Equal(t, ojs.StateCancelled, b.State(id))
 
-	last := b.count(`SELECT max(substr(c.relname, 9)::integer) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'ojs.events'::regclass`)
-	b.exec("SELECT setval('ojs.event_seq', $1::bigint * 500000 + 449990)", last)
-	b.exec("SELECT ojs.enqueue('a', '[]') FROM generate_series(1, 20)")
-	b.exec("SELECT setval('ojs.event_seq', ($1::bigint + 1) * 500000)", last)
-	b.sqlEnqueue(b.pool, push{typ: "a", args: "[]"})
+	last := b.Number(`SELECT max(substr(c.relname, 9)::integer) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'ojs.events'::regclass`)
+	b.Exec("SELECT setval('ojs.event_seq', $1::bigint * 500000 + 449990)", last)
+	b.Exec("SELECT ojs.enqueue('a', '[]') FROM generate_series(1, 20)")
+	b.Exec("SELECT setval('ojs.event_seq', ($1::bigint + 1) * 500000)", last)
+	b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]"})
 }
 
 func TestSQLJobView(t *testing.T) {
 	t.Parallel()
 	b := quiet(t)
 	ids := append(b.oneOfEachState(), b.activeThenCancelled())
-	in := newJob("d")
+	in := domaintest.NewJob("d")
 	in.MaxAttempts = 1
-	more := b.enqueued(in, newJob("c"))
-	b.fetched(1, "d")
-	b.fetched(1, "c")
-	_, err := b.Fail(t.Context(), store.Nack{JobID: more[0].ID, Attempt: -1, Error: decodeError(t, `{"code":"x","message":"y"}`)})
+	more := b.Enqueued(in, domaintest.NewJob("c"))
+	b.Fetched(1, "d")
+	b.Fetched(1, "c")
+	_, err := b.Fail(t.Context(), queue.Nack{JobID: more[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
 	require.NoError(t, err)
-	_, err = b.Complete(t.Context(), store.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
+	_, err = b.Complete(t.Context(), queue.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
 	require.NoError(t, err)
-	expired := b.sqlEnqueue(b.pool, options(`"expires_at":"2001-01-01T00:00:00Z"`))
-	_, err = b.PromoteDue(t.Context(), store.FromTheStart)
+	expired := b.sqlEnqueue(b.Pool, options(`"expires_at":"2001-01-01T00:00:00Z"`))
+	_, err = b.PromoteDue(t.Context(), pg.Beginning)
 	require.NoError(t, err)
 	ids = append(ids, more[0].ID, more[1].ID, expired)
 
@@ -389,7 +392,7 @@ func TestSQLJobView(t *testing.T) {
 		"discarded 0 enqueued expires discarded error",
 	} {
 		var got string
-		require.NoError(t, b.pool.QueryRow(t.Context(), `
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `
 			SELECT concat_ws(' ', j.state, j.attempt, CASE WHEN j.enqueued_at IS NOT NULL THEN 'enqueued' END, CASE WHEN j.scheduled_at IS NOT NULL THEN 'scheduled' END,
 				CASE WHEN j.expires_at IS NOT NULL THEN 'expires' END, CASE WHEN j.started_at IS NOT NULL THEN 'started' END, CASE WHEN j.completed_at IS NOT NULL THEN 'completed' END,
 				CASE WHEN j.cancelled_at IS NOT NULL THEN 'cancelled' END, CASE WHEN j.discarded_at IS NOT NULL THEN 'discarded' END, CASE WHEN j.next_attempt_at IS NOT NULL THEN 'next' END,
@@ -399,7 +402,7 @@ func TestSQLJobView(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	var meta, attributes, errors string
-	require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT meta::text, attributes::text, errors::text FROM ojs.job WHERE id = $1", ids[4]).Scan(&meta, &attributes, &errors))
+	require.NoError(t, b.Pool.QueryRow(t.Context(), "SELECT meta::text, attributes::text, errors::text FROM ojs.job WHERE id = $1", ids[4]).Scan(&meta, &attributes, &errors))
 	require.Equal(t, `{"trace_id":"t"}`, meta)
 	require.Equal(t, `{"timeout_ms":5000,"retry":{"jitter":false}}`, attributes)
 	var list []map[string]any

@@ -19,47 +19,24 @@ import (
 	"github.com/ojsd/ojsd/internal/worker/cache"
 )
 
-// Config holds what the store decides by.
+// maxErrorHistory is how many failures are kept per job, the newest.
+const maxErrorHistory = 50
+
+// Config holds what the store decides by. Values are taken as they are.
 type Config struct {
-	// DefaultVisibility is the reservation of a job when neither the fetch nor the job asks for another. 30 s.
+	// DefaultVisibility is the reservation of a job when neither the fetch nor the job asks for another.
 	DefaultVisibility time.Duration
 
-	// DefaultTimeout is the execution timeout of a job that has none. 30 min.
+	// DefaultTimeout is the execution timeout of a job that has none.
 	DefaultTimeout time.Duration
 
-	// MaxErrorHistory is the number of failures kept per job, the newest win. 50, at least 10.
-	MaxErrorHistory int
-
 	// ResultTTL is how long the result of a job that sets no result_ttl is shown, in whole seconds: below one it is not
-	// kept; negative: as long as the job. 7 days.
+	// kept; 0: as long as the job.
 	ResultTTL time.Duration
-
-	// MaxEventDataBytes caps the payload of an event. 24 576.
-	MaxEventDataBytes int
 
 	// OnFlush gets, for each statement that callers share, the operation, how many requests shared it and what it took.
 	// It must not block. nil: nobody.
 	OnFlush func(operation string, requests int, took time.Duration)
-}
-
-func (c Config) withDefaults() Config {
-	if c.DefaultVisibility == 0 {
-		c.DefaultVisibility = 30 * time.Second
-	}
-	if c.DefaultTimeout == 0 {
-		c.DefaultTimeout = 30 * time.Minute
-	}
-	if c.MaxErrorHistory == 0 {
-		c.MaxErrorHistory = 50
-	}
-	c.MaxErrorHistory = max(c.MaxErrorHistory, 10)
-	if c.ResultTTL == 0 {
-		c.ResultTTL = 7 * 24 * time.Hour
-	}
-	if c.MaxEventDataBytes == 0 {
-		c.MaxEventDataBytes = 24576
-	}
-	return c
 }
 
 // Deps are the parts of a node that the store works with. All but Tracer are required.
@@ -104,7 +81,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config.withDefaults(), draining: make(chan struct{}),
+		config: config, draining: make(chan struct{}),
 		onCronJobs: func(context.Context, []string) {},
 	}
 	s.ready.init()

@@ -10,9 +10,3 @@ func discardedPruneChange(changes []eventlog.Change, r *dbsqlc.JobDiscardedPrune
 		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: "retention",
 	})
 }
-
-func donePruneChange(changes []eventlog.Change, r *dbsqlc.JobsDonePruneRow) []eventlog.Change {
-	return append(changes, eventlog.Change{
-		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Time.Time, Reason: "retention",
-	})
-}

@@ -41,8 +41,8 @@ const (
 	minSecret, maxSecret    = 8, 256
 )
 
-// Decode reads a new subscription. needSecret: the server does not make one.
-func Decode(raw []byte, needSecret bool) (*Definition, *ojs.Error) {
+// Decode reads a new subscription.
+func Decode(raw []byte) (*Definition, *ojs.Error) {
 	w := &Definition{
 		Active: true, TimeoutMS: defaultWebhookTimeoutMS, MaxInFlight: defaultWebhookInFlight, Ordering: "none", PayloadFormat: "ojs",
 	}
@@ -52,9 +52,7 @@ func Decode(raw []byte, needSecret bool) (*Definition, *ojs.Error) {
 	}
 	r.need("url", "an https URL")
 	r.need("events", "an array of event types or patterns such as job.*")
-	if needSecret {
-		r.need("secret", "a string of 8 to 256 printable ASCII characters")
-	}
+	r.need("secret", "a string of 8 to 256 printable ASCII characters")
 	return w, r.read()
 }
 

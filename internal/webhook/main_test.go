@@ -1,9 +1,9 @@
-package webhook
+package webhook_test
 
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { dbtest.Main(m) }

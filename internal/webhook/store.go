@@ -7,34 +7,19 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// StoreConfig holds what the subscriptions are kept by.
+// secretOverlap is how long the secret before the current one stays valid, if the call does not say.
+const secretOverlap = 24 * time.Hour
+
+// StoreConfig holds what the subscriptions are kept by. Values are taken as they are.
 type StoreConfig struct {
 	// Keys seal the secrets, 32 bytes each; the first is current, the others only open. None: plain text.
 	Keys [][]byte
 
-	// MaxWebhooks is the most subscriptions. 100.
+	// MaxWebhooks is the most subscriptions.
 	MaxWebhooks int32
 
-	// SecretOverlap is how long the secret before the current one stays valid after a rotation, in whole seconds: less than
-	// one ends it at once. 24 h.
-	SecretOverlap time.Duration
-
-	// DisableAfter is how long a subscription may fail before a delivery that is given up disables it; negative: for ever.
-	// 120 h.
+	// DisableAfter is how long a subscription may fail before a delivery that is given up disables it; 0: for ever.
 	DisableAfter time.Duration
-}
-
-func (c StoreConfig) withDefaults() StoreConfig {
-	if c.MaxWebhooks == 0 {
-		c.MaxWebhooks = 100
-	}
-	if c.SecretOverlap == 0 {
-		c.SecretOverlap = 24 * time.Hour
-	}
-	if c.DisableAfter == 0 {
-		c.DisableAfter = 120 * time.Hour
-	}
-	return c
 }
 
 // Store keeps subscriptions, their secrets and their deliveries. Use NewStore.
@@ -48,7 +33,7 @@ type Store struct {
 
 // NewStore returns a store on the database.
 func NewStore(db *pg.DB, config StoreConfig) *Store {
-	s := &Store{db: db, config: config.withDefaults(), vault: newVault(config.Keys)}
+	s := &Store{db: db, config: config, vault: newVault(config.Keys)}
 	s.deliveries = batch.New(batch.Config[DeliveryOutcome, Recorded]{
 		Flush: s.flushDeliveries, Split: pg.IsRowError, Retry: pg.IsTransient,
 		Key: func(o DeliveryOutcome) ([16]byte, bool) { return o.ID, true },

@@ -1,4 +1,4 @@
-package store_test
+package webhook_test
 
 import (
 	"fmt"
@@ -6,68 +6,70 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/webhook"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // subscribed makes a subscription to everything.
-func (b *bundle) subscribed(change ...func(*job.Webhook)) *store.Webhook {
-	b.t.Helper()
-	in := &job.Webhook{
+func (b *bundle) subscribed(change ...func(*webhook.Definition)) *webhook.Webhook {
+	b.T.Helper()
+	in := &webhook.Definition{
 		URL: "https://example.com", Events: []string{"*"}, Active: true, TimeoutMS: 1000, MaxInFlight: 10, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678",
 	}
 	for _, c := range change {
 		c(in)
 	}
-	w, err := b.CreateWebhook(b.t.Context(), in, store.WebhookMatch{Types: []string{"%"}})
-	require.NoError(b.t, err)
+	w, err := b.Webhooks.Create(b.T.Context(), in, webhook.Match{Types: []string{"%"}})
+	require.NoError(b.T, err)
 	return w
 }
 
 // delivery puts one into the table, as the relay does, and returns its id.
-func (b *bundle) delivery(w *store.Webhook, seq int, subject string) [16]byte {
-	b.t.Helper()
-	id := store.NewID()
-	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, ordered, body, next_attempt_at, created_at)
+func (b *bundle) delivery(w *webhook.Webhook, seq int, subject string) [16]byte {
+	b.T.Helper()
+	id := job.NewID()
+	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, ordered, body, next_attempt_at, created_at)
 		VALUES ($1, $2, $3, 0, now(), 'job.enqueued', $4, $5, '{}', clock_timestamp(), clock_timestamp())`, id, w.ID, seq, subject, w.Ordering == "subject")
 	return id
 }
 
-func (b *bundle) claimed(want int) []store.Delivery {
-	b.t.Helper()
-	c, err := b.ClaimDeliveries(b.t.Context(), want)
-	require.NoError(b.t, err)
+func (b *bundle) claimed(want int) []webhook.Delivery {
+	b.T.Helper()
+	c, err := b.Webhooks.ClaimDeliveries(b.T.Context(), want)
+	require.NoError(b.T, err)
 	return c.Deliveries
 }
 
-func (b *bundle) recorded(d store.Delivery, status string, change ...func(*store.DeliveryOutcome)) store.Recorded {
-	b.t.Helper()
-	o := store.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: status, Code: 200, Secret: d.Secrets[0].ID}
+func (b *bundle) recorded(d webhook.Delivery, status string, change ...func(*webhook.DeliveryOutcome)) webhook.Recorded {
+	b.T.Helper()
+	o := webhook.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: status, Code: 200, Secret: d.Secrets[0].ID}
 	if status != "delivered" {
 		o.Code = 500
 	}
 	for _, c := range change {
 		c(&o)
 	}
-	r, err := b.RecordDelivery(b.t.Context(), o)
-	require.NoError(b.t, err)
+	r, err := b.Webhooks.RecordDelivery(b.T.Context(), o)
+	require.NoError(b.T, err)
 	return r
 }
 
 func (b *bundle) deliveryStatus(id [16]byte) (status string, attempts int32) {
-	b.t.Helper()
-	d, _, err := b.Delivery(b.t.Context(), id)
-	require.NoError(b.t, err)
+	b.T.Helper()
+	d, _, err := b.Webhooks.Delivery(b.T.Context(), id)
+	require.NoError(b.T, err)
 	return d.Status, d.AttemptCount
 }
 
 // expire lets all leases run out.
 func (b *bundle) expire() {
-	b.t.Helper()
-	b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() - interval '1 ms' WHERE leased`)
+	b.T.Helper()
+	b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() - interval '1 ms' WHERE leased`)
 }
 
 func TestDeliveryLease(t *testing.T) {
@@ -108,7 +110,7 @@ func TestDeliveryLease(t *testing.T) {
 		status, attempts := b.deliveryStatus(id)
 		require.Equal(t, "delivered", status)
 		require.Equal(t, int32(1), attempts)
-		w, err := b.Webhook(t.Context(), held.WebhookID)
+		w, err := b.Webhooks.Get(t.Context(), held.WebhookID)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), w.SuccessCount)
 	})
@@ -118,11 +120,11 @@ func TestDeliveryLease(t *testing.T) {
 		b := setup(t)
 		b.delivery(b.subscribed(), 1, "s")
 		d := b.claimed(1)[0]
-		require.NoError(t, b.ReleaseDelivery(t.Context(), d.ID, d.Claims))
+		require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims))
 		again := b.claimed(1)
 		require.Len(t, again, 1)
 		require.Zero(t, again[0].Lost)
-		require.NoError(t, b.ReleaseDelivery(t.Context(), d.ID, d.Claims), "of an old claim it does nothing")
+		require.NoError(t, b.Webhooks.ReleaseDelivery(t.Context(), d.ID, d.Claims), "of an old claim it does nothing")
 		require.Empty(t, b.claimed(1))
 	})
 }
@@ -154,7 +156,7 @@ func TestDeliveryClaim(t *testing.T) {
 		for i := range 5 {
 			b.delivery(w, i+1, "s")
 		}
-		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp()`)
+		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp()`)
 		for i, d := range b.claimed(5) {
 			require.Equal(t, int64(i+1), d.EventSeq)
 		}
@@ -163,7 +165,7 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("NeverMoreThanTheSubscriptionAllowsFromAnyNode", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(func(w *job.Webhook) { w.MaxInFlight = 7 })
+		w := b.subscribed(func(w *webhook.Definition) { w.MaxInFlight = 7 })
 		for i := range 200 {
 			b.delivery(w, i+1, fmt.Sprint(i))
 		}
@@ -174,7 +176,7 @@ func TestDeliveryClaim(t *testing.T) {
 			node := b.node()
 			nodes.Go(func() {
 				for range 100 {
-					c, err := node.ClaimDeliveries(t.Context(), 50)
+					c, err := node.Webhooks.ClaimDeliveries(t.Context(), 50)
 					if err != nil {
 						t.Error(err)
 						return
@@ -195,7 +197,7 @@ func TestDeliveryClaim(t *testing.T) {
 						mu.Lock()
 						running-- // before it is recorded, so the count is never too high
 						mu.Unlock()
-						if _, err := node.RecordDelivery(t.Context(), store.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200}); err != nil {
+						if _, err := node.Webhooks.RecordDelivery(t.Context(), webhook.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200}); err != nil {
 							t.Error(err)
 						}
 					}
@@ -214,7 +216,7 @@ func TestDeliveryClaim(t *testing.T) {
 			b.delivery(w, i+1, "s")
 		}
 		for _, d := range b.claimed(10) {
-			b.recorded(d, "failed", func(o *store.DeliveryOutcome) { o.Delay = time.Hour })
+			b.recorded(d, "failed", func(o *webhook.DeliveryOutcome) { o.Delay = time.Hour })
 		}
 		got := b.claimed(10)
 		require.Len(t, got, 1)
@@ -226,19 +228,19 @@ func TestDeliveryClaim(t *testing.T) {
 	t.Run("OfOneSubjectInOrder", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		w := b.subscribed(func(w *job.Webhook) { w.Ordering = "subject" })
+		w := b.subscribed(func(w *webhook.Definition) { w.Ordering = "subject" })
 		first, second, other := b.delivery(w, 1, "a"), b.delivery(w, 2, "a"), b.delivery(w, 3, "b")
 		got := b.claimed(10)
 		require.Len(t, got, 2)
 		require.Equal(t, first, got[0].ID)
 		require.Equal(t, other, got[1].ID)
-		b.recorded(got[0], "failed", func(o *store.DeliveryOutcome) { o.Delay = time.Hour })
+		b.recorded(got[0], "failed", func(o *webhook.DeliveryOutcome) { o.Delay = time.Hour })
 		require.Empty(t, b.claimed(10), "it waits for the retry of the one before")
-		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() WHERE id = $1`, first)
+		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() WHERE id = $1`, first)
 		got = b.claimed(10)
 		require.Len(t, got, 1)
 		b.recorded(got[0], "dead")
-		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() WHERE id = $1`, second)
+		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = clock_timestamp() WHERE id = $1`, second)
 		got = b.claimed(10)
 		require.Len(t, got, 1, "a dead one releases its successors")
 		require.Equal(t, second, got[0].ID)
@@ -256,9 +258,9 @@ func TestDeliveryRecord(t *testing.T) {
 		b.delivery(w, 2, "s")
 		got := b.claimed(2)
 		require.Empty(t, b.recorded(got[0], "dead").Disabled, "it has failed for a moment only")
-		b.exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours'`)
+		b.Exec(`UPDATE ojs.webhooks SET failing_since = now() - interval '121 hours'`)
 		require.Equal(t, "failing", b.recorded(got[1], "dead").Disabled)
-		shown, err := b.Webhook(t.Context(), w.ID)
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
 		require.NoError(t, err)
 		require.False(t, shown.Active)
 		require.Equal(t, "failing", shown.DisabledReason.String)
@@ -274,14 +276,14 @@ func TestDeliveryRecord(t *testing.T) {
 			b.delivery(w, i+1, "s")
 		}
 		got := b.claimed(3)
-		b.recorded(got[0], "failed", func(o *store.DeliveryOutcome) { o.Delay = time.Hour })
+		b.recorded(got[0], "failed", func(o *webhook.DeliveryOutcome) { o.Delay = time.Hour })
 		b.recorded(got[1], "delivered")
-		shown, err := b.Webhook(t.Context(), w.ID)
+		shown, err := b.Webhooks.Get(t.Context(), w.ID)
 		require.NoError(t, err)
 		require.Zero(t, shown.ConsecutiveFailures)
 		require.False(t, shown.FailingSince.Valid)
 		require.Equal(t, got[1].Secrets[0].ID, shown.ProvenSecret.Bytes)
-		require.Equal(t, "gone", b.recorded(got[2], "dead", func(o *store.DeliveryOutcome) { o.GoneURL, o.Code = "https://example.com", 410 }).Disabled)
+		require.Equal(t, "gone", b.recorded(got[2], "dead", func(o *webhook.DeliveryOutcome) { o.GoneURL, o.Code = "https://example.com", 410 }).Disabled)
 	})
 
 	t.Run("NotForACancelledDelivery", func(t *testing.T) {
@@ -290,7 +292,7 @@ func TestDeliveryRecord(t *testing.T) {
 		w := b.subscribed()
 		b.delivery(w, 1, "s")
 		d := b.claimed(1)[0]
-		require.NoError(t, b.DeleteWebhook(t.Context(), w.ID))
+		require.NoError(t, b.Webhooks.Delete(t.Context(), w.ID))
 		require.False(t, b.recorded(d, "delivered").Counted)
 		status, _ := b.deliveryStatus(d.ID)
 		require.Equal(t, "cancelled", status)
@@ -305,22 +307,22 @@ func TestDeliveryPrune(t *testing.T) {
 	for _, d := range b.claimed(2) {
 		b.recorded(d, "delivered")
 	}
-	b.exec(`UPDATE ojs.webhook_deliveries SET completed_at = now() - interval '2 days' WHERE id = $1`, old)
-	orphan := store.NewID()
-	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, next_attempt_at, created_at)
+	b.Exec(`UPDATE ojs.webhook_deliveries SET completed_at = now() - interval '2 days' WHERE id = $1`, old)
+	orphan := job.NewID()
+	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, next_attempt_at, created_at)
 		VALUES ($1, $1, 9, 0, now(), 'job.enqueued', 's', '{}', now(), now())`, orphan)
-	require.NoError(t, b.CancelOrphans(t.Context()))
-	n, err := b.PruneDeliveries(t.Context(), 24*time.Hour)
+	require.NoError(t, b.Webhooks.CancelOrphans(t.Context()))
+	n, err := b.Webhooks.PruneDeliveries(t.Context(), 24*time.Hour)
 	require.NoError(t, err)
 	require.Equal(t, int64(1), n)
-	_, _, err = b.Delivery(t.Context(), old)
-	requireCode(t, err, ojs.KindNotFound)
+	_, _, err = b.Webhooks.Delivery(t.Context(), old)
+	domaintest.RequireCode(t, err, ojs.KindNotFound)
 	for id, want := range map[[16]byte]string{kept: "delivered", waiting: "pending", orphan: "cancelled"} {
 		status, _ := b.deliveryStatus(id)
 		require.Equal(t, want, status)
 	}
 	var attempts int
-	require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT count(*) FROM ojs.webhook_attempts`).Scan(&attempts))
+	require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM ojs.webhook_attempts`).Scan(&attempts))
 	require.Equal(t, 1, attempts)
 }
 
@@ -331,11 +333,11 @@ func TestWebhookLimit(t *testing.T) {
 	var made sync.WaitGroup
 	for range 120 {
 		made.Go(func() {
-			_, _ = b.CreateWebhook(t.Context(), &job.Webhook{URL: "u", Events: []string{"*"}, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678"}, store.WebhookMatch{})
+			_, _ = b.Webhooks.Create(t.Context(), &webhook.Definition{URL: "u", Events: []string{"*"}, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678"}, webhook.Match{})
 		})
 	}
 	made.Wait()
-	_, total, err := b.Webhooks(t.Context(), store.WebhookList{Limit: 1})
+	_, total, err := b.Webhooks.List(t.Context(), webhook.Filter{Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, int64(100), total)
 }
@@ -344,7 +346,7 @@ func TestWebhookLimit(t *testing.T) {
 func TestDeliveryClaimIsFair(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	hooks := []*store.Webhook{b.subscribed(), b.subscribed(), b.subscribed()}
+	hooks := []*webhook.Webhook{b.subscribed(), b.subscribed(), b.subscribed()}
 	for i := range 30 {
 		for n, w := range hooks {
 			b.delivery(w, 1+i*len(hooks)+n, "s")
@@ -368,12 +370,12 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	b := setup(t)
 	w := b.subscribed()
 	const backlog = 12_000
-	b.exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, next_attempt_at, created_at)
+	b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, next_attempt_at, created_at)
 		SELECT ojs.new_id(now()), $1, i, 0, now(), 'job.enqueued', i::text, '{}', 'failed', now() + interval '1 day', now() FROM generate_series(1, $2::integer) i`, w.ID, backlog)
 	set := func(active bool) {
-		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current job.Webhook) (*job.Webhook, store.WebhookMatch, error) {
+		_, err := b.Webhooks.Change(t.Context(), w.ID, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
 			current.Active = active
-			return &current, store.WebhookMatch{Types: []string{"%"}}, nil
+			return &current, webhook.Match{Types: []string{"%"}}, nil
 		})
 		require.NoError(t, err)
 	}
@@ -381,28 +383,28 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	require.Empty(t, b.claimed(10))
 	set(true)
 	require.Len(t, b.claimed(10), 10)
-	require.NoError(t, b.DeleteWebhook(t.Context(), w.ID))
-	_, total, err := b.Deliveries(t.Context(), store.DeliveryList{Status: "cancelled", Limit: 1})
+	require.NoError(t, b.Webhooks.Delete(t.Context(), w.ID))
+	_, total, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Status: "cancelled", Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, int64(10_000), total, "counted up to 10 000")
-	webhooks, pending, err := b.WebhookBacklog(t.Context())
+	webhooks, pending, err := b.Webhooks.Backlog(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, webhooks+pending)
 }
 
 // sendable are the unfinished deliveries that wait for nobody.
 func (b *bundle) sendable() (n int) {
-	b.t.Helper()
-	require.NoError(b.t, b.pool.QueryRow(b.t.Context(), `SELECT count(*) FROM ojs.webhook_deliveries WHERE completed_at IS NULL AND next_attempt_at IS NOT NULL`).Scan(&n))
+	b.T.Helper()
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), `SELECT count(*) FROM ojs.webhook_deliveries WHERE completed_at IS NULL AND next_attempt_at IS NOT NULL`).Scan(&n))
 	return n
 }
 
 func TestDeliveryOrder(t *testing.T) {
 	t.Parallel()
-	ordered := func(w *job.Webhook) { w.Ordering = "subject" }
-	waiting := func(b *bundle, w *store.Webhook, seq int) [16]byte {
+	ordered := func(w *webhook.Definition) { w.Ordering = "subject" }
+	waiting := func(b *bundle, w *webhook.Webhook, seq int) [16]byte {
 		id := b.delivery(w, seq, "s")
-		b.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = NULL WHERE id = $1`, id)
+		b.Exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = NULL WHERE id = $1`, id)
 		return id
 	}
 
@@ -416,11 +418,11 @@ func TestDeliveryOrder(t *testing.T) {
 		third := waiting(b, w, 3)
 		got := b.claimed(10)
 		require.Len(t, got, 2)
-		outcomes := make([]store.DeliveryOutcome, len(got))
+		outcomes := make([]webhook.DeliveryOutcome, len(got))
 		for i, d := range got {
-			outcomes[i] = store.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200}
+			outcomes[i] = webhook.DeliveryOutcome{ID: d.ID, Webhook: d.WebhookID, Claims: d.Claims, Status: "delivered", Code: 200}
 		}
-		require.NoError(t, b.RecordDeliveries(t.Context(), outcomes))
+		require.NoError(t, b.Webhooks.RecordDeliveries(t.Context(), outcomes))
 		got = b.claimed(10)
 		require.Len(t, got, 1)
 		require.Equal(t, third, got[0].ID)
@@ -430,14 +432,14 @@ func TestDeliveryOrder(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		w := b.subscribed(ordered)
-		job := b.enqueued(newJob("q"))[0]
-		b.fetched(1, "q")
+		job := b.Enqueued(domaintest.NewJob("q"))[0]
+		b.Fetched(1, "q")
 		b.publish()
 		var seq int64
-		require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT min(seq) FROM ojs.events WHERE job_id = $1`, job.ID).Scan(&seq))
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT min(seq) FROM ojs.events WHERE job_id = $1`, job.ID).Scan(&seq))
 		done := b.delivery(w, int(seq), ojs.FormatID(job.ID)) // by a replay
-		b.exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now() WHERE id = $1`, done)
-		made, err := b.MakeDeliveries(t.Context())
+		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now() WHERE id = $1`, done)
+		made, err := b.Webhooks.MakeDeliveries(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, int64(1), made.Deliveries)
 		require.Equal(t, 1, b.sendable())
@@ -449,7 +451,7 @@ func TestDeliveryOrder(t *testing.T) {
 		w := b.subscribed(ordered)
 		first := waiting(b, w, 1)
 		waiting(b, w, 2)
-		n, err := b.HealDeliveries(t.Context())
+		n, err := b.Webhooks.HealDeliveries(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, int64(1), n)
 		got := b.claimed(10)
@@ -460,8 +462,8 @@ func TestDeliveryOrder(t *testing.T) {
 
 // publish does what a relay does, for tests that need no more of it.
 func (b *bundle) publish() {
-	b.t.Helper()
-	b.exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
+	b.T.Helper()
+	b.Exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
 }
 
 // What was published while a subscription was active is delivered to it, whatever becomes of it before deliveries are made.
@@ -470,32 +472,32 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	b := setup(t)
 	w := b.subscribed()
 	set := func(active bool) {
-		_, err := b.ChangeWebhook(t.Context(), w.ID, func(current job.Webhook) (*job.Webhook, store.WebhookMatch, error) {
+		_, err := b.Webhooks.Change(t.Context(), w.ID, func(current webhook.Definition) (*webhook.Definition, webhook.Match, error) {
 			current.Active = active
-			return &current, store.WebhookMatch{Types: []string{"%"}}, nil
+			return &current, webhook.Match{Types: []string{"%"}}, nil
 		})
 		require.NoError(t, err)
 	}
-	b.enqueued(newJob("q"), newJob("q"))
+	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
 	b.publish()
 	set(false)
-	b.enqueued(newJob("q"))
+	b.Enqueued(domaintest.NewJob("q"))
 	b.publish()
-	made, err := b.MakeDeliveries(t.Context())
+	made, err := b.Webhooks.MakeDeliveries(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, int64(2), made.Deliveries, "held, and no more than that")
 	require.Empty(t, b.claimed(10))
-	made, err = b.MakeDeliveries(t.Context())
+	made, err = b.Webhooks.MakeDeliveries(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, store.Made{}, made)
 	set(true)
 	require.Len(t, b.claimed(10), 2)
 
-	b.enqueued(newJob("q"))
+	b.Enqueued(domaintest.NewJob("q"))
 	b.publish()
 	set(false)
 	set(true) // before anything is made of it
-	made, err = b.MakeDeliveries(t.Context())
+	made, err = b.Webhooks.MakeDeliveries(t.Context())
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, made.Deliveries, int64(1))
 }
@@ -505,10 +507,10 @@ func TestDeliveriesOfThePruned(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.subscribed()
-	b.enqueued(newJob("q"), newJob("q"), newJob("q"))
+	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
 	b.publish()
-	b.exec(`UPDATE ojs.event_relay SET pruned = watermark`)
-	made, err := b.MakeDeliveries(t.Context())
+	b.Exec(`UPDATE ojs.event_relay SET pruned = watermark`)
+	made, err := b.Webhooks.MakeDeliveries(t.Context())
 	require.NoError(t, err)
 	require.Positive(t, made.Skipped)
 }

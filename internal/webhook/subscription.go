@@ -204,7 +204,7 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 			return err
 		}
 		if in.Secret != "" {
-			if err := s.rotate(ctx, q, id, in.Secret, s.config.SecretOverlap); err != nil {
+			if err := s.rotate(ctx, q, id, in.Secret, secretOverlap); err != nil {
 				return err
 			}
 		}
@@ -261,7 +261,7 @@ func (s *Store) Delete(ctx context.Context, id [16]byte) error {
 // RotateSecret makes secret the current one; the one before stays valid for overlap, negative: as configured.
 func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, overlap time.Duration) (*Webhook, error) {
 	if overlap < 0 {
-		overlap = s.config.SecretOverlap
+		overlap = secretOverlap
 	}
 	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, id, secret, overlap) })
 }

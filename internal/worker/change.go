@@ -13,7 +13,7 @@ func (s *Store) beatChange(beats []Beat, at map[string]int) func([]eventlog.Chan
 			happened bool
 		}{
 			{"worker.started", r.Starts},
-			{"worker.heartbeat", !s.config.NoHeartbeatEvents && !beats[at[r.ID]].Register},
+			{"worker.heartbeat", s.config.HeartbeatEvents && !beats[at[r.ID]].Register},
 			{"worker.quiet", r.Quiets},
 			{"worker.stopped", r.Stops},
 		} {

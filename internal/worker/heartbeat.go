@@ -110,7 +110,7 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 }
 
 func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerBeatParams {
-	p := dbsqlc.WorkerBeatParams{Node: s.commits.Node, HeartbeatEvents: !s.config.NoHeartbeatEvents}
+	p := dbsqlc.WorkerBeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
 	for i, b := range beats {
 		if j, wanted := at[b.WorkerID]; !wanted || j != i {
 			continue

@@ -1,15 +1,17 @@
-package sweep_test
+package worker_test
 
 import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/store"
-	"github.com/ojsd/ojsd/internal/sweep"
 )
 
 func TestRoster(t *testing.T) {
@@ -28,12 +30,12 @@ func TestRoster(t *testing.T) {
 		roster := sweep.NewRoster(archetype(), here.store)
 		require.NoError(t, roster.Start(t.Context()))
 		t.Cleanup(roster.Stop)
-		_, err := there.store.Heartbeat(t.Context(), store.Beat{WorkerID: "w", State: "quiet"})
+		_, err := there.store.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", State: "quiet"})
 		require.NoError(t, err)
 		roster.Learn()
 		require.Eventually(t, func() bool {
 			here.enqueue(0)
-			jobs, err := here.store.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w"})
+			jobs, err := here.store.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w"})
 			require.NoError(t, err)
 			return len(jobs) == 0
 		}, 10*time.Second, 10*time.Millisecond)
@@ -42,18 +44,20 @@ func TestRoster(t *testing.T) {
 	t.Run("WritesSignsOfLife", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.New(t)
-		s := store.New(pool, store.Config{WorkerDeadAfter: 400 * time.Millisecond})
+		c := store.FromConfig(config.Default())
+		c.WorkerDeadAfter = 400 * time.Millisecond
+		s := store.New(pool, c)
 		roster := sweep.NewRoster(archetype(), s)
 		require.NoError(t, roster.Start(t.Context()))
 		t.Cleanup(roster.Stop)
-		_, err := s.Heartbeat(t.Context(), store.Beat{WorkerID: "w"})
+		_, err := s.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w"})
 		require.NoError(t, err)
-		beaten, err := s.Worker(t.Context(), "w")
+		beaten, err := s.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		_, err = s.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w"})
+		_, err = s.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w"})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			w, err := s.Worker(t.Context(), "w")
+			w, err := s.Workers.Get(t.Context(), "w")
 			require.NoError(t, err)
 			return w.SeenAt.Time.After(beaten.SeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
 		}, 10*time.Second, 5*time.Millisecond)

@@ -17,16 +17,16 @@ import (
 	"github.com/ojsd/ojsd/internal/worker/cache"
 )
 
-// Config holds what the registry decides by.
+// Config holds what the registry decides by. Values are taken as they are.
 type Config struct {
-	// DeadAfter is the silence after which a worker that has sent heartbeats is dead. 60 s.
+	// DeadAfter is the silence after which a worker that has sent heartbeats is dead.
 	DeadAfter time.Duration
 
 	// DefaultTimeout is the execution timeout of a job that has none.
 	DefaultTimeout time.Duration
 
-	// NoHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
-	NoHeartbeatEvents bool
+	// HeartbeatEvents writes worker.heartbeat, one event per heartbeat call.
+	HeartbeatEvents bool
 
 	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
 	JobHeartbeatInterval time.Duration
@@ -68,9 +68,6 @@ type Store struct {
 
 // New returns a registry on the database.
 func New(deps Deps, config Config) *Store {
-	if config.DeadAfter == 0 {
-		config.DeadAfter = time.Minute
-	}
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
 		config: config,

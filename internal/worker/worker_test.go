@@ -1,4 +1,4 @@
-package store_test
+package worker_test
 
 import (
 	"context"
@@ -7,45 +7,49 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-func (b *bundle) beat(worker string, ids ...[16]byte) store.BeatResult {
-	b.t.Helper()
-	res, err := b.Heartbeat(b.t.Context(), store.Beat{WorkerID: worker, JobIDs: ids})
-	require.NoError(b.t, err)
+func (b *bundle) beat(worker string, ids ...[16]byte) worker.BeatResult {
+	b.T.Helper()
+	res, err := b.Workers.Heartbeat(b.T.Context(), worker.Beat{WorkerID: worker, JobIDs: ids})
+	require.NoError(b.T, err)
 	return res
 }
 
 // silent makes the workers look as if they had been silent for that long.
 func (b *bundle) silent(seconds int, workers ...string) {
-	b.t.Helper()
-	require.NoError(b.t, b.WriteSeen(b.t.Context()))
-	b.exec(`UPDATE ojs.workers SET seen_at = seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
+	b.T.Helper()
+	require.NoError(b.T, b.WriteSeen(b.T.Context()))
+	b.Exec(`UPDATE ojs.workers SET seen_at = seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
 }
 
 func (b *bundle) bury() int {
-	b.t.Helper()
-	n, err := b.BuryWorkers(b.t.Context())
-	require.NoError(b.t, err)
+	b.T.Helper()
+	n, err := b.Workers.Reap(b.T.Context())
+	require.NoError(b.T, err)
 	return n
 }
 
 func (b *bundle) workerState(id string) string {
-	b.t.Helper()
-	w, err := b.Worker(b.t.Context(), id)
-	require.NoError(b.t, err)
+	b.T.Helper()
+	w, err := b.Workers.Get(b.T.Context(), id)
+	require.NoError(b.T, err)
 	return w.State
 }
 
 func (b *bundle) fetchedBy(worker string, count int) (ids [][16]byte) {
-	b.t.Helper()
-	jobs, err := b.Fetch(b.t.Context(), store.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
-	require.NoError(b.t, err)
+	b.T.Helper()
+	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
+	require.NoError(b.T, err)
 	for _, j := range jobs {
 		ids = append(ids, j.ID)
 	}
@@ -53,12 +57,12 @@ func (b *bundle) fetchedBy(worker string, count int) (ids [][16]byte) {
 }
 
 func (b *bundle) many(n int) {
-	b.t.Helper()
+	b.T.Helper()
 	jobs := make([]*job.Job, n)
 	for i := range jobs {
-		jobs[i] = newJob("q")
+		jobs[i] = domaintest.NewJob("q")
 	}
-	b.enqueued(jobs...)
+	b.Enqueued(jobs...)
 }
 
 func TestBuryWorkers(t *testing.T) {
@@ -69,10 +73,10 @@ func TestBuryWorkers(t *testing.T) {
 		b := quiet(t)
 		b.beat("w1")
 		b.silent(61, "w1")
-		b.exec(`UPDATE ojs.workers SET last_beat_at = now()`) // all that it writes
+		b.Exec(`UPDATE ojs.workers SET last_beat_at = now()`) // all that it writes
 		require.Zero(t, b.bury())
 		require.Equal(t, "running", b.workerState("w1"))
-		due, err := b.NextDue(t.Context(), store.FromTheStart)
+		due, err := b.Timer.NextDue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.True(t, due.Workers.Time.After(due.Now), "nobody is due any more")
 	})
@@ -81,7 +85,7 @@ func TestBuryWorkers(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)
 		b.many(2)
-		dead, alive := b.fetchedBy("dead", 1), b.fetchedBy("alive", 1)
+		dead, alive := b.FetchedBy("dead", 1), b.FetchedBy("alive", 1)
 		b.beat("dead")
 		b.beat("alive")
 		require.NoError(t, b.WriteSeen(t.Context()))
@@ -91,9 +95,9 @@ func TestBuryWorkers(t *testing.T) {
 		require.Equal(t, 1, b.bury())
 		require.Equal(t, "stale", b.workerState("dead"))
 		require.Equal(t, "running", b.workerState("alive"))
-		require.Equal(t, ojs.StateAvailable, b.state(dead[0]))
-		require.Equal(t, ojs.StateActive, b.state(alive[0]))
-		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.state_changed:active>available"}, b.eventTypes(dead[0]))
+		require.Equal(t, ojs.StateAvailable, b.State(dead[0]))
+		require.Equal(t, ojs.StateActive, b.State(alive[0]))
+		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.state_changed:active>available"}, b.EventTypes(dead[0]))
 		require.Zero(t, b.bury())
 	})
 
@@ -104,7 +108,7 @@ func TestBuryWorkers(t *testing.T) {
 		b.silent(61, "w")
 		restarted := b.node()
 		require.NoError(t, restarted.Prepare(t.Context()))
-		due, err := restarted.NextDue(t.Context(), store.FromTheStart)
+		due, err := restarted.NextDue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.WithinDuration(t, due.Now.Add(10*time.Second), due.Workers.Time, 5*time.Second)
 		require.Zero(t, restarted.bury())
@@ -117,55 +121,55 @@ func TestBuryWorkers(t *testing.T) {
 		b := quiet(t)
 		b.many(2500)
 		for range 3 {
-			b.fetchedBy("w", 1000)
+			b.FetchedBy("w", 1000)
 		}
 		b.beat("w")
 		b.silent(61, "w")
 		require.Equal(t, 1, b.bury())
-		require.Equal(t, 2500, b.count(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 1 AND cardinality(errors) = 1`))
+		require.Equal(t, 2500, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 1 AND cardinality(errors) = 1`))
 	})
 
 	t.Run("AnotherNodeFinishesTheWork", func(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)
 		b.many(1)
-		id := b.fetchedBy("w", 1)[0]
+		id := b.FetchedBy("w", 1)[0]
 		b.beat("w")
 		// What a node leaves behind that is killed right after it has declared the death.
-		b.exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now() + interval '1 minute'`)
-		left, err := b.Worker(t.Context(), "w")
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now() + interval '1 minute'`)
+		left, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		due, err := b.NextDue(t.Context(), store.FromTheStart)
+		due, err := b.Timer.NextDue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.Equal(t, left.BuryAt.Time, due.Workers.Time)
 		require.Zero(t, b.node().bury())
-		require.Equal(t, ojs.StateActive, b.state(id))
-		b.exec(`UPDATE ojs.workers SET bury_at = now()`)
+		require.Equal(t, ojs.StateActive, b.State(id))
+		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
 		require.Equal(t, 1, b.node().bury())
-		require.Equal(t, ojs.StateAvailable, b.state(id))
-		require.Zero(t, b.count(`SELECT count(*) FROM ojs.workers WHERE bury_at IS NOT NULL`))
+		require.Equal(t, ojs.StateAvailable, b.State(id))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE bury_at IS NOT NULL`))
 	})
 
 	t.Run("AWorkerThatComesBackMeanwhileHasLostThem", func(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)
 		b.many(2)
-		old := b.fetchedBy("w", 1)[0]
+		old := b.FetchedBy("w", 1)[0]
 		b.beat("w")
-		b.exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now()`)
-		answered := make(chan store.BeatResult)
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now()`)
+		answered := make(chan worker.BeatResult)
 		go func() {
-			res, _ := b.Heartbeat(context.Background(), store.Beat{WorkerID: "w", JobIDs: [][16]byte{old}})
+			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", JobIDs: [][16]byte{old}})
 			answered <- res
 		}()
 		require.Eventually(t, func() bool { return b.workerState("w") == "running" }, 10*time.Second, time.Millisecond)
-		newer := b.fetchedBy("w", 1)[0]
+		newer := b.FetchedBy("w", 1)[0]
 		require.Equal(t, 1, b.bury())
 		res := <-answered
 		require.Equal(t, [][16]byte{old}, res.Lost)
 		require.Empty(t, res.Extended)
-		require.Equal(t, ojs.StateAvailable, b.state(old))
-		require.Equal(t, ojs.StateActive, b.state(newer), "claimed by the worker's new life")
+		require.Equal(t, ojs.StateAvailable, b.State(old))
+		require.Equal(t, ojs.StateActive, b.State(newer), "claimed by the worker's new life")
 		require.Equal(t, [][16]byte{newer}, b.beat("w", newer).Extended)
 	})
 
@@ -173,17 +177,17 @@ func TestBuryWorkers(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)
 		b.many(2)
-		ids := b.fetchedBy("w", 2)
+		ids := b.FetchedBy("w", 2)
 		b.beat("w")
 		b.silent(61, "w")
-		tx := b.hold(ids[0])
+		tx := b.Lock(ids[0])
 		require.Equal(t, 1, b.bury())
-		require.Equal(t, ojs.StateAvailable, b.state(ids[1]))
-		require.Equal(t, ojs.StateActive, b.state(ids[0]))
+		require.Equal(t, ojs.StateAvailable, b.State(ids[1]))
+		require.Equal(t, ojs.StateActive, b.State(ids[0]))
 		require.NoError(t, tx.Rollback(t.Context()))
-		b.exec(`UPDATE ojs.workers SET bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
 		require.Equal(t, 1, b.bury())
-		require.Equal(t, ojs.StateAvailable, b.state(ids[0]))
+		require.Equal(t, ojs.StateAvailable, b.State(ids[0]))
 	})
 
 	t.Run("OnceByManySweepers", func(t *testing.T) {
@@ -193,7 +197,7 @@ func TestBuryWorkers(t *testing.T) {
 		var workers []string
 		for i := range 20 {
 			w := fmt.Sprintf("w%d", i)
-			require.Len(t, b.fetchedBy(w, 10), 10)
+			require.Len(t, b.FetchedBy(w, 10), 10)
 			b.beat(w)
 			workers = append(workers, w)
 		}
@@ -203,9 +207,9 @@ func TestBuryWorkers(t *testing.T) {
 			wg.Go(func() { _, _ = b.node().BuryWorkers(context.Background()) })
 		}
 		wg.Wait()
-		require.Equal(t, 200, b.count(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 1 AND cardinality(errors) = 1`))
-		require.Equal(t, 20, b.count(`SELECT count(*) FROM ojs.events WHERE type = 'worker.stopped'`))
-		require.Equal(t, 200, b.count(`SELECT count(*) FROM ojs.events WHERE type = 'job.failed'`))
+		require.Equal(t, 200, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 1 AND cardinality(errors) = 1`))
+		require.Equal(t, 20, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.stopped'`))
+		require.Equal(t, 200, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'job.failed'`))
 	})
 
 	// Either the worker lives and keeps its jobs, or it is dead and they are lost.
@@ -217,32 +221,32 @@ func TestBuryWorkers(t *testing.T) {
 		for round := range 60 {
 			w := fmt.Sprintf("w%d", round)
 			b.many(1)
-			id := b.fetchedBy(w, 1)[0]
+			id := b.FetchedBy(w, 1)[0]
 			b.beat(w)
 			b.silent(61, w)
 			start := make(chan struct{})
 			var wg sync.WaitGroup
-			var res store.BeatResult
+			var res worker.BeatResult
 			wg.Go(func() {
 				<-start
 				time.Sleep(time.Duration(round%6) * 300 * time.Microsecond)
-				res, _ = b.Heartbeat(context.Background(), store.Beat{WorkerID: w, JobIDs: [][16]byte{id}})
+				res, _ = b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: w, JobIDs: [][16]byte{id}})
 			})
-			wg.Go(func() { <-start; _, _ = other.BuryWorkers(context.Background()) })
+			wg.Go(func() { <-start; _, _ = other.Workers.Reap(context.Background()) })
 			close(start)
 			wg.Wait()
-			starts := b.count(`SELECT count(*) FROM ojs.events WHERE type = 'worker.started' AND worker_id = $1`, w)
-			switch b.state(id) {
+			starts := b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.started' AND worker_id = $1`, w)
+			switch b.State(id) {
 			case ojs.StateActive:
 				kept++
 				require.Equal(t, [][16]byte{id}, res.Extended)
 				require.Equal(t, 1, starts)
-				b.exec(`DELETE FROM ojs.jobs`)
+				b.Exec(`DELETE FROM ojs.jobs`)
 			case ojs.StateAvailable:
 				lost++
 				require.Equal(t, [][16]byte{id}, res.Lost)
 				require.Equal(t, 2, starts, "another life")
-				b.exec(`DELETE FROM ojs.jobs`)
+				b.Exec(`DELETE FROM ojs.jobs`)
 			default:
 				require.Fail(t, "neither")
 			}
@@ -257,24 +261,24 @@ func TestBuryWorkers(t *testing.T) {
 		b.beat("w")
 		b.silent(61, "w")
 		require.Equal(t, 1, b.bury())
-		b.exec(`UPDATE ojs.workers SET stale_at = now() - interval '59 minutes'`)
+		b.Exec(`UPDATE ojs.workers SET stale_at = now() - interval '59 minutes'`)
 		require.Zero(t, b.bury())
-		due, err := b.NextDue(t.Context(), store.FromTheStart)
+		due, err := b.Timer.NextDue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.WithinDuration(t, due.Now.Add(time.Minute), due.Workers.Time, 5*time.Second)
-		b.exec(`UPDATE ojs.workers SET stale_at = now() - interval '61 minutes'`)
+		b.Exec(`UPDATE ojs.workers SET stale_at = now() - interval '61 minutes'`)
 		require.Equal(t, 1, b.bury())
-		require.Zero(t, b.count(`SELECT count(*) FROM ojs.workers`))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers`))
 	})
 
 	t.Run("NoSecondFarewell", func(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)
-		_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: "w", State: "terminate"})
+		_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", State: "terminate"})
 		require.NoError(t, err)
 		b.silent(61, "w")
 		require.Equal(t, 1, b.bury())
-		require.Equal(t, 1, b.count(`SELECT count(*) FROM ojs.events WHERE type = 'worker.stopped'`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.stopped'`))
 	})
 }
 
@@ -290,24 +294,24 @@ func TestSignsOfLife(t *testing.T) {
 		b.silent(50, "w")
 		pokes := 0
 		b.OnSeen(func() { pokes++ })
-		id := b.fetchedBy("w", 1)[0]
-		b.fetchedBy("unknown", 1)
+		id := b.FetchedBy("w", 1)[0]
+		b.FetchedBy("unknown", 1)
 		require.Equal(t, 1, pokes)
-		before, err := b.Worker(t.Context(), "w")
+		before, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		require.NoError(t, b.WriteSeen(t.Context()))
-		after, err := b.Worker(t.Context(), "w")
+		after, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
 		require.Equal(t, before.LastBeatAt, after.LastBeatAt)
-		require.Equal(t, 1, b.count(`SELECT count(*) FROM ojs.workers`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers`))
 
 		b.silent(50, "w")
-		_, err = b.Complete(t.Context(), store.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
+		_, err = b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
 		require.NoError(t, err)
 		require.Equal(t, 2, pokes)
 		require.NoError(t, b.WriteSeen(t.Context()))
-		after, err = b.Worker(t.Context(), "w")
+		after, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		require.Less(t, time.Since(after.SeenAt.Time), 40*time.Second)
 	})
@@ -318,10 +322,10 @@ func TestSignsOfLife(t *testing.T) {
 		b.beat("w")
 		b.silent(61, "w")
 		require.Equal(t, 1, b.bury())
-		b.fetchedBy("w", 1)
+		b.FetchedBy("w", 1)
 		require.NoError(t, b.WriteSeen(t.Context()))
 		require.Equal(t, "stale", b.workerState("w"))
-		require.Equal(t, 1, b.count(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND seen_at < now() - interval '60 seconds'`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND seen_at < now() - interval '60 seconds'`))
 	})
 }
 
@@ -335,15 +339,15 @@ func TestQuietWorkers(t *testing.T) {
 		other := b.node()
 		b.many(1)
 		b.beat("w")
-		require.NoError(t, b.Direct(t.Context(), "w", "quiet"))
+		require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
 		require.NoError(t, other.LearnQuiet(t.Context()))
-		require.Empty(t, b.fetchedBy("w", 1))
-		require.Empty(t, other.fetchedBy("w", 1))
-		require.NoError(t, other.Direct(t.Context(), "w", "running"))
-		require.Len(t, other.fetchedBy("w", 1), 1)
+		require.Empty(t, b.FetchedBy("w", 1))
+		require.Empty(t, other.FetchedBy("w", 1))
+		require.NoError(t, other.Workers.Direct(t.Context(), "w", "running"))
+		require.Len(t, other.FetchedBy("w", 1), 1)
 		require.NoError(t, b.LearnQuiet(t.Context()))
 		b.many(1)
-		require.Len(t, b.fetchedBy("w", 1), 1)
+		require.Len(t, b.FetchedBy("w", 1), 1)
 	})
 
 	t.Run("GetNothingOfASharedClaim", func(t *testing.T) {
@@ -359,16 +363,16 @@ func TestQuietWorkers(t *testing.T) {
 					if i%2 == 0 {
 						w = "v"
 					}
-					_, _ = b.Fetch(context.Background(), store.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: w})
+					_, _ = b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: w})
 				})
 			}
-			require.NoError(t, b.Direct(t.Context(), "w", "quiet"))
-			after := b.count(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)
+			require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
+			after := b.Number(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)
 			wg.Wait()
 			// A claim that was on its way when the directive was taken may still end.
-			require.LessOrEqual(t, b.count(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)-after, 10)
-			require.Empty(t, b.fetchedBy("w", 1))
-			require.NoError(t, b.Direct(t.Context(), "w", "running"))
+			require.LessOrEqual(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)-after, 10)
+			require.Empty(t, b.FetchedBy("w", 1))
+			require.NoError(t, b.Workers.Direct(t.Context(), "w", "running"))
 		}
 	})
 
@@ -380,13 +384,13 @@ func TestQuietWorkers(t *testing.T) {
 			var wg sync.WaitGroup
 			for _, n := range []*bundle{one, two} {
 				wg.Go(func() {
-					_, err := n.Heartbeat(context.Background(), store.Beat{WorkerID: fmt.Sprint("w", i)})
+					_, err := n.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: fmt.Sprint("w", i)})
 					require.NoError(t, err)
 				})
 			}
 			wg.Wait()
 		}
-		require.Equal(t, 30, b.count(`SELECT count(*) FROM ojs.events WHERE type = 'worker.started'`))
-		require.Equal(t, 60, b.count(`SELECT count(*) FROM ojs.events WHERE type = 'worker.heartbeat'`))
+		require.Equal(t, 30, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.started'`))
+		require.Equal(t, 60, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.heartbeat'`))
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/docker/cli/cli/context/store"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -36,7 +35,7 @@ func TestHeartbeatThatCannotReadTheJobAgain(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	b := setup(t, Config{}, func(d *Deps) { d.Store = store.New(pool, store.Config{Logger: d.Logger}) })
+	b := setup(t, Config{}, func(d *Deps) { d.Store = newStore(pool, d.Logger) })
 
 	sent, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Options: &ojsv1.EnqueueOptions{Queue: "q"}})
 	require.NoError(t, err)

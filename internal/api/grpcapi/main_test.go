@@ -6,7 +6,6 @@ import (
 	"net"
 	"testing"
 
-	"github.com/docker/cli/cli/context/store"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
@@ -16,8 +15,10 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	settings "github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/store"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -30,13 +31,19 @@ type testBundle struct {
 	pool   *pgxpool.Pool
 }
 
+func newStore(pool *pgxpool.Pool, logger *slog.Logger) *store.Store {
+	c := store.FromConfig(settings.Default())
+	c.Logger = logger
+	return store.New(pool, c)
+}
+
 func setup(t *testing.T, config Config, change ...func(*Deps)) *testBundle {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.URL(t))
 	require.NoError(t, err)
 	logger := slog.New(slog.DiscardHandler)
 	archetype := baseservice.NewArchetype(logger)
-	s := store.New(pool, store.Config{Logger: logger})
+	s := newStore(pool, logger)
 	require.NoError(t, s.Prepare(t.Context()))
 	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs"})
 	s.OnCommit(relay.Wake)
@@ -45,12 +52,13 @@ func setup(t *testing.T, config Config, change ...func(*Deps)) *testBundle {
 	relay.OnPublished(feed.Wake)
 	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))
 	deps := Deps{
-		Store: s, Events: reader, Feed: feed, Streams: api.NewStreams(api.Realtime{}), Logger: logger,
+		Store: s, Events: reader, Feed: feed, Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,
 		Health: api.NewHealth("test", api.LookAt(s), func() map[string]string { return nil }),
 	}
 	for _, c := range change {
 		c(&deps)
 	}
+	config.MaxBatchBytes, config.MaxBatchSize = 32<<20, 10_000
 	api, err := New(config, deps)
 	require.NoError(t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,12 +9,12 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/store"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -44,11 +44,13 @@ func TestFetchOfWhoIsGone(t *testing.T) {
 			t.Parallel()
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
-			st := store.New(dbtest.New(t), store.Config{OnChanges: func(_ context.Context, changes []store.Change) {
+			settings := store.FromConfig(config.Default())
+			settings.OnChanges = func(_ context.Context, changes []store.Change) {
 				if c.claimed && changes[0].Type == "job.started" {
 					hangUp()
 				}
-			}})
+			}
+			st := store.New(dbtest.New(t), settings)
 			job, err := st.Enqueue(t.Context(), &job.Job{Type: "t", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`)})
 			require.NoError(t, err)
 			a := newAPI(io.Discard)
@@ -65,7 +67,7 @@ func TestFetchOfWhoIsGone(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.want, job.State)
 			if c.want == "available" {
-				jobs, err := st.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1})
+				jobs, err := st.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1})
 				require.NoError(t, err)
 				require.Len(t, jobs, 1)
 				require.EqualValues(t, 1, jobs[0].Attempt)

@@ -14,7 +14,7 @@ const (
 )
 
 // New returns a logger that writes one object per line (format "json") or readable text with the same fields.
-func New(w io.Writer, format string, level slog.Level) *slog.Logger {
+func New(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: renameFields}
 	if format == "text" {
 		return slog.New(&handler{next: slog.NewTextHandler(w, options)})

@@ -1,4 +1,4 @@
-package store_test
+package metrics_test
 
 import (
 	"context"
@@ -6,18 +6,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/worker"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-func (b *bundle) gauges(maxQueues int) store.Gauges {
-	b.t.Helper()
-	g, err := b.Gauges(b.t.Context(), maxQueues)
-	require.NoError(b.t, err)
+func (b *bundle) gauges(maxQueues int) metrics.Gauges {
+	b.T.Helper()
+	g, err := b.Gauges.Gauges(b.T.Context(), maxQueues)
+	require.NoError(b.T, err)
 	return g
 }
 
@@ -27,8 +30,8 @@ func TestGauges(t *testing.T) {
 	t.Run("CountWhatIsNotPublishedYet", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t) // no relay runs here
-		b.enqueued(newJob("q"), newJob("q"), newJob("other"))
-		b.fetched(1, "q")
+		b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("other"))
+		b.Fetched(1, "q")
 		g := b.gauges(10)
 		require.EqualValues(t, 1, g.Queues["q"].Jobs[ojs.StateAvailable])
 		require.EqualValues(t, 1, g.Queues["q"].Jobs[ojs.StateActive])
@@ -40,30 +43,30 @@ func TestGauges(t *testing.T) {
 	t.Run("CountWhatWasPassedOver", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(newJob("q"))
-		b.exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
+		b.Enqueued(domaintest.NewJob("q"))
+		b.Exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
 		require.Zero(t, b.gauges(10).Queues["q"].Jobs[ojs.StateAvailable], "the relay has counted it, if it is right")
-		b.exec(`INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed) SELECT seq, now(), '9', true FROM ojs.events`)
+		b.Exec(`INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed) SELECT seq, now(), '9', true FROM ojs.events`)
 		require.EqualValues(t, 1, b.gauges(10).Queues["q"].Jobs[ojs.StateAvailable])
 	})
 
 	t.Run("KeepEmptyQueuesAndBoundTheirNumber", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(newJob("a"), newJob("b"), newJob("c"), newJob("d"))
-		b.exec(`INSERT INTO ojs.queues (name) VALUES ('aa')`)
+		b.Enqueued(domaintest.NewJob("a"), domaintest.NewJob("b"), domaintest.NewJob("c"), domaintest.NewJob("d"))
+		b.Exec(`INSERT INTO ojs.queues (name) VALUES ('aa')`)
 		g := b.gauges(3)
 		require.Len(t, g.Queues, 4)
 		require.Zero(t, g.Queues["aa"].Jobs[ojs.StateAvailable])
-		require.EqualValues(t, 2, g.Queues[store.OtherQueues].Jobs[ojs.StateAvailable])
+		require.EqualValues(t, 2, g.Queues[metrics.OtherQueues].Jobs[ojs.StateAvailable])
 	})
 
 	t.Run("BusyWorkersOfTheirQueues", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(newJob("a"))
+		b.Enqueued(domaintest.NewJob("a"))
 		for worker, busy := range map[string]int{"w1": 2, "w2": 1, "idle": 0} {
-			_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: worker, ActiveJobs: busy, Queues: []string{"a", "a", "unknown"}})
+			_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: worker, ActiveJobs: busy, Queues: []string{"a", "a", "unknown"}})
 			require.NoError(t, err)
 		}
 		g := b.gauges(10)
@@ -76,33 +79,33 @@ func TestGauges(t *testing.T) {
 	t.Run("BusyWorkersOfQueuesBeyondTheLimit", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(newJob("m"))
-		_, err := b.Heartbeat(t.Context(), store.Beat{WorkerID: "w", ActiveJobs: 1, Queues: []string{"z", "m", "y", "a"}})
+		b.Enqueued(domaintest.NewJob("m"))
+		_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", ActiveJobs: 1, Queues: []string{"z", "m", "y", "a"}})
 		require.NoError(t, err)
 		busy := map[string]int64{}
 		for name, q := range b.gauges(2).Queues {
 			busy[name] = q.BusyWorkers
 		}
-		require.Equal(t, map[string]int64{"m": 1, "a": 1, store.OtherQueues: 2}, busy)
+		require.Equal(t, map[string]int64{"m": 1, "a": 1, metrics.OtherQueues: 2}, busy)
 	})
 
 	t.Run("WaitForNoLock", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.enqueued(newJob("q"))
-		tx, err := b.pool.Begin(t.Context())
+		b.Enqueued(domaintest.NewJob("q"))
+		tx, err := b.Pool.Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE`)
 		require.NoError(t, err)
 		start := time.Now()
-		_, err = b.TableStats(t.Context())
+		_, err = b.Gauges.TableStats(t.Context())
 		require.Error(t, err)
-		_, err = b.ReadyHeads(t.Context(), []string{"q"})
+		_, err = b.Gauges.ReadyHeads(t.Context(), []string{"q"})
 		require.Error(t, err)
 		require.Less(t, time.Since(start), 2*time.Second)
 		b.gauges(10) // does not look at jobs
 		require.NoError(t, tx.Rollback(t.Context()))
-		tables, err := b.TableStats(t.Context())
+		tables, err := b.Gauges.TableStats(t.Context())
 		require.NoError(t, err)
 		require.NotEmpty(t, tables)
 	})
@@ -111,12 +114,12 @@ func TestGauges(t *testing.T) {
 func TestReadyHeads(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	low, high := newJob("q"), newJob("q")
+	low, high := domaintest.NewJob("q"), domaintest.NewJob("q")
 	low.Priority, high.Priority = -1, 5
-	jobs := b.enqueued(low, high, newJob("q"), newJob("q"), newJob("empty"))
-	b.fetched(1, "empty")
-	b.exec(`UPDATE ojs.jobs SET enqueued_at = enqueued_at - interval '1 hour' WHERE id = $1`, jobs[0].ID)
-	heads, err := b.ReadyHeads(t.Context(), []string{"q", "empty", "unknown"})
+	jobs := b.Enqueued(low, high, domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("empty"))
+	b.Fetched(1, "empty")
+	b.Exec(`UPDATE ojs.jobs SET enqueued_at = enqueued_at - interval '1 hour' WHERE id = $1`, jobs[0].ID)
+	heads, err := b.Gauges.ReadyHeads(t.Context(), []string{"q", "empty", "unknown"})
 	require.NoError(t, err)
 	require.Len(t, heads, 3)
 	oldest := time.Duration(0)
@@ -127,8 +130,8 @@ func TestReadyHeads(t *testing.T) {
 	}
 	require.InDelta(t, time.Hour, oldest, float64(time.Minute))
 
-	require.Len(t, b.fetched(2, "q"), 2) // the first of two priorities
-	moved, err := b.ReadyHeadsFrom(t.Context(), heads)
+	require.Len(t, b.Fetched(2, "q"), 2) // the first of two priorities
+	moved, err := b.Gauges.ReadyHeadsFrom(t.Context(), heads)
 	require.NoError(t, err)
 	require.Len(t, moved, 2)
 	require.Equal(t, heads[1].Seq+1, moved[0].Seq)
@@ -142,11 +145,11 @@ func TestDeadLetterCounts(t *testing.T) {
 		b.deadLetter()
 	}
 	b.deadLetter(func(j *job.Job) { j.Queue = "other" })
-	counts, err := b.DeadLetterCounts(t.Context())
+	counts, err := b.Gauges.DeadLetterCounts(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[string]int64{"q": 3, "other": 1}, counts)
-	b.exec(`VACUUM ojs.jobs`)
-	tx, err := b.pool.Begin(t.Context())
+	b.Exec(`VACUUM ojs.jobs`)
+	tx, err := b.Pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	_, err = tx.Exec(t.Context(), `SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off`)
@@ -167,7 +170,7 @@ func TestOldestXminHolder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			config := b.pool.Config().ConnConfig.Copy()
+			config := b.Pool.Config().ConnConfig.Copy()
 			config.RuntimeParams["application_name"] = "report of the month"
 			conn, err := pgx.ConnectConfig(t.Context(), config)
 			require.NoError(t, err)
@@ -181,9 +184,9 @@ func TestOldestXminHolder(t *testing.T) {
 			_, err = tx.Exec(t.Context(), statement)
 			require.NoError(t, err)
 			for range 20 {
-				b.exec(`SELECT pg_current_xact_id()`)
+				b.Exec(`SELECT pg_current_xact_id()`)
 			}
-			h, err := b.OldestXminHolder(t.Context())
+			h, err := b.Gauges.OldestXminHolder(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, "session", h.Kind)
 			require.Equal(t, "report of the month", h.Name)
@@ -191,7 +194,7 @@ func TestOldestXminHolder(t *testing.T) {
 			require.Positive(t, h.Seconds)
 			require.GreaterOrEqual(t, h.Transactions, int64(20))
 			require.NoError(t, tx.Rollback(t.Context()))
-			h, err = b.OldestXminHolder(t.Context())
+			h, err = b.Gauges.OldestXminHolder(t.Context())
 			require.NoError(t, err)
 			require.True(t, h == nil || h.Name != "report of the month", "%v", h)
 		})

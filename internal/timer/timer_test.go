@@ -1,19 +1,20 @@
-package sweep_test
+package timer_test
 
 import (
 	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
-	"github.com/ojsd/ojsd/internal/sweep"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) { dbtest.Main(m) }
 type bundle struct {
 	t       *testing.T
 	pool    *pgxpool.Pool
-	store   *store.Store
+	store   *queue.Store
 	sweeper *sweep.Sweeper
 }
 
@@ -32,36 +33,38 @@ func archetype() *baseservice.Archetype {
 // setup is a node whose sweeper is not started.
 func setup(t *testing.T, pool *pgxpool.Pool) *bundle {
 	t.Helper()
-	s := store.New(pool, store.Config{Logger: slog.New(slog.DiscardHandler), DefaultVisibility: 300 * time.Millisecond})
+	c := store.FromConfig(config.Default())
+	c.Logger, c.DefaultVisibility = slog.New(slog.DiscardHandler), 300*time.Millisecond
+	s := store.New(pool, c)
 	b := &bundle{t, pool, s, sweep.NewSweeper(archetype(), s)}
 	s.OnCommit(b.sweeper.Stir)
 	return b
 }
 
 func (b *bundle) start() {
-	b.t.Helper()
-	require.NoError(b.t, b.sweeper.Start(b.t.Context()))
-	b.t.Cleanup(b.sweeper.Stop)
+	b.T.Helper()
+	require.NoError(b.T, b.sweeper.Start(b.T.Context()))
+	b.T.Cleanup(b.sweeper.Stop)
 }
 
 func (b *bundle) enqueue(in time.Duration) [16]byte {
-	b.t.Helper()
+	b.T.Helper()
 	j := &job.Job{Type: "test.job", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`)}
 	if in > 0 {
 		j.ScheduledAt = job.When{Set: true, Relative: true, In: in}
 	}
-	stored, err := b.store.Enqueue(b.t.Context(), j)
-	require.NoError(b.t, err)
+	stored, err := b.store.Enqueue(b.T.Context(), j)
+	require.NoError(b.T, err)
 	return stored.ID
 }
 
 // lateness waits until the job is available and returns by how much that was after its due time.
 func (b *bundle) lateness(id [16]byte) time.Duration {
-	b.t.Helper()
+	b.T.Helper()
 	var late time.Duration
-	require.Eventually(b.t, func() bool {
-		job, err := b.store.Get(b.t.Context(), id)
-		require.NoError(b.t, err)
+	require.Eventually(b.T, func() bool {
+		job, err := b.store.Get(b.T.Context(), id)
+		require.NoError(b.T, err)
 		if job.State != "available" {
 			return false
 		}
@@ -121,7 +124,7 @@ func TestSweeper(t *testing.T) {
 		b := setup(t, dbtest.New(t)) // no loop runs: only the fetch can have swept
 		b.enqueue(20 * time.Millisecond)
 		require.Eventually(t, func() bool {
-			jobs, err := b.store.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1})
+			jobs, err := b.store.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1})
 			require.NoError(t, err)
 			return len(jobs) == 1
 		}, 10*time.Second, 5*time.Millisecond)
@@ -133,7 +136,7 @@ func TestSweeper(t *testing.T) {
 		b.start()
 		late := b.enqueue(time.Hour)
 		b.lateness(b.enqueue(20 * time.Millisecond)) // looks leave out what is older from here on
-		_, err := b.pool.Exec(t.Context(), `UPDATE ojs.jobs SET due_at = now() - interval '1 minute', scheduled_at = now() WHERE id = $1`, late)
+		_, err := b.Pool.Exec(t.Context(), `UPDATE ojs.jobs SET due_at = now() - interval '1 minute', scheduled_at = now() WHERE id = $1`, late)
 		require.NoError(t, err)
 		b.sweeper.Stir()
 		require.Less(t, b.lateness(late), 8*time.Second)
@@ -144,10 +147,10 @@ func TestSweeper(t *testing.T) {
 		b := setup(t, dbtest.New(t))
 		b.start()
 		id := b.enqueue(0)
-		jobs, err := b.store.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "dies"})
+		jobs, err := b.store.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "dies"})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
-		jobs, err = b.store.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "lives", Wait: 10 * time.Second})
+		jobs, err = b.store.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "lives", Wait: 10 * time.Second})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
 		require.Equal(t, id, jobs[0].ID)
@@ -196,7 +199,7 @@ func TestProber(t *testing.T) {
 		t.Cleanup(prober.Stop)
 		got := make(chan int, 1)
 		go func() {
-			jobs, _ := b.store.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1, Wait: 15 * time.Second})
+			jobs, _ := b.store.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 15 * time.Second})
 			got <- len(jobs)
 		}()
 		require.Eventually(t, func() bool { return b.store.Parked() == 1 }, 10*time.Second, time.Millisecond)

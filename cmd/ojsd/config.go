@@ -1,0 +1,28 @@
+package main
+
+import (
+	"github.com/alecthomas/kong"
+
+	"github.com/ojsd/ojsd/internal/config"
+)
+
+// configCmd takes the flags of serve, so that a command line can be looked over before it is used.
+type configCmd struct {
+	settings
+	Format string `enum:"text,json,markdown" default:"text" help:"text, json, or markdown for the page of the documentation."`
+}
+
+// Run prints what `ojsd serve` would read from the same flags and the same environment.
+func (c *configCmd) Run(k *kong.Context) error {
+	if c.Format == "markdown" {
+		return config.WriteMarkdown(k.Stdout)
+	}
+	loaded, err := c.load()
+	if err != nil {
+		return err
+	}
+	if c.Format == "json" {
+		return loaded.WriteJSON(k.Stdout)
+	}
+	return loaded.WriteText(k.Stdout)
+}

@@ -1,0 +1,69 @@
+package app
+
+import (
+	"log/slog"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
+)
+
+// FromConfig is the configuration of a server with these settings. What is no setting has its fixed value. This is the only
+// place where settings become the configuration of parts.
+func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
+	return Config{
+		DatabaseURL: c.Database.URL, DatabaseListenURL: c.Database.ListenURL,
+		DatabaseMaxConns: int32(c.Database.MaxConns), DatabasePooler: c.Database.Pooler, Migrate: c.Database.Migrate,
+		Listen: c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownTimeout: c.Server.ShutdownTimeout,
+		PublicURL: publicURL(c), Version: version, Logger: logger,
+		Limits:        job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
+		MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
+		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, ResultTTL: c.Jobs.ResultTTL,
+		WorkerDeadAfter: c.Workers.DeadAfter,
+		Retention: Retention{
+			Completed: c.Retention.Completed, Discarded: c.Retention.Discarded,
+			DeadLetterMaxAge: c.DeadLetter.MaxAge, DeadLetterMaxCount: c.DeadLetter.MaxCount, PruneInterval: retention.PruneInterval,
+		},
+		Events: Events{
+			ServiceName: c.Events.ServiceName, RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
+			WorkerHeartbeat: c.Events.WorkerHeartbeat,
+		},
+		Realtime: api.Realtime{
+			BufferSize: api.BufferSize, DropOldest: c.Realtime.Overflow == "drop", RateLimit: c.Realtime.RateLimitPerSecond,
+			MaxConnections: api.MaxConnections, MaxPerClient: c.Realtime.MaxConnectionsPerClient,
+			QueryToken: c.Realtime.AllowQueryToken, AllowedOrigins: c.Server.CORSOrigins, StatsInterval: api.StatsInterval,
+		},
+		GRPC: GRPC{
+			Enabled: c.GRPC.Enabled, Listen: c.GRPC.Listen, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
+		},
+		Webhooks: webhooksFromConfig(c.Webhooks),
+		Metrics: Metrics{
+			RequireAuth: c.Metrics.RequireAuth, GaugeInterval: metrics.GaugeInterval, MaxLabelValues: metrics.MaxLabelValues,
+		},
+		LogPayloads: c.Logging.Payloads, TestReset: c.Tests.EnableReset, TestDirectives: c.Tests.Directives,
+	}
+}
+
+func webhooksFromConfig(c config.Webhooks) Webhooks {
+	w := Webhooks{
+		Enabled: c.Enabled,
+		Rules:   egress.Rules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
+		CAFile:  c.CAFile, ProxyURL: c.ProxyURL, RetrySchedule: c.RetrySchedule, RetryJitter: webhook.RetryJitter, Workers: webhook.Workers,
+		DisableAfter: c.DisableAfter, MaxSubscriptions: int32(c.MaxSubscriptions), DeliveryRetention: c.DeliveryRetention,
+	}
+	for _, key := range c.EncryptionKeys {
+		w.EncryptionKeys = append(w.EncryptionKeys, key)
+	}
+	return w
+}
+
+func publicURL(c config.Config) string {
+	if c.Server.PublicURL == nil {
+		return ""
+	}
+	return c.Server.PublicURL.String()
+}

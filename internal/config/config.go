@@ -1,0 +1,154 @@
+// Package config owns the settings of a server. The struct tags of Config are the table of all settings: flags, environment
+// variables, defaults, checks, `ojsd config` and docs/reference/configuration.md are made from it. It never reads the
+// environment itself, and never shows a secret.
+package config
+
+import (
+	"net/netip"
+	"net/url"
+	"time"
+)
+
+// Config is every setting of a server, as Load has read and checked it. A value means what the sentence in `help` says; no
+// other package replaces zero by a default.
+//
+// The tags of a setting:
+//
+//	env      its variable; the flag has the same words without OJS_: OJS_JOBS_TIMEOUT, --jobs-timeout
+//	default  its default, as a user would write it; dev: that of `ojsd dev`, where it differs
+//	range    the smallest and largest value
+//	values   the only values of a text
+//	pattern  what a text must match
+//	kind     what a text is: postgres, address or file
+//	secret   `ojsd config` and the log never show it
+//	help     one sentence that says what it does
+type Config struct {
+	Database   Database   `area:"Database"`
+	Server     Server     `area:"Server"`
+	Jobs       Jobs       `area:"Jobs"`
+	Workers    Workers    `area:"Workers"`
+	Retention  Retention  `area:"Retention"`
+	DeadLetter DeadLetter `area:"Dead letters"`
+	Events     Events     `area:"Events"`
+	Realtime   Realtime   `area:"Event streams"`
+	GRPC       GRPC       `area:"gRPC"`
+	Webhooks   Webhooks   `area:"Webhooks"`
+	Metrics    Metrics    `area:"Metrics"`
+	Logging    Logging    `area:"Logging"`
+	Tests      Tests      `area:"Tests"`
+}
+
+// Database says where the jobs are.
+type Database struct {
+	URL       string `env:"DATABASE_URL" kind:"postgres" help:"The database, as postgres://user:password@host/name."`
+	ListenURL string `env:"DATABASE_LISTEN_URL" kind:"postgres" help:"Where LISTEN is issued, if DATABASE_URL leads to a pooler; empty: DATABASE_URL."`
+	MaxConns  int    `env:"OJS_DATABASE_MAX_CONNS" default:"16" range:"4..10000" help:"The most connections of a node, besides one for LISTEN."`
+	Pooler    bool   `env:"OJS_DATABASE_POOLER" default:"false" help:"DATABASE_URL leads to a pooler such as pgbouncer: statements are not prepared by name."`
+	Migrate   bool   `env:"OJS_MIGRATE" default:"false" dev:"true" help:"Bring the schema up to date before serving; any number of nodes may do so at once."`
+}
+
+// Server is about the process and its HTTP interface.
+type Server struct {
+	Listen          string        `env:"OJS_LISTEN" default:":8080" dev:"127.0.0.1:8080" kind:"address" help:"Address of the HTTP interface."`
+	PublicURL       *url.URL      `env:"OJS_PUBLIC_URL" help:"Base of the URLs in the manifest, such as https://jobs.example.com; empty: taken from each request."`
+	APIKeys         []string      `env:"OJS_API_KEY" secret:"true" help:"Keys that clients may show as bearer tokens, separated by commas; empty: the API is open."`
+	CORSOrigins     []string      `env:"OJS_CORS_ORIGINS" help:"Origins from which browsers may call the API and open WebSockets, separated by commas; * for all, without API keys only; empty: none but the server's own."`
+	ShutdownTimeout time.Duration `env:"OJS_SHUTDOWN_TIMEOUT" default:"30s" range:"1ms..7d" help:"How long requests may take to end after SIGTERM."`
+}
+
+// Jobs are the defaults and limits of jobs.
+type Jobs struct {
+	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
+	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
+	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
+	ResultTTL         time.Duration `env:"OJS_JOBS_RESULT_TTL" default:"7d" range:"0..36500d" help:"How long the result of a job is kept, if the job does not say so; 0: as long as the job."`
+}
+
+// Workers is about the processes that run jobs.
+type Workers struct {
+	DeadAfter time.Duration `env:"OJS_WORKERS_DEAD_AFTER" default:"60s" range:"1ms..36500d" help:"Silence after which a worker that has sent heartbeats is dead and its jobs go back to their queues."`
+}
+
+// Retention says how long jobs are kept that have ended. Zero: no limit.
+type Retention struct {
+	Completed time.Duration `env:"OJS_RETENTION_COMPLETED" default:"7d" range:"0..36500d" help:"How long completed and cancelled jobs are kept after the end of their day (UTC); 0: for ever."`
+	Discarded time.Duration `env:"OJS_RETENTION_DISCARDED" default:"30d" range:"0..36500d" help:"How long discarded jobs are kept that are no dead letters; 0: for ever."`
+}
+
+// DeadLetter bounds the dead letters; both limits apply. Zero: no limit.
+type DeadLetter struct {
+	MaxAge   time.Duration `env:"OJS_DEAD_LETTER_MAX_AGE" default:"180d" range:"0..36500d" help:"How long dead letters are kept; 0: for ever."`
+	MaxCount int64         `env:"OJS_DEAD_LETTER_MAX_COUNT" default:"10000" range:"0..1000000000" help:"How many dead letters are kept, the newest; 0: all."`
+}
+
+// Events is about the event log. Zero limits: none.
+type Events struct {
+	RetentionPeriod time.Duration `env:"OJS_EVENTS_RETENTION_PERIOD" default:"168h" range:"0..36500d" help:"How long events are kept; 0: until OJS_EVENTS_MAX_COUNT newer ones exist."`
+	MaxCount        int64         `env:"OJS_EVENTS_MAX_COUNT" default:"1000000" range:"0..1000000000000" help:"How many events are kept, the newest; 0: all of the retention period."`
+	ServiceName     string        `env:"OJS_EVENTS_SERVICE_NAME" default:"ojs" pattern:"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$" help:"Name of this deployment in the source of events, ojs://NAME/…, and in telemetry."`
+	WorkerHeartbeat bool          `env:"OJS_EVENTS_WORKER_HEARTBEAT" default:"true" help:"Write an event worker.heartbeat for each heartbeat of a worker."`
+}
+
+// Realtime is about SSE, WebSocket and gRPC streams.
+type Realtime struct {
+	MaxConnectionsPerClient int    `env:"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT" default:"100" range:"1..1000000" help:"The most event streams of one API key, or of one address if the API is open, on each node."`
+	RateLimitPerSecond      int    `env:"OJS_REALTIME_RATE_LIMIT_PER_SECOND" default:"1000" range:"0..1000000" help:"The most frames per second of one stream; further ones are delayed; 0: no limit."`
+	Overflow                string `env:"OJS_REALTIME_OVERFLOW" default:"catchup" values:"catchup|drop" help:"What a stream does whose client is too slow: read from the database what it has missed (catchup), or lose the oldest events (drop)."`
+	AllowQueryToken         bool   `env:"OJS_REALTIME_ALLOW_QUERY_TOKEN" default:"false" help:"Accept an API key as ?access_token=KEY on streams, because browsers cannot set headers there."`
+}
+
+// GRPC is about the gRPC interface.
+type GRPC struct {
+	Enabled  bool   `env:"OJS_GRPC_ENABLED" default:"true" help:"Serve gRPC."`
+	Listen   string `env:"OJS_GRPC_LISTEN" default:":9090" dev:"127.0.0.1:9090" kind:"address" help:"Address of the gRPC interface."`
+	TLSCert  string `env:"OJS_GRPC_TLS_CERT" kind:"file" help:"Certificate of the gRPC interface, in PEM; with it, clients must use TLS."`
+	TLSKey   string `env:"OJS_GRPC_TLS_KEY" kind:"file" help:"Private key of that certificate, in PEM."`
+	ClientCA string `env:"OJS_GRPC_CLIENT_CA" kind:"file" help:"Certificates in PEM; clients must show one that is signed by one of these; empty: clients need none."`
+}
+
+// Webhooks is about subscriptions and deliveries.
+type Webhooks struct {
+	Enabled           bool            `env:"OJS_WEBHOOKS_ENABLED" default:"true" help:"Serve webhook subscriptions and send deliveries on this node."`
+	AllowHTTP         bool            `env:"OJS_WEBHOOKS_ALLOW_HTTP" default:"false" help:"Accept http URLs besides https; for development only."`
+	AllowNetworks     Destinations    `env:"OJS_WEBHOOKS_ALLOW_NETWORKS" help:"Private networks and private host names that webhooks may be sent to, such as 10.0.0.0/8,hooks.internal; empty: none."`
+	CAFile            string          `env:"OJS_WEBHOOKS_CA_FILE" kind:"file" help:"Certificates in PEM that endpoints may be signed by, besides the system's."`
+	ProxyURL          *url.URL        `env:"OJS_WEBHOOKS_PROXY_URL" schemes:"http|https|socks5" help:"Proxy for all webhook requests; empty: none, whatever HTTPS_PROXY says."`
+	EncryptionKeys    []Key           `env:"OJS_WEBHOOKS_ENCRYPTION_KEY" secret:"true" help:"Key that seals webhook secrets in the database, 32 bytes in base64; NEW,OLD while it changes; empty: secrets are stored as they are."`
+	RetrySchedule     []time.Duration `env:"OJS_WEBHOOKS_RETRY_SCHEDULE" default:"1m,5m,30m,2h,8h,16h,24h" range:"0..36500d" help:"Pauses before the second, third, … attempt, separated by commas; after the last attempt a delivery is given up."`
+	DisableAfter      time.Duration   `env:"OJS_WEBHOOKS_DISABLE_AFTER" default:"5d" range:"0..36500d" help:"How long a subscription may fail before a delivery that is given up disables it; 0: it is never disabled."`
+	MaxSubscriptions  int             `env:"OJS_WEBHOOKS_MAX_SUBSCRIPTIONS" default:"100" range:"1..100000" help:"The most subscriptions."`
+	DeliveryRetention time.Duration   `env:"OJS_WEBHOOKS_DELIVERY_RETENTION" default:"7d" range:"0..36500d" help:"How long finished deliveries are kept; 0: for ever."`
+}
+
+// Metrics is about GET /metrics. The variables of OpenTelemetry (OTEL_…) say where metrics and traces are pushed.
+type Metrics struct {
+	RequireAuth bool `env:"OJS_METRICS_REQUIRE_AUTH" default:"false" help:"GET /metrics needs an API key like every other route, if there are any."`
+}
+
+// Logging is about the log on stderr.
+type Logging struct {
+	Level    string `env:"OJS_LOGGING_LEVEL" default:"info" values:"debug|info|warn|error" help:"Lines below this level are left out."`
+	Format   string `env:"OJS_LOGGING_FORMAT" default:"json" dev:"text" values:"json|text" help:"Form of the lines: json for machines, text for people."`
+	Payloads bool   `env:"OJS_LOGGING_PAYLOADS" default:"false" help:"Show args, meta and results of jobs in their lines; for debugging only."`
+}
+
+// Tests are switches for test environments.
+type Tests struct {
+	EnableReset bool `env:"OJS_ENABLE_TEST_RESET" default:"false" help:"Serve POST /ojs/v1/admin/reset, which deletes everything; for tests only."`
+	Directives  bool `env:"OJS_TEST_DIRECTIVES" default:"false" help:"meta.test_directive of a job decides what its worker is told; for tests only: any producer can quiet a worker."`
+}
+
+// Size is a number of bytes.
+type Size int64
+
+// Key is 32 bytes. It never prints itself.
+type Key []byte
+
+// String keeps the key out of messages.
+func (Key) String() string { return "…" }
+
+// Destinations are networks and host names.
+type Destinations struct {
+	Networks []netip.Prefix
+	Hosts    []string
+}

@@ -1,0 +1,240 @@
+package config
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Kinds of settings.
+const (
+	kindBool         = "bool"
+	kindInt          = "int"
+	kindDuration     = "duration"
+	kindDurations    = "list of durations"
+	kindSize         = "size"
+	kindText         = "text"
+	kindList         = "list"
+	kindChoice       = "choice"
+	kindURL          = "url"
+	kindPostgres     = "postgres"
+	kindAddress      = "address"
+	kindFile         = "file"
+	kindKeys         = "list of keys"
+	kindDestinations = "list of networks and hosts"
+)
+
+// errWrong is the only error of parse: Expected says what would be right, and a cause could repeat a password.
+var errWrong = errors.New("wrong value")
+
+// Expected completes the sentence "… must be".
+func (s Setting) Expected() string {
+	switch s.Kind {
+	case kindBool:
+		return "true or false"
+	case kindInt:
+		return fmt.Sprintf("a whole number from %s to %s", s.low, s.high)
+	case kindDuration:
+		return fmt.Sprintf("a duration from %s to %s, such as 30s, 15m or 7d", s.low, s.high)
+	case kindDurations:
+		return fmt.Sprintf("durations from %s to %s, such as 30s, 15m or 7d, separated by commas", s.low, s.high)
+	case kindSize:
+		return fmt.Sprintf("a number of bytes from %s to %s, such as 65536, 64KiB or 1MiB", s.low, s.high)
+	case kindChoice:
+		return strings.Join(s.values[:len(s.values)-1], ", ") + " or " + s.values[len(s.values)-1]
+	case kindURL:
+		if s.schemes != nil {
+			return "a URL such as http://host:3128; its scheme is " + strings.Join(s.schemes[:len(s.schemes)-1], ", ") + " or " + s.schemes[len(s.schemes)-1]
+		}
+		return "a URL such as https://host"
+	case kindPostgres:
+		return "the URL of a Postgres database, such as postgres://user:password@host:5432/name, with special characters of the password percent-encoded"
+	case kindAddress:
+		return "an address such as :8080 or 127.0.0.1:8080, with a port from 0 to 65535"
+	case kindKeys:
+		return "32 bytes in base64, as `openssl rand -base64 32` prints them; while the key changes two of them, NEW,OLD"
+	case kindDestinations:
+		return "networks such as 10.0.0.0/8 and host names such as hooks.internal, without scheme or port, separated by commas"
+	case kindList:
+		return "a list without empty entries, separated by commas"
+	case kindText:
+		return "text that matches " + s.pattern
+	}
+	return "a file name"
+}
+
+// parse reads a text. An empty text is the empty value of kinds that have one.
+func (s Setting) parse(text string) (any, error) {
+	if text == "" {
+		return s.empty()
+	}
+	switch s.Kind {
+	case kindBool:
+		return strconv.ParseBool(text)
+	case kindInt, kindDuration, kindSize:
+		return s.number(text)
+	case kindDurations:
+		return parseList(text, s.duration)
+	case kindList:
+		return parseList(text, notEmpty)
+	case kindChoice:
+		return text, wrongIf(!slices.Contains(s.values, text))
+	case kindText:
+		return text, wrongIf(s.pattern != "" && !regexp.MustCompile(s.pattern).MatchString(text))
+	case kindURL:
+		return s.url(text)
+	case kindPostgres:
+		_, err := pgx.ParseConfig(text)
+		return text, wrongIf(err != nil)
+	case kindAddress:
+		return text, checkAddress(text)
+	case kindKeys:
+		return parseList(text, parseKey)
+	case kindDestinations:
+		return parseDestinations(text)
+	}
+	return text, nil
+}
+
+// empty gives nil for the zero value.
+func (s Setting) empty() (any, error) {
+	switch s.Kind {
+	case kindBool, kindInt, kindDuration, kindSize, kindChoice, kindAddress:
+		return nil, errWrong
+	}
+	return nil, wrongIf(s.pattern != "")
+}
+
+func wrongIf(wrong bool) error {
+	if wrong {
+		return errWrong
+	}
+	return nil
+}
+
+// number reads a value that has a range.
+func (s Setting) number(text string) (int64, error) {
+	n, err := s.count(text)
+	if err != nil {
+		return 0, errWrong
+	}
+	low, errLow := s.count(s.low)
+	high, errHigh := s.count(s.high)
+	if errLow != nil || errHigh != nil {
+		panic("config: the range of " + s.Env + " is wrong")
+	}
+	return n, wrongIf(n < low || n > high)
+}
+
+func (s Setting) count(text string) (int64, error) {
+	switch s.Kind {
+	case kindSize:
+		return parseSize(text)
+	case kindDuration, kindDurations:
+		d, err := parseDuration(text)
+		return int64(d), err
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+func (s Setting) duration(text string) (time.Duration, error) {
+	n, err := s.number(text)
+	return time.Duration(n), err
+}
+
+// parseDuration reads Go's form, which may begin with days: 30s, 7d, 1d12h.
+func parseDuration(text string) (time.Duration, error) {
+	days, rest, found := strings.Cut(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	n, err := strconv.ParseUint(days, 10, 16)
+	if err != nil {
+		return 0, errWrong
+	}
+	d := time.Duration(n) * 24 * time.Hour
+	if rest == "" {
+		return d, nil
+	}
+	more, err := time.ParseDuration(rest)
+	return d + more, errors.Join(err, wrongIf(more < 0))
+}
+
+// parseSize reads bytes, with or without a unit.
+func parseSize(text string) (int64, error) {
+	for i, unit := range []string{"KiB", "MiB", "GiB"} {
+		if number, found := strings.CutSuffix(text, unit); found {
+			n, err := strconv.ParseInt(number, 10, 32)
+			return n << (10 * (i + 1)), err
+		}
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+func parseList[T any](text string, parse func(string) (T, error)) (list []T, err error) {
+	for entry := range strings.SplitSeq(text, ",") {
+		value, err := parse(strings.TrimSpace(entry))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, value)
+	}
+	return list, nil
+}
+
+func notEmpty(text string) (string, error) { return text, wrongIf(text == "") }
+
+func (s Setting) url(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme == "" || u.Host == "" || s.schemes != nil && !slices.Contains(s.schemes, u.Scheme) {
+		return nil, errWrong
+	}
+	return u, nil
+}
+
+func checkAddress(text string) error {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return errWrong
+	}
+	_, err = strconv.ParseUint(port, 10, 16)
+	return wrongIf(err != nil)
+}
+
+func parseKey(text string) (Key, error) {
+	for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding} {
+		if key, err := encoding.DecodeString(text); err == nil && len(key) == 32 {
+			return key, nil
+		}
+	}
+	return nil, errWrong
+}
+
+func parseDestinations(text string) (d Destinations, err error) {
+	for entry := range strings.SplitSeq(text, ",") {
+		entry = strings.TrimSpace(entry)
+		if !strings.Contains(entry, "/") {
+			if entry == "" || strings.ContainsAny(entry, " @") || strings.Contains(entry, ":") && net.ParseIP(entry) == nil {
+				return d, errWrong
+			}
+			d.Hosts = append(d.Hosts, entry)
+			continue
+		}
+		network, err := netip.ParsePrefix(entry)
+		if err != nil || network.Addr().Is4In6() { // the latter would match no address
+			return d, errWrong
+		}
+		d.Networks = append(d.Networks, network)
+	}
+	return d, nil
+}

@@ -1,0 +1,85 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// masked stands for what must not be seen.
+const masked = "(set)"
+
+// Shown is the value without secrets.
+func (v Value) Shown() string {
+	switch {
+	case v.Text == "":
+		return ""
+	case v.Secret:
+		return masked
+	case v.Kind == kindPostgres:
+		return withoutPassword(v.Text)
+	case v.Kind == kindURL:
+		u, err := url.Parse(v.Text)
+		if err != nil {
+			return masked
+		}
+		return u.Scheme + "://" + u.Host + u.Path // the rest may hold a password
+	}
+	return v.Text
+}
+
+// withoutPassword tells hosts, user and database of a URL or of a text such as "host=db user=ojsd".
+func withoutPassword(text string) string {
+	c, err := pgx.ParseConfig(text)
+	if err != nil {
+		return masked
+	}
+	hosts := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
+	for _, f := range c.Fallbacks { // each host is there once with TLS and once without
+		if host := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	return "postgres://" + c.User + "@" + strings.Join(hosts, ",") + "/" + c.Database
+}
+
+// WriteText lists all values for people, a line each.
+func (l *Loaded) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, v := range l.Values {
+		shown := v.Shown()
+		if shown == "" {
+			shown = "-"
+		}
+		if _, err := fmt.Fprintf(t, "%s\t%s\t%s\n", v.Env, shown, v.Source); err != nil {
+			return err
+		}
+	}
+	return t.Flush()
+}
+
+// WriteJSON lists all values for programs.
+func (l *Loaded) WriteJSON(w io.Writer) error {
+	type row struct {
+		Name   string `json:"name"`
+		Flag   string `json:"flag"`
+		Value  string `json:"value"`
+		Source string `json:"source"`
+	}
+	rows := []row{}
+	for _, v := range l.Values {
+		rows = append(rows, row{v.Env, "--" + v.Flag, v.Shown(), v.Source})
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(rows)
+}

@@ -1,0 +1,113 @@
+package config
+
+import (
+	"net/url"
+	"reflect"
+	"strings"
+	"time"
+)
+
+// Setting is a row of the table.
+type Setting struct {
+	Area    string // title of its group
+	Env     string // its variable
+	Flag    string // without the dashes
+	Kind    string // how its text is read
+	Default string
+	Dev     string // the default of `ojsd dev`
+	Help    string
+	Secret  bool
+
+	low, high string // range
+	values    []string
+	schemes   []string
+	pattern   string
+	index     []int // of the field in Config
+}
+
+var table = makeTable()
+
+// Table returns all settings, in the order of the documentation.
+func Table() []Setting { return table }
+
+// Pick returns the settings with these flags, for a command that has only a few.
+func Pick(flags ...string) (picked []Setting) {
+	for _, flag := range flags {
+		picked = append(picked, byFlag(flag))
+	}
+	return picked
+}
+
+func byFlag(flag string) Setting {
+	for _, s := range table {
+		if s.Flag == flag {
+			return s
+		}
+	}
+	panic("config: no setting has the flag " + flag)
+}
+
+func makeTable() (all []Setting) {
+	root := reflect.TypeFor[Config]()
+	for i := range root.NumField() {
+		area := root.Field(i)
+		for j := range area.Type.NumField() {
+			s := makeSetting(area.Type.Field(j))
+			s.Area, s.index = area.Tag.Get("area"), []int{i, j}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func makeSetting(field reflect.StructField) Setting {
+	tag := field.Tag.Get
+	s := Setting{
+		Env: tag("env"), Kind: tag("kind"), Default: tag("default"), Dev: tag("default"), Help: tag("help"), Secret: tag("secret") != "", pattern: tag("pattern"),
+	}
+	s.Flag = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(s.Env, "OJS_")), "_", "-")
+	if dev, ok := field.Tag.Lookup("dev"); ok {
+		s.Dev = dev
+	}
+	if tag("values") != "" {
+		s.values = strings.Split(tag("values"), "|")
+	}
+	if tag("schemes") != "" {
+		s.schemes = strings.Split(tag("schemes"), "|")
+	}
+	s.low, s.high, _ = strings.Cut(tag("range"), "..")
+	if s.Kind == "" {
+		s.Kind = kindOf(field.Type, s)
+	}
+	return s
+}
+
+func kindOf(t reflect.Type, s Setting) string {
+	switch t {
+	case reflect.TypeFor[time.Duration]():
+		return kindDuration
+	case reflect.TypeFor[[]time.Duration]():
+		return kindDurations
+	case reflect.TypeFor[Size]():
+		return kindSize
+	case reflect.TypeFor[*url.URL]():
+		return kindURL
+	case reflect.TypeFor[[]Key]():
+		return kindKeys
+	case reflect.TypeFor[Destinations]():
+		return kindDestinations
+	case reflect.TypeFor[[]string]():
+		return kindList
+	}
+	switch {
+	case t.Kind() == reflect.Bool:
+		return kindBool
+	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
+		return kindInt
+	case t.Kind() == reflect.String && s.values != nil:
+		return kindChoice
+	case t.Kind() == reflect.String:
+		return kindText
+	}
+	panic("config: no kind of setting is a " + t.String())
+}

@@ -1,0 +1,254 @@
+// Package domaintest gives tests the domains of a node, connected as in a server but without loops and interfaces, on a
+// database of the test's own. At the end of each test it compares what the domains emitted with the event rows they wrote.
+package domaintest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Config changes what the domains of a test are built with.
+type Config struct {
+	app.DomainConfig
+	StatementTimeout  time.Duration
+	EnqueuedOnRequeue bool
+	Logger            *slog.Logger
+}
+
+// Bundle is the domains of one node.
+type Bundle struct {
+	*queue.Store
+	app.Domains
+
+	T         testing.TB
+	Pool      *pgxpool.Pool
+	DB        *pg.DB
+	Commits   *eventlog.Commits
+	Timer     *timer.Timer
+	Gauges    *metrics.Database
+	Archetype *baseservice.Archetype
+
+	mu      sync.Mutex
+	emitted []eventlog.Change
+}
+
+// New returns the domains of a node on a new database.
+func New(t testing.TB, change ...func(*Config)) *Bundle {
+	t.Helper()
+	return On(t, dbtest.New(t), change...)
+}
+
+// On returns the domains of a node on a database that others may use, too.
+func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
+	t.Helper()
+	c := Config{
+		DomainConfig: app.FromConfig(config.Default(), nil, "test").Domains(), StatementTimeout: 15 * time.Second,
+		Logger: slog.New(slog.DiscardHandler),
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.StatementTimeout), Commits: eventlog.NewCommits(false)}
+	b.Commits.EnqueuedOnRequeue = c.EnqueuedOnRequeue
+	b.Commits.OnChanges(b.record)
+	b.Archetype = baseservice.NewArchetype(c.Logger)
+	b.Timer = timer.New(b.Archetype, b.DB)
+	b.Domains = app.NewDomains(app.DomainDeps{DB: b.DB, Commits: b.Commits, Timer: b.Timer, Logger: c.Logger}, c.DomainConfig)
+	b.Store = b.Domains.Jobs
+	b.Gauges = metrics.NewDatabase(b.DB)
+	t.Cleanup(b.RequireEmitted)
+	return b
+}
+
+// Node is another node on the same database.
+func (b *Bundle) Node(change ...func(*Config)) *Bundle {
+	b.T.Helper()
+	return On(b.T, b.Pool, change...)
+}
+
+func (b *Bundle) record(_ context.Context, changes []eventlog.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.emitted = append(b.emitted, changes...)
+}
+
+// Emitted is what the domains of this node have emitted so far.
+func (b *Bundle) Emitted() []eventlog.Change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]eventlog.Change(nil), b.emitted...)
+}
+
+// line is a change as RequireEmitted reads it from the events.
+func line(c eventlog.Change) string {
+	subject, ms := c.Subject, "-"
+	if c.JobID != [16]byte{} {
+		subject = ojs.FormatID(c.JobID)
+	}
+	if c.Timed {
+		ms = fmt.Sprint(c.Milliseconds())
+	}
+	return fmt.Sprintf("%s %s %s %s %s>%s %s", c.Type, subject, c.JobType, c.Queue, c.From, c.To, ms)
+}
+
+// RequireEmitted compares what was emitted with every event row of this node.
+func (b *Bundle) RequireEmitted() {
+	b.T.Helper()
+	rows, err := b.Pool.Query(context.Background(), `
+		SELECT type || ' ' || COALESCE(subject, job_id::text) || ' ' || COALESCE(job_type, '') || ' ' || COALESCE(queue, '') || ' '
+			|| COALESCE(from_state, '') || '>' || COALESCE(to_state, '') || ' ' || COALESCE(duration_ms::text, '-')
+		FROM ojs.events WHERE node = $1 ORDER BY seq, sub`, b.Commits.Node)
+	require.NoError(b.T, err)
+	events, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(b.T, err)
+	var emitted []string
+	for _, c := range b.Emitted() {
+		emitted = append(emitted, line(c))
+	}
+	require.ElementsMatch(b.T, events, emitted)
+}
+
+// NewJob is a job without anything special.
+func NewJob(queue string) *job.Job {
+	return &job.Job{Type: "test.job", Queue: queue, MaxAttempts: 3, Args: []byte(`[1]`)}
+}
+
+// With is a job in queue q, changed.
+func With(change func(j *job.Job)) *job.Job {
+	j := NewJob("q")
+	change(j)
+	return j
+}
+
+// Enqueued enqueues jobs.
+func (b *Bundle) Enqueued(jobs ...*job.Job) []*job.Record {
+	b.T.Helper()
+	stored, errs := b.EnqueueEach(b.T.Context(), jobs)
+	require.Nil(b.T, errs)
+	return stored
+}
+
+// Fetched fetches jobs for worker w1.
+func (b *Bundle) Fetched(count int, queues ...string) []*job.Record {
+	b.T.Helper()
+	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: queues, Count: count, WorkerID: "w1"})
+	require.NoError(b.T, err)
+	return jobs
+}
+
+// FetchedBy fetches from queue q.
+func (b *Bundle) FetchedBy(worker string, count int) (ids [][16]byte) {
+	b.T.Helper()
+	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
+	require.NoError(b.T, err)
+	for _, j := range jobs {
+		ids = append(ids, j.ID)
+	}
+	return ids
+}
+
+// State reads the state of a job.
+func (b *Bundle) State(id [16]byte) ojs.JobState {
+	b.T.Helper()
+	stored, err := b.Get(b.T.Context(), id)
+	require.NoError(b.T, err)
+	return ojs.JobState(stored.State)
+}
+
+// ApplyDueUntilLeft applies what is due until the job has left the state.
+func (b *Bundle) ApplyDueUntilLeft(id [16]byte, from ojs.JobState) *job.Record {
+	b.T.Helper()
+	require.Eventually(b.T, func() bool {
+		_, err := b.ApplyDue(b.T.Context(), pg.Beginning)
+		require.NoError(b.T, err)
+		return b.State(id) != from
+	}, 20*time.Second, 5*time.Millisecond)
+	stored, err := b.Get(b.T.Context(), id)
+	require.NoError(b.T, err)
+	return stored
+}
+
+// Exec runs SQL.
+func (b *Bundle) Exec(sql string, args ...any) {
+	b.T.Helper()
+	_, err := b.Pool.Exec(context.Background(), sql, args...)
+	require.NoError(b.T, err)
+}
+
+// Texts are the rows of a query with one column.
+func (b *Bundle) Texts(sql string, args ...any) []string {
+	b.T.Helper()
+	rows, err := b.Pool.Query(b.T.Context(), sql, args...)
+	require.NoError(b.T, err)
+	texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(b.T, err)
+	return texts
+}
+
+// One is the only row of a query with one column.
+func (b *Bundle) One(sql string, args ...any) string {
+	b.T.Helper()
+	texts := b.Texts(sql, args...)
+	require.Len(b.T, texts, 1)
+	return texts[0]
+}
+
+// Number is the only row of a query with one number.
+func (b *Bundle) Number(sql string, args ...any) (n int) {
+	b.T.Helper()
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+// EventTypes are the events of a job, in order, as type:from>to.
+func (b *Bundle) EventTypes(id [16]byte) []string {
+	b.T.Helper()
+	return b.Texts(`SELECT type || COALESCE(':' || from_state, '') || COALESCE('>' || to_state, '') FROM ojs.events WHERE job_id = $1 ORDER BY seq, sub`, id)
+}
+
+// Lock locks the row of a job as an application does that has called ojs.cancel in a transaction it keeps open.
+func (b *Bundle) Lock(id [16]byte) pgx.Tx {
+	b.T.Helper()
+	tx, err := b.Pool.Begin(b.T.Context())
+	require.NoError(b.T, err)
+	_, err = tx.Exec(b.T.Context(), `SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
+	require.NoError(b.T, err)
+	b.T.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// RequireCode requires an error that clients see.
+func RequireCode(t testing.TB, err error, kind ojs.ErrorKind) {
+	t.Helper()
+	var wire *ojs.Error
+	require.ErrorAs(t, err, &wire)
+	require.Equal(t, string(kind), wire.Type, wire.Message)
+}
+
+// DecodeError is the error object of a nack.
+func DecodeError(t testing.TB, text string) job.WorkerError {
+	t.Helper()
+	n, err := job.DecodeNack([]byte(`{"job_id":"x","error":`+text+`}`), job.Limits{})
+	require.Nil(t, err)
+	return n.Error
+}
