@@ -106,7 +106,7 @@ const scheduleChunk = 5000
 // schedule enqueues jobs for later and appends them to jobs.enqueued, unless jobs is nil.
 func (d *database) schedule(ctx context.Context, b bodies, s schedule, jobs *jobLists) error {
 	for done := 0; done < s.n; done += scheduleChunk {
-		rows, err := d.conn.Query(ctx, `SELECT ojs.enqueue($1, $2::json, $3, ('{"notify":false,"scheduled_at":"'
+		rows, err := d.conn.Query(ctx, `SELECT ojs.enqueue($1, $2::json, $3, ('{"scheduled_at":"'
 				|| to_char($4::timestamptz AT TIME ZONE 'UTC' + i * $5::float8 * interval '1 s', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"}')::json)
 			FROM generate_series($6::int, $7::int) i`,
 			jobType, b.args, b.queue, s.first, s.over.Seconds()/float64(s.n), done, min(done+scheduleChunk, s.n)-1)
