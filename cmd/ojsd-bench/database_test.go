@@ -45,47 +45,48 @@ func TestDatabase(t *testing.T) {
 		require.Equal(t, "latency.event_listen", r.figures[2].Figure)
 		require.Contains(t, r.figures[2].Problems[0], "never arrived")
 	})
+}
 
-	t.Run("FillsByFunction", func(t *testing.T) {
-		t.Parallel()
-		url := dbtest.EmptyURL(t)
-		db, err := openDatabase(t.Context(), url)
-		require.NoError(t, err)
-		defer db.close()
-		_, err = db.enqueue(t.Context(), newBodies("q", 50, 0), 1)
-		require.True(t, isUndefinedFunction(err), err)
-		_, err = db.conn.Exec(t.Context(), `
-			CREATE SCHEMA ojs;
-			CREATE TABLE ojs.got (id uuid DEFAULT gen_random_uuid(), type text, args json, queue text);
-			CREATE FUNCTION ojs.enqueue(type text, args json, queue text DEFAULT 'default', options json DEFAULT NULL) RETURNS uuid
-			LANGUAGE sql AS 'INSERT INTO ojs.got (type, args, queue) VALUES ($1, $2, $3) RETURNING id';`)
-		require.NoError(t, err)
-		ids, err := db.enqueue(t.Context(), newBodies("q", 50, 0), enqueueChunk+5)
-		require.NoError(t, err)
-		require.Len(t, ids, enqueueChunk+5)
-		var n int
-		require.NoError(t, db.conn.QueryRow(t.Context(),
-			`SELECT count(*) FROM ojs.got WHERE queue = 'q' AND type = $1 AND json_array_length(args) = 1`, jobType).Scan(&n))
-		require.Equal(t, enqueueChunk+5, n)
-		require.Empty(t, (&jobLists{enqueued: ids, fetched: ids, acked: ids}).problems(0))
-	})
+func TestEnqueueBySQL(t *testing.T) {
+	t.Parallel()
+	url := dbtest.EmptyURL(t)
+	db, err := openDatabase(t.Context(), url)
+	require.NoError(t, err)
+	defer db.close()
+	_, err = db.enqueue(t.Context(), newBodies("q", 50, 0), 1)
+	require.True(t, isUndefinedFunction(err), err)
+	_, err = db.conn.Exec(t.Context(), `
+		CREATE SCHEMA ojs;
+		CREATE TABLE ojs.got (id uuid DEFAULT gen_random_uuid(), type text, args json, queue text);
+		CREATE FUNCTION ojs.enqueue(type text, args json, queue text DEFAULT 'default', options json DEFAULT NULL) RETURNS uuid
+		LANGUAGE sql AS 'INSERT INTO ojs.got (type, args, queue) VALUES ($1, $2, $3) RETURNING id';`)
+	require.NoError(t, err)
+	ids, err := db.enqueue(t.Context(), newBodies("q", 50, 0), enqueueChunk+5)
+	require.NoError(t, err)
+	require.Len(t, ids, enqueueChunk+5)
+	var n int
+	require.NoError(t, db.conn.QueryRow(t.Context(),
+		`SELECT count(*) FROM ojs.got WHERE queue = 'q' AND type = $1 AND json_array_length(args) = 1`, jobType).Scan(&n))
+	require.Equal(t, enqueueChunk+5, n)
+	require.Empty(t, (&jobLists{enqueued: ids, fetched: ids, acked: ids}).problems(0))
+}
 
-	t.Run("PinHoldsXmin", func(t *testing.T) {
-		t.Parallel()
-		db, err := openDatabase(t.Context(), dbtest.EmptyURL(t))
-		require.NoError(t, err)
-		defer db.close()
-		p, err := db.pin(t.Context())
-		require.NoError(t, err)
-		defer p.close()
-		var state string
-		require.NoError(t, db.conn.QueryRow(t.Context(), `SELECT state FROM pg_stat_activity
-			WHERE pid = $1 AND backend_xid IS NOT NULL AND backend_xmin IS NOT NULL`, p.conn.PgConn().PID()).Scan(&state))
-		require.Equal(t, "idle in transaction", state)
-		_, err = db.conn.Exec(t.Context(), "SELECT pg_terminate_backend($1, 60000)", p.conn.PgConn().PID())
-		require.NoError(t, err)
-		require.ErrorContains(t, p.release(t.Context()), "was lost")
-	})
+// TestPin looks at the session from outside: it has a snapshot and a transaction id.
+func TestPin(t *testing.T) {
+	t.Parallel()
+	db, err := openDatabase(t.Context(), dbtest.EmptyURL(t))
+	require.NoError(t, err)
+	defer db.close()
+	p, err := db.pin(t.Context())
+	require.NoError(t, err)
+	defer p.close()
+	var state string
+	require.NoError(t, db.conn.QueryRow(t.Context(), `SELECT state FROM pg_stat_activity
+		WHERE pid = $1 AND backend_xid IS NOT NULL AND backend_xmin IS NOT NULL`, p.conn.PgConn().PID()).Scan(&state))
+	require.Equal(t, "idle in transaction", state)
+	_, err = db.conn.Exec(t.Context(), "SELECT pg_terminate_backend($1, 60000)", p.conn.PgConn().PID())
+	require.NoError(t, err)
+	require.ErrorContains(t, p.release(t.Context()), "was lost")
 }
 
 // notifier sends notifications like those of the server.
@@ -121,7 +122,6 @@ func TestReadCounters(t *testing.T) {
 	position := func() int64 { return number("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn") }
 
 	read := func() counters {
-		write()
 		position, transaction := position(), write()
 		c, err := r.readCounters(t.Context())
 		require.NoError(t, err)

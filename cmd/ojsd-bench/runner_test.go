@@ -106,6 +106,11 @@ func TestScenarios(t *testing.T) {
 		require.GreaterOrEqual(t, fake.parked, 2*latencyWorkers)
 	})
 
+}
+
+func TestScenariosThatCannotRun(t *testing.T) {
+	t.Parallel()
+
 	t.Run("RejectsWrongSettings", func(t *testing.T) {
 		t.Parallel()
 		for want, change := range map[string]func(*config){
