@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bytes"
@@ -10,12 +10,12 @@ import (
 // errScan says that a response is not the JSON that was expected.
 var errScan = errors.New("unexpected JSON")
 
-// jobID is a job's UUID in binary: a million of them in a set take 16 MB instead of 60.
+// jobID is a job's UUID in binary, which takes a quarter of the memory of its text.
 type jobID [16]byte
 
 const idLen = 36
 
-// parseID reads the canonical lower-case form, the only one the server may show.
+// parseID reads the canonical form in lower case, the only one that the server may send.
 func parseID(text []byte) (jobID, error) {
 	var id jobID
 	if len(text) != idLen || text[8] != '-' || text[13] != '-' || text[18] != '-' || text[23] != '-' {
@@ -52,16 +52,16 @@ func (id jobID) String() string {
 	return string(text[:])
 }
 
-// member returns the raw value of the first member called key, or nil. It looks at the object's own members only,
-// stops at the one it wants, and trusts the rest to be well formed. Reading the ids of a fetch costs 0.5 µs a job this
-// way, 2.6 µs with encoding/json. Escapes in names are not undone.
+// member returns the raw value of the object's first member called key, or nil. It stops there and does not check what
+// follows. Escapes in names are not decoded. Reading the ids of a fetch takes 0.5 µs a job this way, and 2.6 µs with
+// encoding/json.
 func member(object []byte, key string) ([]byte, error) {
 	i, err := expect(object, 0, '{')
 	if err != nil {
 		return nil, err
 	}
 	for {
-		if i = skipSpace(object, i); at(object, i) == '}' {
+		if i = skipSpace(object, i); byteAt(object, i) == '}' {
 			return nil, nil
 		}
 		nameEnd, err := skipString(object, i)
@@ -80,7 +80,7 @@ func member(object []byte, key string) ([]byte, error) {
 		if string(object[i+1:nameEnd-1]) == key {
 			return object[start:end], nil
 		}
-		if i = skipSpace(object, end); at(object, i) == ',' {
+		if i = skipSpace(object, end); byteAt(object, i) == ',' {
 			i++
 		}
 	}
@@ -93,7 +93,7 @@ func elements(array []byte, fn func(element []byte) error) error {
 		return err
 	}
 	for {
-		if i = skipSpace(array, i); at(array, i) == ']' {
+		if i = skipSpace(array, i); byteAt(array, i) == ']' {
 			return nil
 		}
 		end, err := skipValue(array, i)
@@ -103,13 +103,13 @@ func elements(array []byte, fn func(element []byte) error) error {
 		if err := fn(array[i:end]); err != nil {
 			return err
 		}
-		if i = skipSpace(array, end); at(array, i) == ',' {
+		if i = skipSpace(array, end); byteAt(array, i) == ',' {
 			i++
 		}
 	}
 }
 
-// stringMember returns a string member without its quotes; absent and null give "". Escapes are not undone.
+// stringMember returns a string member without its quotes, "" if it is absent or null. Escapes are not decoded.
 func stringMember(object []byte, key string) ([]byte, error) {
 	value, err := member(object, key)
 	if err != nil || value == nil || string(value) == "null" {
@@ -121,7 +121,7 @@ func stringMember(object []byte, key string) ([]byte, error) {
 	return value[1 : len(value)-1], nil
 }
 
-// idMember returns the job id that the object carries as key.
+// idMember returns the member called key as a job id.
 func idMember(object []byte, key string) (jobID, error) {
 	text, err := stringMember(object, key)
 	if err != nil {
@@ -144,7 +144,8 @@ func appendIDs(ids []jobID, object []byte, key string) ([]jobID, error) {
 	return ids, err
 }
 
-func at(b []byte, i int) byte {
+// byteAt is b[i], or 0 behind the end.
+func byteAt(b []byte, i int) byte {
 	if i < len(b) {
 		return b[i]
 	}
@@ -159,7 +160,7 @@ func skipSpace(b []byte, i int) int {
 }
 
 func expect(b []byte, i int, c byte) (int, error) {
-	if i = skipSpace(b, i); at(b, i) != c {
+	if i = skipSpace(b, i); byteAt(b, i) != c {
 		return i, fmt.Errorf("%w: want %q at byte %d", errScan, c, i)
 	}
 	return i + 1, nil
@@ -167,7 +168,7 @@ func expect(b []byte, i int, c byte) (int, error) {
 
 // skipString returns the index after the string that starts at i.
 func skipString(b []byte, i int) (int, error) {
-	if at(b, i) != '"' {
+	if byteAt(b, i) != '"' {
 		return i, fmt.Errorf("%w: want a string at byte %d", errScan, i)
 	}
 	for i++; ; i++ {
@@ -188,14 +189,14 @@ func skipString(b []byte, i int) (int, error) {
 
 // skipValue returns the index after the value that starts at i.
 func skipValue(b []byte, i int) (int, error) {
-	switch at(b, i) {
+	switch byteAt(b, i) {
 	case '"':
 		return skipString(b, i)
 	case '{', '[':
 		return skipNested(b, i)
 	}
 	start := i
-	for i < len(b) && !isEnd(b[i]) {
+	for i < len(b) && !endsValue(b[i]) {
 		i++
 	}
 	if i == start {
@@ -204,7 +205,7 @@ func skipValue(b []byte, i int) (int, error) {
 	return i, nil
 }
 
-func isEnd(c byte) bool {
+func endsValue(c byte) bool {
 	return c == ',' || c == ']' || c == '}' || c == ' ' || c == '\n' || c == '\t' || c == '\r'
 }
 
@@ -225,5 +226,5 @@ func skipNested(b []byte, i int) (int, error) {
 			i = end - 1
 		}
 	}
-	return i, fmt.Errorf("%w: cut short", errScan)
+	return i, fmt.Errorf("%w: object or array without end", errScan)
 }

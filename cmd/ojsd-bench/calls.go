@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bytes"
@@ -10,31 +10,34 @@ import (
 const (
 	// batchSize is the number of jobs in one batch call.
 	batchSize = 1000
-	// leaseMS is longer than any scenario, so that no job returns to its queue because the machine is busy: a second
-	// delivery is always an error then.
-	leaseMS = 600_000
-	jobType = "bench.noop"
+	// visibilityTimeoutMS is longer than any scenario, so that no job returns to its queue because the machine is busy.
+	// So every second delivery is an error of the server.
+	visibilityTimeoutMS = 600_000
+	jobType             = "bench.noop"
 )
 
-// bodies are the request bodies of one load, built once and sent again and again.
+// bodies are the request bodies of one load, built once and sent many times.
 type bodies struct {
 	queue   string
-	waitMS  int
+	args    string // of each job
+	waitMS  int    // of fetches
 	enqueue []byte
 	batch   []byte
 }
 
 func newBodies(queue string, argsBytes, waitMS int) bodies {
-	job := fmt.Sprintf(`{"type":%q,"args":%s,"options":{"queue":%q}}`, jobType, jobArgs(argsBytes), queue)
+	args := jobArgs(argsBytes)
+	job := fmt.Sprintf(`{"type":%q,"args":%s,"options":{"queue":%q}}`, jobType, args, queue)
 	return bodies{
 		queue:   queue,
+		args:    args,
 		waitMS:  waitMS,
 		enqueue: []byte(job),
 		batch:   batchBody(job, batchSize),
 	}
 }
 
-// jobArgs is what a small job carries: an id and some text.
+// jobArgs is the args of a small job: an id and some text, about size bytes.
 func jobArgs(size int) string {
 	return `[{"id":123456,"text":"` + strings.Repeat("x", max(1, size-len(`[{"id":123456,"text":""}]`))) + `"}]`
 }
@@ -78,12 +81,12 @@ func (c *client) enqueueBatch(n int) error {
 		return fmt.Errorf("enqueue batch: %w", err)
 	}
 	if got := len(c.enqueued) - before; got != n {
-		return fmt.Errorf("enqueue batch: sent %d jobs, the answer shows %d", n, got)
+		return fmt.Errorf("enqueue batch: sent %d jobs, the answer has %d", n, got)
 	}
 	return nil
 }
 
-// fetch takes up to n jobs, waiting for the first one as long as the load says.
+// fetch takes up to n jobs, and waits up to bodies.waitMS for the first one.
 func (c *client) fetch(n int) ([]jobID, error) {
 	req := c.calls[opFetch]
 	buf := req.Body()[:0]
@@ -94,7 +97,7 @@ func (c *client) fetch(n int) ([]jobID, error) {
 	buf = append(buf, `,"worker_id":"`...)
 	buf = append(buf, c.name...)
 	buf = append(buf, `","visibility_timeout_ms":`...)
-	buf = strconv.AppendInt(buf, leaseMS, 10)
+	buf = strconv.AppendInt(buf, visibilityTimeoutMS, 10)
 	buf = append(buf, `,"wait_ms":`...)
 	buf = strconv.AppendInt(buf, int64(c.bodies.waitMS), 10)
 	req.SetBodyRaw(append(buf, '}'))
@@ -136,13 +139,13 @@ func (c *client) ack(id jobID) error {
 		return fmt.Errorf("ack: %w", err)
 	}
 	if string(done) != "true" {
-		return fmt.Errorf("ack of %s: the answer does not say acknowledged: %.200s", id, body)
+		return fmt.Errorf("ack of %s: the answer has no acknowledged:true: %.200s", id, body)
 	}
 	c.acked = append(c.acked, id)
 	return nil
 }
 
-// ackBatch acknowledges all jobs in one call. The first item that was refused makes the error.
+// ackBatch acknowledges all jobs in one call. Its error is that of the first job whose ack was refused.
 func (c *client) ackBatch(ids []jobID) error {
 	req := c.calls[opAckBatch]
 	buf := req.Body()[:0]
@@ -174,7 +177,7 @@ func (c *client) readAckItems(ids []jobID, body []byte) error {
 			return err
 		}
 		if n >= len(ids) || id != ids[n] {
-			return fmt.Errorf("item %d of the answer is %s: out of order", n, id)
+			return fmt.Errorf("item %d of the answer is about %s, not about the job that was sent in this place", n, id)
 		}
 		n++
 		status, err := stringMember(item, "status")
@@ -186,7 +189,7 @@ func (c *client) readAckItems(ids []jobID, body []byte) error {
 		return err
 	})
 	if err == nil && n != len(ids) {
-		err = fmt.Errorf("sent %d acks, the answer shows %d", len(ids), n)
+		err = fmt.Errorf("sent %d acks, the answer has %d", len(ids), n)
 	}
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"context"
@@ -10,7 +10,8 @@ func runBacklog(ctx context.Context, r *runner) error {
 	return r.measureBacklog(ctx, "backlog", func(context.Context) error { return nil })
 }
 
-// runPinned pins xmin before the first job exists, so that every dead row and index entry of the run stays.
+// runPinned runs backlog while a transaction is open that began before the first job. PostgreSQL then can remove no dead
+// row or index entry of the whole run.
 func runPinned(ctx context.Context, r *runner) error {
 	p, err := r.db.pin(ctx)
 	if err != nil {
@@ -20,8 +21,8 @@ func runPinned(ctx context.Context, r *runner) error {
 	return r.measureBacklog(ctx, "pinned", p.release)
 }
 
-// measureBacklog fills one queue so that at least Backlog jobs wait at any time, drains a part of it in every style,
-// and finally the rest, because only then the ledger is complete. release is called before the rest.
+// measureBacklog fills one queue so that at least --backlog jobs wait at any time, and drains parts of it in every style.
+// Then it calls release and drains the rest, because only then all jobs can be checked.
 func (r *runner) measureBacklog(ctx context.Context, name string, release func(context.Context) error) error {
 	l := r.newLoad(name)
 	drains := len(drainStyles) * len(r.cfg.Workers) * r.cfg.Rounds
@@ -29,7 +30,7 @@ func (r *runner) measureBacklog(ctx context.Context, name string, release func(c
 		return err
 	}
 	err := r.eachDrain(r.cfg.Drain, func(p drainPlan) error {
-		return r.repeat(ctx, func(ctx context.Context) (Figure, error) { return l.drainPart(ctx, name, p) })
+		return r.repeat(ctx, func(ctx context.Context) (figure, error) { return l.drainPart(ctx, name, p) })
 	})
 	if err != nil {
 		return err
@@ -53,7 +54,7 @@ func (r *runner) fillBacklog(ctx context.Context, l *load, n int) error {
 			return err
 		}
 	}
-	r.out.say("%s: %s jobs waiting, filled in %.1f s by %s", l.bodies.queue, humanNumber(float64(n)), time.Since(start).Seconds(), how)
+	r.out.printf("%s: %s jobs waiting, filled in %.1f s by %s", l.bodies.queue, numberText(float64(n)), time.Since(start).Seconds(), how)
 	if bySQL {
 		if err := r.db.waitPublished(ctx); err != nil {
 			return err
@@ -68,44 +69,44 @@ func (l *load) fillBySQL(ctx context.Context, n int) (bool, error) {
 	if l.db == nil {
 		return false, nil
 	}
-	ids, err := l.db.enqueue(ctx, l.bodies.queue, jobArgs(l.cfg.ArgsBytes), n)
+	ids, err := l.db.enqueue(ctx, l.bodies, n)
 	if isUndefinedFunction(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("fill by SQL: %w", err)
 	}
-	l.ledger.enqueued = append(l.ledger.enqueued, ids...)
+	l.jobs.enqueued = append(l.jobs.enqueued, ids...)
 	return true, nil
 }
 
-// drainPart is one round. The ledger cannot be closed yet, so only failed calls are findings here.
-func (l *load) drainPart(ctx context.Context, name string, p drainPlan) (Figure, error) {
-	before := l.trouble.count.Load()
+// drainPart is one round. Jobs are still waiting, so the only problems that show here are failed calls.
+func (l *load) drainPart(ctx context.Context, name string, p drainPlan) (figure, error) {
+	before := l.failures.count.Load()
 	metrics, err := l.drain(ctx, p)
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
-	f := Figure{
-		Name: name, Params: append([]Param{{"backlog", l.cfg.Backlog}}, p.params()...),
-		Metrics: metrics, Jobs: p.jobs, Errors: int(l.trouble.count.Load() - before),
+	f := figure{
+		Name: name, Params: append([]param{{"backlog", l.cfg.Backlog}}, p.params()...),
+		Metrics: metrics, Jobs: p.jobs, Errors: int(l.failures.count.Load() - before),
 	}
 	if f.Errors > 0 {
-		f.Problems = []string{fmt.Sprintf("%d calls failed, the first ever: %v", f.Errors, l.trouble.first)}
+		f.Problems = []string{fmt.Sprintf("%d calls failed, the first of the run: %v", f.Errors, l.failures.first)}
 	}
 	return f, nil
 }
 
-// drainRest takes what is left by fetches of 1 000 and checks all jobs of the run.
+// drainRest takes what is left with fetches of 1 000 and checks all jobs of the run.
 func (r *runner) drainRest(ctx context.Context, l *load, name string) error {
-	l.forgetTimes()
-	before := len(l.ledger.fetched)
+	l.resetTimes()
+	before := len(l.jobs.fetched)
 	start := time.Now()
-	if err := l.settle(ctx); err != nil {
+	if err := l.emptyQueue(ctx); err != nil {
 		return err
 	}
-	jobs := len(l.ledger.fetched) - before
-	rate := drainRates(start, l.marks)[:1]
-	params := []Param{{"workers", batchConns}, {"fetch", batchSize}, {"ack", "batch"}}
-	return r.out.report(summarize([]Figure{l.figure(name+".rest", params, rate, jobs)}))
+	jobs := len(l.jobs.fetched) - before
+	rate := drainRates(start, l.acks)[:1]
+	params := []param{{"workers", batchConns}, {"fetch", batchSize}, {"ack", "batch"}}
+	return r.out.report(summarize([]figure{l.figure(name+".rest", params, rate, jobs)}))
 }

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ type fakeServer struct {
 	mu     sync.Mutex
 	wake   chan struct{} // closed when jobs arrive
 	jobs   int
-	waits  int // fetches that were parked
+	parked int // fetches that had to wait for jobs
 	last   string
 	queues map[string][]fakeJob
 	active map[string]fakeJob
@@ -176,7 +176,7 @@ func (s *fakeServer) fetch(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewDecoder(req.Body).Decode(&body)
 	end := time.After(time.Duration(body.WaitMS) * time.Millisecond)
 	for {
-		jobs, wake := s.claim(body.Queues[0], body.Count)
+		jobs, wake := s.claim(body.Queues[0], body.Count, body.WaitMS > 0)
 		if len(jobs) > 0 || body.WaitMS == 0 {
 			answer(w, 200, map[string]any{"jobs": jobs})
 			return
@@ -191,7 +191,7 @@ func (s *fakeServer) fetch(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func (s *fakeServer) claim(queue string, n int) ([]fakeJob, <-chan struct{}) {
+func (s *fakeServer) claim(queue string, n int, wait bool) ([]fakeJob, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	waiting := s.queues[queue]
@@ -202,8 +202,8 @@ func (s *fakeServer) claim(queue string, n int) ([]fakeJob, <-chan struct{}) {
 		jobs[i].State = "active"
 		s.active[jobs[i].ID] = jobs[i]
 	}
-	if n == 0 {
-		s.waits++
+	if n == 0 && wait {
+		s.parked++
 	}
 	return jobs, s.wake
 }

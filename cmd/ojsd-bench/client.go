@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bufio"
@@ -11,10 +11,10 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// callTimeout is above the longest wait of a parked fetch (20 s).
+// callTimeout is above the longest that a fetch may wait for jobs (20 s).
 const callTimeout = 40 * time.Second
 
-// op is a kind of call; latencies are kept per op.
+// op is a kind of call. Latencies are recorded per op.
 type op int
 
 const (
@@ -40,7 +40,7 @@ type target struct {
 func parseTarget(base string) (target, error) {
 	u, err := url.Parse(base)
 	if err != nil {
-		return target{}, fmt.Errorf("server address: %w", err)
+		return target{}, fmt.Errorf("--url: %w", err)
 	}
 	t := target{base: u.Scheme + "://" + u.Host, address: u.Host}
 	port := "80"
@@ -50,7 +50,7 @@ func parseTarget(base string) (target, error) {
 		port = "443"
 		t.tls = &tls.Config{ServerName: u.Hostname()}
 	default:
-		return target{}, fmt.Errorf("server address %q: it must begin with http:// or https://", base)
+		return target{}, fmt.Errorf("--url %q must begin with http:// or https://", base)
 	}
 	if u.Port() == "" {
 		t.address = net.JoinHostPort(u.Hostname(), port)
@@ -60,27 +60,27 @@ func parseTarget(base string) (target, error) {
 
 // callError is a call that was not answered with 2xx, or not answered at all.
 type callError struct {
-	op      op
-	status  int // 0: no answer
-	body    string
-	outcome error
+	op     op
+	status int // 0: no answer
+	body   string
+	cause  error
 }
 
 func (e *callError) Error() string {
 	if e.status == 0 {
-		return fmt.Sprintf("%s: %v", opNames[e.op], e.outcome)
+		return fmt.Sprintf("%s: %v", opNames[e.op], e.cause)
 	}
 	return fmt.Sprintf("%s: HTTP %d: %s", opNames[e.op], e.status, e.body)
 }
 
-func (e *callError) Unwrap() error { return e.outcome }
+func (e *callError) Unwrap() error { return e.cause }
 
 // client is one simulated producer or worker: one keep-alive connection, used by one goroutine.
 //
-// It uses fasthttp's reading and writing of messages but not its HostClient: a connection of our own has no pool, no
-// cleaner, and above all no silent retry, which could enqueue a job twice. Measured against a server that does nothing
-// (2 cores, 32 and 128 connections): within 10 % of HostClient and of hand-made requests on net.Conn, about 13 µs of
-// CPU a call.
+// It reads and writes messages with fasthttp but does not use fasthttp's HostClient, because that retries by itself and
+// so could enqueue a job twice; it also keeps a pool and a goroutine that cleans it, which are not needed here. Measured
+// against scenario null on 2 cores with 32 and 128 connections: within 10 % of HostClient and of hand-written requests
+// on net.Conn, about 13 µs of CPU a call.
 type client struct {
 	target target
 	name   string
@@ -93,15 +93,15 @@ type client struct {
 	record
 }
 
-// record is what one client saw; the load it belongs to merges the records when the clients have stopped.
+// record is what one client saw. Its load adds up the records when the clients have stopped.
 type record struct {
-	enqueued, fetched, acked []jobID
-	latency                  [opCount][]time.Duration
-	marks                    []mark
+	jobLists
+	latency [opCount][]time.Duration
+	acks    []ackMark
 }
 
-// mark says that n more jobs were acknowledged at a time.
-type mark struct {
+// ackMark says that n jobs were acknowledged at one time.
+type ackMark struct {
 	at time.Time
 	n  int
 }
@@ -127,7 +127,7 @@ func (c *client) request(method, path string) *fasthttp.Request {
 	if method == "POST" {
 		req.Header.SetContentType("application/openjobspec+json")
 	}
-	// Its presence also spares us the flat copy of the job in the answer to an enqueue.
+	// Without this header, the answer to an enqueue carries the job's members a second time, at the top level.
 	req.Header.Set("OJS-Version", "1.0")
 	req.Header.SetUserAgent("ojsd-bench")
 	return req
@@ -140,7 +140,7 @@ func (c *client) do(o op) ([]byte, error) {
 	err := c.exchange(c.calls[o], start.Add(callTimeout))
 	if err != nil {
 		c.close()
-		return nil, &callError{op: o, outcome: err}
+		return nil, &callError{op: o, cause: err}
 	}
 	c.latency[o] = append(c.latency[o], time.Since(start))
 	body := c.resp.Body()
@@ -185,7 +185,7 @@ func (c *client) dial() error {
 	return nil
 }
 
-// close ends the connection. What the peer thinks of it does not matter any more.
+// close ends the connection. An error does not matter: all answers have been read.
 func (c *client) close() {
 	if c.conn != nil {
 		_ = c.conn.Close()

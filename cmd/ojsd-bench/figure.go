@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"encoding/json"
@@ -11,54 +11,54 @@ import (
 	"time"
 )
 
-// Figure is the outcome of one round of one measurement.
-type Figure struct {
+// figure is the outcome of one round of one measurement.
+type figure struct {
 	Name     string
-	Params   []Param
-	Metrics  []Metric // the first is the headline
-	Jobs     int      // jobs or requests behind it
+	Params   []param
+	Metrics  []metric // the first is the most important one
+	Jobs     int      // how many jobs or requests were measured
 	Errors   int
-	Problems []string // not empty: the figure must not be used
+	Problems []string // with any, the figure must not be used
 }
 
-// Param is one setting of a measurement, such as conns=32.
-type Param struct {
+// param is one setting of a measurement, such as conns=32.
+type param struct {
 	Name  string
 	Value any
 }
 
-// Metric is one number. Its name ends in its unit: _per_s, _ms, _per_job.
-type Metric struct {
+// metric is one number. Its name ends in its unit: _per_s, _ms, _per_job.
+type metric struct {
 	Name  string
 	Value float64
 }
 
-// Summary is a Figure over all its rounds: one line of output.
-type Summary struct {
-	Figure   string           `json:"figure"`
-	Params   map[string]any   `json:"params,omitempty"`
-	Rounds   int              `json:"rounds"`
-	Metrics  map[string]Range `json:"metrics"`
-	Jobs     int              `json:"jobs"`
-	Errors   int              `json:"errors"`
-	OK       bool             `json:"ok"`
-	Problems []string         `json:"problems,omitempty"`
+// summary is a figure over all its rounds: one line of output.
+type summary struct {
+	Figure   string            `json:"figure"`
+	Params   map[string]any    `json:"params,omitempty"`
+	Rounds   int               `json:"rounds"`
+	Metrics  map[string]spread `json:"metrics"`
+	Jobs     int               `json:"jobs"`
+	Errors   int               `json:"errors"`
+	OK       bool              `json:"ok"`
+	Problems []string          `json:"problems,omitempty"`
 
-	params  []Param
+	params  []param
 	metrics []string
 }
 
-// Range is one metric over all rounds.
-type Range struct {
+// spread is one metric over all rounds.
+type spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
 // summarize merges rounds, which all have the same name, params and metrics.
-func summarize(rounds []Figure) Summary {
+func summarize(rounds []figure) summary {
 	first := rounds[0]
-	s := Summary{Figure: first.Name, Rounds: len(rounds), Metrics: map[string]Range{}, params: first.Params}
+	s := summary{Figure: first.Name, Rounds: len(rounds), Metrics: map[string]spread{}, params: first.Params}
 	if len(first.Params) > 0 {
 		s.Params = map[string]any{}
 	}
@@ -71,7 +71,7 @@ func summarize(rounds []Figure) Summary {
 			values = append(values, f.Metrics[i].Value)
 		}
 		s.metrics = append(s.metrics, m.Name)
-		s.Metrics[m.Name] = rangeOf(values)
+		s.Metrics[m.Name] = spreadOf(values)
 	}
 	for _, f := range rounds {
 		s.Jobs += f.Jobs
@@ -82,11 +82,11 @@ func summarize(rounds []Figure) Summary {
 	return s
 }
 
-func rangeOf(values []float64) Range {
+func spreadOf(values []float64) spread {
 	slices.Sort(values)
 	n := len(values)
 	median := (values[(n-1)/2] + values[n/2]) / 2
-	return Range{Median: round(median), Min: round(values[0]), Max: round(values[n-1])}
+	return spread{Median: round(median), Min: round(values[0]), Max: round(values[n-1])}
 }
 
 // round keeps four digits after the point: more would be noise.
@@ -102,52 +102,48 @@ func percentile(sorted []time.Duration, p float64) time.Duration {
 }
 
 // latencies makes the metrics prefix+"p50_ms" and so on, and prefix+"max_ms" for 100; it sorts its argument.
-func latencies(prefix string, samples []time.Duration, percentiles ...float64) []Metric {
+func latencies(prefix string, samples []time.Duration, percentiles ...float64) []metric {
 	slices.Sort(samples)
-	var metrics []Metric
+	var metrics []metric
 	for _, p := range percentiles {
 		name := fmt.Sprintf("p%g", p)
 		if p == 100 {
 			name = "max"
 		}
 		ms := float64(percentile(samples, p)) / float64(time.Millisecond)
-		metrics = append(metrics, Metric{prefix + name + "_ms", ms})
+		metrics = append(metrics, metric{prefix + name + "_ms", ms})
 	}
 	return metrics
 }
 
-// reporter prints summaries and remembers whether one was bad.
+// reporter prints summaries and remembers whether one of them had problems.
 type reporter struct {
-	figures, human io.Writer
-	invalid        bool
+	figures, text io.Writer // JSON lines; lines for people
+	invalid       bool
 }
 
-func newReporter(figures, human io.Writer) *reporter {
-	return &reporter{figures: figures, human: human}
+func (r *reporter) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(r.text, format+"\n", args...) // a closed stderr must not end the run
 }
 
-func (r *reporter) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(r.human, format+"\n", args...) // nobody is left to tell if this fails
-}
-
-func (r *reporter) report(s Summary) error {
+func (r *reporter) report(s summary) error {
 	r.invalid = r.invalid || !s.OK
 	line, err := json.Marshal(s)
 	if err != nil {
-		return fmt.Errorf("report: %w", err)
+		return fmt.Errorf("write figure: %w", err)
 	}
 	if _, err := r.figures.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("report: %w", err)
+		return fmt.Errorf("write figure: %w", err)
 	}
-	r.say("%s", s.human())
+	r.printf("%s", s.text())
 	for _, p := range s.Problems {
-		r.say("  INVALID: %s", p)
+		r.printf("  INVALID: %s", p)
 	}
 	return nil
 }
 
-// human is the readable form: medians, and the range of the headline.
-func (s Summary) human() string {
+// text is the form for people: medians, and the range of the first metric.
+func (s summary) text() string {
 	title := s.Figure
 	for _, p := range s.params {
 		title += fmt.Sprintf(" %s=%v", p.Name, p.Value)
@@ -155,19 +151,19 @@ func (s Summary) human() string {
 	var parts []string
 	for i, name := range s.metrics {
 		m := s.Metrics[name]
-		text := humanMetric(name, m.Median)
+		text := metricText(name, m.Median)
 		if i == 0 && s.Rounds > 1 {
-			text += fmt.Sprintf(" [%s … %s]", humanNumber(m.Min), humanNumber(m.Max))
+			text += fmt.Sprintf(" [%s … %s]", numberText(m.Min), numberText(m.Max))
 		}
 		parts = append(parts, text)
 	}
 	return fmt.Sprintf("%-44s %s  (%s jobs, %d round(s), %d errors)",
-		title, strings.Join(parts, "  "), humanNumber(float64(s.Jobs)), s.Rounds, s.Errors)
+		title, strings.Join(parts, "  "), numberText(float64(s.Jobs)), s.Rounds, s.Errors)
 }
 
-// humanMetric writes jobs_per_s as "12 345 jobs/s" and fetch_p50_ms as "fetch p50 1.23 ms".
-func humanMetric(name string, value float64) string {
-	number := humanNumber(value)
+// metricText writes jobs_per_s as "12 345 jobs/s" and fetch_p50_ms as "fetch p50 1.23 ms".
+func metricText(name string, value float64) string {
+	number := numberText(value)
 	if label, ok := strings.CutSuffix(name, "_per_s"); ok {
 		return number + " " + strings.ReplaceAll(label, "_", " ") + "/s"
 	}
@@ -180,8 +176,8 @@ func humanMetric(name string, value float64) string {
 	return strings.ReplaceAll(name, "_", " ") + " " + number
 }
 
-// humanNumber groups thousands and keeps three digits of small numbers.
-func humanNumber(v float64) string {
+// numberText groups thousands and keeps three digits of small numbers.
+func numberText(v float64) string {
 	switch {
 	case v >= 1000:
 		text := strconv.FormatFloat(v, 'f', 0, 64)

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bufio"
@@ -15,52 +15,52 @@ import (
 	"time"
 )
 
-// streamDials is how many streams are opened at once: more would only fill the server's backlog.
+// streamDials is how many streams are opened at once. More would wait in the listen backlog of the server's socket.
 const streamDials = 32
 
-// runStreams measures how long an event takes to all subscribers: a fan-out of --streams from one event.
+// runStreams measures how long an event takes to each of --streams subscribers.
 func runStreams(ctx context.Context, r *runner) error { return r.repeat(ctx, r.measureStreams) }
 
-func (r *runner) measureStreams(ctx context.Context) (Figure, error) {
+func (r *runner) measureStreams(ctx context.Context) (figure, error) {
 	l, t := r.newLoad("streams"), newTimeline()
 	l.cfg.Rate = r.cfg.StreamRate
 	base := time.Now()
 	clients, err := l.openStreams(ctx, base)
 	defer closeStreams(clients)
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
 	var reading sync.WaitGroup
 	for _, c := range clients {
 		reading.Go(c.read)
 	}
-	err = l.paced(ctx, t)
+	err = l.runAtRate(ctx, t)
 	if err == nil {
-		awaitStreams(ctx, clients, len(t.answered), r.cfg.Stall)
+		waitForStreams(ctx, clients, len(t.answered), r.cfg.stallTimeout)
 	}
 	closeStreams(clients)
 	reading.Wait()
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
-	if err := l.settle(ctx); err != nil {
-		return Figure{}, err
+	if err := l.emptyQueue(ctx); err != nil {
+		return figure{}, err
 	}
 	frames := 0
 	for _, c := range clients {
 		frames += len(c.at)
 	}
-	took := t.answering()
-	metrics := append(latencies("", fanOut(clients, t, base), 50, 99, 100),
-		Metric{"jobs_per_s", float64(len(t.answered)) / took}, Metric{"frames_per_s", float64(frames) / took})
-	params := []Param{{"streams", r.cfg.Streams}, {"rate", r.cfg.StreamRate}}
+	seconds := t.enqueueSeconds()
+	metrics := append(latencies("", streamDelays(clients, t, base), 50, 99, 100),
+		metric{"jobs_per_s", float64(len(t.answered)) / seconds}, metric{"frames_per_s", float64(frames) / seconds})
+	params := []param{{"streams", r.cfg.Streams}, {"rate", r.cfg.StreamRate}}
 	f := l.figure("streams", params, metrics, len(t.answered))
 	f.Problems = append(f.Problems, streamProblems(clients, t)...)
 	return f, nil
 }
 
-// answering is how many seconds lie between the first answer and the last.
-func (t *timeline) answering() float64 {
+// enqueueSeconds is the time from the first answered enqueue to the last.
+func (t *timeline) enqueueSeconds() float64 {
 	var first, last time.Time
 	for _, at := range t.answered {
 		if first.IsZero() || at.Before(first) {
@@ -73,20 +73,21 @@ func (t *timeline) answering() float64 {
 	return span{first, last}.seconds()
 }
 
-// streamClient is one subscriber. To be light it looks at nothing but ids; only the first keeps whose events they are.
+// streamClient is one subscriber. To save CPU it reads only the ids of events; the first one also reads of which jobs
+// they are.
 type streamClient struct {
 	conn net.Conn
 	body io.ReadCloser
 	base time.Time
 
-	count    atomic.Int64 // frames so far
-	at       []uint32     // µs from base to each
-	last     uint64       // position of the latest
-	sum      uint64       // over all positions
-	repeated int          // positions that did not grow
-	leads    bool
-	jobs     []jobID
-	err      error
+	count     atomic.Int64 // frames so far
+	at        []uint32     // µs from base to each
+	last      uint64       // position of the latest
+	sum       uint64       // of the squares of all positions: equal if two clients got the same events
+	repeated  int          // positions that were not above the one before
+	keepsJobs bool
+	jobs      []jobID // of the events, if keepsJobs
+	err       error
 }
 
 func (l *load) openStreams(ctx context.Context, base time.Time) (clients []*streamClient, err error) {
@@ -94,7 +95,7 @@ func (l *load) openStreams(ctx context.Context, base time.Time) (clients []*stre
 	var dialing sync.WaitGroup
 	slots := make(chan struct{}, streamDials)
 	for i := range l.cfg.Streams {
-		c := &streamClient{base: base, leads: i == 0}
+		c := &streamClient{base: base, keepsJobs: i == 0}
 		clients = append(clients, c)
 		dialing.Go(func() {
 			slots <- struct{}{}
@@ -113,12 +114,12 @@ func (l *load) openStreams(ctx context.Context, base time.Time) (clients []*stre
 func closeStreams(clients []*streamClient) {
 	for _, c := range clients {
 		if c.conn != nil {
-			_ = c.conn.Close() // its reader ends by it
+			_ = c.conn.Close() // so that its reader ends
 		}
 	}
 }
 
-// open returns when the server says that the stream is live.
+// open returns when the server has answered: then no later event is missed.
 func (c *streamClient) open(ctx context.Context, t target, queue string) error {
 	d := newClient(t, "", bodies{})
 	if err := d.dial(); err != nil {
@@ -147,14 +148,14 @@ func (c *streamClient) open(ctx context.Context, t target, queue string) error {
 	return c.conn.SetDeadline(time.Time{})
 }
 
-// read takes frames until the connection ends.
+// read reads events until the connection ends.
 func (c *streamClient) read() {
 	buf := make([]byte, 0, 32<<10)
 	for {
 		n, err := c.body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
 		if n > 0 {
-			buf = c.take(buf, uint32(time.Since(c.base).Microseconds()))
+			buf = c.consume(buf, uint32(time.Since(c.base).Microseconds()))
 		}
 		if err != nil {
 			if !errors.Is(err, net.ErrClosed) {
@@ -169,12 +170,12 @@ func (c *streamClient) read() {
 }
 
 var (
-	idLine  = []byte("id: evt_")
-	subject = []byte(`"subject":"`)
+	idLine     = []byte("id: evt_")
+	subjectKey = []byte(`"subject":"`)
 )
 
-// take consumes whole lines and returns the rest, at the beginning of the buffer.
-func (c *streamClient) take(buf []byte, now uint32) []byte {
+// consume handles all whole lines and moves the rest to the beginning of buf.
+func (c *streamClient) consume(buf []byte, now uint32) []byte {
 	text := buf
 	for {
 		end := bytes.IndexByte(text, '\n')
@@ -185,15 +186,15 @@ func (c *streamClient) take(buf []byte, now uint32) []byte {
 		text = text[end+1:]
 		switch {
 		case bytes.HasPrefix(line, idLine):
-			c.frame(line[len(idLine):], now)
-		case c.leads && len(c.jobs) < len(c.at) && bytes.HasPrefix(line, []byte("data: ")):
-			c.subject(line)
+			c.addEvent(line[len(idLine):], now)
+		case c.keepsJobs && len(c.jobs) < len(c.at) && bytes.HasPrefix(line, []byte("data: ")):
+			c.addJob(line)
 		}
 	}
 }
 
-// frame notes an event by its position: the last 62 bits of its id.
-func (c *streamClient) frame(id []byte, now uint32) {
+// addEvent records an event by its position, which is the last 62 bits of its id.
+func (c *streamClient) addEvent(id []byte, now uint32) {
 	var low [8]byte
 	if len(id) == idLen {
 		_, err := hex.Decode(low[:], append(append(make([]byte, 0, 16), id[19:23]...), id[24:]...))
@@ -212,16 +213,17 @@ func (c *streamClient) frame(id []byte, now uint32) {
 	c.count.Add(1)
 }
 
-func (c *streamClient) subject(line []byte) {
+// addJob records the job of the event in a data line.
+func (c *streamClient) addJob(line []byte) {
 	var id jobID
-	if at := bytes.Index(line, subject); at >= 0 && at+len(subject)+idLen <= len(line) {
-		id, _ = parseID(line[at+len(subject):][:idLen]) // the zero id is found to be nobody's
+	if at := bytes.Index(line, subjectKey); at >= 0 && at+len(subjectKey)+idLen <= len(line) {
+		id, _ = parseID(line[at+len(subjectKey):][:idLen]) // a wrong id becomes the zero id, which is no job's
 	}
 	c.jobs = append(c.jobs, id)
 }
 
-// awaitStreams waits for the frames that are still on their way.
-func awaitStreams(ctx context.Context, clients []*streamClient, n int, limit time.Duration) {
+// waitForStreams waits, up to limit, until each client has n events.
+func waitForStreams(ctx context.Context, clients []*streamClient, n int, limit time.Duration) {
 	for end := time.Now().Add(limit); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		missing := false
 		for _, c := range clients {
@@ -233,12 +235,12 @@ func awaitStreams(ctx context.Context, clients []*streamClient, n int, limit tim
 	}
 }
 
-// fanOut lists, for every frame of every client, the time since the enqueue was answered; all get the same events in the
-// same order, or streamProblems says so. A frame may overtake the answer; that counts as 0.
-func fanOut(clients []*streamClient, t *timeline, base time.Time) []time.Duration {
-	lead := clients[0]
-	answered := make([]time.Duration, len(lead.jobs))
-	for i, id := range lead.jobs {
+// streamDelays lists, for each event at each client, the time since its enqueue was answered. It assumes that all clients
+// got the same events in the same order, which streamProblems checks. An event before the answer counts as 0.
+func streamDelays(clients []*streamClient, t *timeline, base time.Time) []time.Duration {
+	first := clients[0]
+	answered := make([]time.Duration, len(first.jobs))
+	for i, id := range first.jobs {
 		answered[i] = t.answered[id].Sub(base)
 	}
 	var samples []time.Duration
@@ -251,40 +253,41 @@ func fanOut(clients []*streamClient, t *timeline, base time.Time) []time.Duratio
 }
 
 func streamProblems(clients []*streamClient, t *timeline) (problems []string) {
-	lead := clients[0]
-	seen := map[jobID]bool{}
-	for _, id := range lead.jobs {
-		seen[id] = true
+	first := clients[0]
+	streamed := map[jobID]bool{}
+	for _, id := range first.jobs {
+		streamed[id] = true
 	}
-	var lost finding
+	var lost problemCounter
 	for id := range t.answered {
-		lost.note(id, !seen[id])
+		lost.countIf(!streamed[id], id)
 	}
-	problems = lost.report(problems, "whose event job.enqueued was never streamed")
-	differ, repeated, failed := 0, 0, 0
+	problems = lost.appendTo(problems, "whose event job.enqueued was never streamed")
+	differ, repeated, ended := 0, 0, 0
+	var endErr error
 	for _, c := range clients {
 		if c.repeated > 0 {
 			repeated++
 		}
-		if len(c.at) != len(lead.at) || c.sum != lead.sum {
+		if len(c.at) != len(first.at) || c.sum != first.sum {
 			differ++
 		}
 		if c.err != nil {
-			failed++
-			problems = append(problems[:min(len(problems), 5)], fmt.Sprintf("a stream ended: %v", c.err))
+			ended++
+			endErr = c.err
 		}
 	}
-	if extra := len(lead.at) - len(t.answered); extra > 0 {
-		problems = append(problems, fmt.Sprintf("%d events more than enqueues were streamed", extra))
+	if extra := len(first.at) - len(t.answered); extra > 0 {
+		problems = append(problems, fmt.Sprintf("%d more events than enqueued jobs were streamed", extra))
 	}
 	if repeated > 0 {
-		problems = append(problems, fmt.Sprintf("%d streams saw events twice or out of order", repeated))
+		problems = append(problems, fmt.Sprintf("%d streams got events twice or out of order", repeated))
 	}
 	if differ > 0 {
-		problems = append(problems, fmt.Sprintf("%d streams saw other events than the first one", differ))
+		problems = append(problems, fmt.Sprintf("%d streams got other events than the first one", differ))
 	}
-	if failed > 1 {
-		problems = append(problems, fmt.Sprintf("%d streams ended early", failed))
+	if ended > 0 {
+		problems = append(problems, fmt.Sprintf("%d streams ended early, one with: %v", ended, endErr))
 	}
 	return problems
 }

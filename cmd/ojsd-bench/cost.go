@@ -1,45 +1,45 @@
-package bench
+package main
 
 import (
 	"context"
 	"fmt"
 )
 
-// runCost measures what the database does for a job under the mixed load.
+// runCost measures what the database does for one job of scenario mixed.
 func runCost(ctx context.Context, r *runner) error {
 	return r.eachMix(func(m mix) error {
-		return r.repeat(ctx, func(ctx context.Context) (Figure, error) { return r.measureCost(ctx, m) })
+		return r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureCost(ctx, m) })
 	})
 }
 
-func (r *runner) measureCost(ctx context.Context, m mix) (Figure, error) {
+func (r *runner) measureCost(ctx context.Context, m mix) (figure, error) {
 	l := r.newLoad("cost")
 	before, err := r.readCounters(ctx)
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
 	if _, err := l.mixed(ctx, m, r.limit(maxEnqueues)); err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
 	after, err := r.readCounters(ctx)
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
-	jobs := len(l.ledger.acked)
+	jobs := len(l.jobs.acked)
 	metrics := after.perJob(before, jobs)
-	if err := l.settle(ctx); err != nil {
-		return Figure{}, err
+	if err := l.emptyQueue(ctx); err != nil {
+		return figure{}, err
 	}
 	return l.figure("cost", m.params(), metrics, jobs), nil
 }
 
-// counters are totals of the database since some time in the past.
+// counters are totals that the database keeps. Only the difference of two readings means anything.
 type counters struct {
 	writes, wal, commits int64
-	statements           *int64 // nil: pg_stat_statements is not there, or not for us
+	statements           *int64 // nil: pg_stat_statements is not installed, or we may not read it
 }
 
-// readCounters waits first: a session reports its statistics up to 10 s after it has become idle.
+// readCounters waits first, because a session may report its statistics up to 10 s after it has become idle.
 func (r *runner) readCounters(ctx context.Context) (counters, error) {
 	sleep(ctx, r.cfg.statsDelay)
 	var c counters
@@ -55,7 +55,7 @@ func (r *runner) readCounters(ctx context.Context) (counters, error) {
 	return c, nil
 }
 
-// statements counts the calls of all statements; nil if that cannot be known, for whatever reason: it is an extra.
+// statements counts the calls of all statements, or returns nil if that fails: the figure is useful without it.
 func (d *database) statements(ctx context.Context) *int64 {
 	var calls int64
 	err := d.conn.QueryRow(ctx, `
@@ -67,15 +67,15 @@ func (d *database) statements(ctx context.Context) *int64 {
 	return &calls
 }
 
-func (c counters) perJob(before counters, jobs int) []Metric {
+func (c counters) perJob(before counters, jobs int) []metric {
 	per := func(now, then int64) float64 { return float64(now-then) / float64(max(1, jobs)) }
-	metrics := []Metric{
+	metrics := []metric{
 		{"write_transactions_per_job", per(c.writes, before.writes)},
 		{"commits_per_job", per(c.commits, before.commits)},
 		{"wal_bytes_per_job", per(c.wal, before.wal)},
 	}
 	if c.statements != nil && before.statements != nil {
-		metrics = append(metrics, Metric{"statements_per_job", per(*c.statements, *before.statements)})
+		metrics = append(metrics, metric{"statements_per_job", per(*c.statements, *before.statements)})
 	}
 	return metrics
 }

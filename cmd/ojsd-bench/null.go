@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bufio"
@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// nullConns are the connection counts of null, those at which the other scenarios run.
+// nullConns are the connection counts of null: those of the other scenarios.
 var nullConns = []int{32, 128}
 
-// runNull measures the ceiling: no server written with net/http can answer more requests on this machine, next to this
-// load generator.
+// runNull measures the upper limit for this machine: a server written with net/http cannot answer more requests while
+// this load generator runs beside it.
 func runNull(ctx context.Context, r *runner) error {
-	address, stop, err := startNullServer(r.cfg.Executable)
+	address, stop, err := startNullServer(r.cfg.executable)
 	if err != nil {
-		return fmt.Errorf("start server: %w", err)
+		return fmt.Errorf("start the server of scenario null: %w", err)
 	}
 	defer stop()
 	for _, conns := range nullConns {
-		err := r.repeat(ctx, func(ctx context.Context) (Figure, error) { return r.measureNull(ctx, address, conns) })
+		err := r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureNull(ctx, address, conns) })
 		if err != nil {
 			return err
 		}
@@ -35,38 +35,38 @@ func runNull(ctx context.Context, r *runner) error {
 	return nil
 }
 
-// measureNull sends enqueues. All answers show the same job, so there is nothing to check.
-func (r *runner) measureNull(ctx context.Context, address string, conns int) (Figure, error) {
+// measureNull sends enqueues. All answers carry the same job, so jobs are not checked.
+func (r *runner) measureNull(ctx context.Context, address string, conns int) (figure, error) {
 	l := r.newLoad("null")
 	l.target = target{base: "http://" + address, address: address}
 	more := r.limit(10 * maxEnqueues)
 	var requests atomic.Int64
 	s, err := l.run(group{"producer", conns, func(c *client) {
-		for l.goOn(ctx) && more() {
+		for l.mayContinue(ctx) && more() {
 			_, err := c.do(opEnqueue)
-			l.trouble.note(err)
+			l.failures.add(err)
 			if err == nil {
 				requests.Add(1)
 			}
 		}
 	}})
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
-	metrics := append([]Metric{{"requests_per_s", float64(requests.Load()) / s.seconds()}},
+	metrics := append([]metric{{"requests_per_s", float64(requests.Load()) / s.seconds()}},
 		latencies("", l.latency[opEnqueue], 50, 95, 99)...)
-	return l.figure("null", []Param{{"conns", conns}}, metrics, int(requests.Load())), nil
+	return l.figure("null", []param{{"conns", conns}}, metrics, int(requests.Load())), nil
 }
 
-// nullAnswer is what a real server would say to an enqueue.
+// nullAnswer is a server's answer to an enqueue.
 const nullAnswer = `{"job":{"specversion":"1.0","id":"019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f","type":"bench.noop",` +
 	`"queue":"bench-null-00000000","args":[{"id":123456,"text":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"}],` +
 	`"meta":{},"priority":0,"state":"available","attempt":0,"max_attempts":3,` +
 	`"created_at":"2026-05-04T03:02:01.120Z","enqueued_at":"2026-05-04T03:02:01.120Z"}}`
 
-// nullHandler does nothing but what any handler must: read the request and answer it.
+// nullHandler reads the request and answers it, as every handler must, and does nothing else.
 func nullHandler(w http.ResponseWriter, req *http.Request) {
-	_, _ = io.Copy(io.Discard, req.Body) // a broken request ends its connection by itself
+	_, _ = io.Copy(io.Discard, req.Body) // net/http closes the connection of a broken request
 	header := w.Header()
 	header.Set("Content-Type", "application/openjobspec+json")
 	header.Set("OJS-Version", "1.0")
@@ -74,9 +74,9 @@ func nullHandler(w http.ResponseWriter, req *http.Request) {
 	_, _ = io.WriteString(w, nullAnswer)
 }
 
-// ServeNull runs the server of scenario null on a free loopback port, writes its address as one line to out, and stops
-// when in ends: as a child process it then dies with its parent.
-func ServeNull(in io.Reader, out io.Writer) error {
+// serveNull runs the server of scenario null on a free loopback port, writes its address as one line to out, and stops
+// when in ends. A child process that reads its stdin so ends with its parent.
+func serveNull(in io.Reader, out io.Writer) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return fmt.Errorf("null server: %w", err)
@@ -95,7 +95,7 @@ func ServeNull(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// startNullServer starts it as a child, as a server would run, or in this process if there is no binary.
+// startNullServer starts the server of null as a child process, because a real server is a process of its own, too.
 func startNullServer(executable string) (address string, stop func(), err error) {
 	in, keepAlive, err := os.Pipe()
 	if err != nil {
@@ -107,13 +107,13 @@ func startNullServer(executable string) (address string, stop func(), err error)
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- serveNull(executable, in, out)
+		ended <- runNullServer(executable, in, out)
 	}()
-	line, _ := bufio.NewReader(addresses).ReadString('\n') // without an address, the end of the server says why
+	line, _ := bufio.NewReader(addresses).ReadString('\n') // without a line, the error of the ended server says why
 	stop = func() {
 		_ = keepAlive.Close()
 		_ = addresses.Close()
-		<-ended //nolint:errcheck // it was told to end
+		<-ended //nolint:errcheck // its error does not matter any more
 	}
 	if line == "" {
 		_, _ = keepAlive.Close(), addresses.Close()
@@ -122,15 +122,11 @@ func startNullServer(executable string) (address string, stop func(), err error)
 	return strings.TrimSpace(line), stop, nil
 }
 
-func serveNull(executable string, in, out *os.File) error {
-	if executable == "" {
-		err := ServeNull(in, out)
-		return errors.Join(err, in.Close(), out.Close())
-	}
-	cmd := exec.Command(executable, "bench", "--null-server")
+func runNullServer(executable string, in, out *os.File) error {
+	cmd := exec.Command(executable, "--null-server")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, os.Stderr
 	err := cmd.Start()
-	// The child has its own copies; ours would hide its end from the reader.
+	// The child has its own copies. With ours open, the reader of out would not notice that the child has ended.
 	if err = errors.Join(err, in.Close(), out.Close()); err != nil {
 		return err
 	}

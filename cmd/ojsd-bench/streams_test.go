@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"testing"
@@ -14,10 +14,10 @@ func TestStreamClient(t *testing.T) {
 		":heartbeat\n\n" +
 		"id: evt_00000000-0000-7000-8000-000000020000\nevent: job.enqueued\ndata: {\"subject\":\"x\"}\n\n"
 	read := func(text string, size int) *streamClient {
-		c := &streamClient{leads: true, base: time.Now()}
+		c := &streamClient{keepsJobs: true, base: time.Now()}
 		var buf []byte
 		for i := 0; i < len(text); i += size {
-			buf = c.take(append(buf, text[i:min(i+size, len(text))]...), uint32(i))
+			buf = c.consume(append(buf, text[i:min(i+size, len(text))]...), uint32(i))
 		}
 		return c
 	}
@@ -33,8 +33,8 @@ func TestStreamClient(t *testing.T) {
 	require.Equal(t, 1, twice.repeated)
 	one := read(frames, 50)
 	tl := newTimeline()
-	require.Contains(t, streamProblems([]*streamClient{one, twice}, tl), "1 streams saw events twice or out of order")
-	require.Contains(t, streamProblems([]*streamClient{one, twice}, tl), "1 streams saw other events than the first one")
+	require.Contains(t, streamProblems([]*streamClient{one, twice}, tl), "1 streams got events twice or out of order")
+	require.Contains(t, streamProblems([]*streamClient{one, twice}, tl), "1 streams got other events than the first one")
 	one.jobs[1], tl.answered[one.jobs[0]], tl.answered[jobID{1}] = jobID{1}, time.Now(), time.Now()
 	require.Empty(t, streamProblems([]*streamClient{one, one}, tl))
 }

@@ -1,14 +1,13 @@
-package bench
+package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
-// pollEvents follows the log with GET /ojs/v1/events.
-func pollEvents(ctx context.Context, l *load, shown func(jobID)) (<-chan error, error) {
+// pollEvents is a watch that polls GET /ojs/v1/events.
+func pollEvents(ctx context.Context, l *load, onEvent func(jobID)) (<-chan error, error) {
 	c := newClient(l.target, "poller", l.bodies)
 	cursor, err := c.newestEvent()
 	if err != nil {
@@ -20,7 +19,7 @@ func pollEvents(ctx context.Context, l *load, shown func(jobID)) (<-chan error, 
 		defer c.close()
 		for ctx.Err() == nil {
 			var more bool
-			if cursor, more, err = c.events(cursor, shown); err != nil {
+			if cursor, more, err = c.events(cursor, onEvent); err != nil {
 				break
 			}
 			if !more {
@@ -32,16 +31,7 @@ func pollEvents(ctx context.Context, l *load, shown func(jobID)) (<-chan error, 
 	return stopped, nil
 }
 
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
-}
-
-// newestEvent is the position to start from: "" if the log is empty. The listing with pages shows the newest first.
+// newestEvent is the id of the newest event, "" if there is none. With page and per_page the newest comes first.
 func (c *client) newestEvent() (string, error) {
 	c.calls[opEvents].SetRequestURI(c.target.base + "/ojs/v1/events?page=1&per_page=1")
 	body, err := c.do(opEvents)
@@ -61,8 +51,8 @@ func (c *client) newestEvent() (string, error) {
 	return newest, err
 }
 
-// events reads what follows the cursor and returns the next cursor, and whether there is more to read at once.
-func (c *client) events(cursor string, shown func(jobID)) (string, bool, error) {
+// events reads the events after cursor and returns the next cursor, and whether more events are there already.
+func (c *client) events(cursor string, onEvent func(jobID)) (string, bool, error) {
 	uri := c.target.base + "/ojs/v1/events?types=job.enqueued&limit=1000&queues=" + c.bodies.queue
 	if cursor != "" {
 		uri += "&after=" + cursor
@@ -72,7 +62,7 @@ func (c *client) events(cursor string, shown func(jobID)) (string, bool, error) 
 	if err != nil {
 		return cursor, false, err
 	}
-	next, more, err := readEvents(body, shown)
+	next, more, err := readEvents(body, onEvent)
 	if err != nil {
 		return cursor, false, fmt.Errorf("list events: %w", err)
 	}
@@ -82,13 +72,13 @@ func (c *client) events(cursor string, shown func(jobID)) (string, bool, error) 
 	return cursor, more, nil
 }
 
-func readEvents(body []byte, shown func(jobID)) (cursor string, more bool, err error) {
+func readEvents(body []byte, onEvent func(jobID)) (cursor string, more bool, err error) {
 	list, err := member(body, "events")
 	if err == nil {
 		err = elements(list, func(event []byte) error {
 			id, err := idMember(event, "subject")
 			if err == nil {
-				shown(id)
+				onEvent(id)
 			}
 			return err
 		})
@@ -98,8 +88,8 @@ func readEvents(body []byte, shown func(jobID)) (cursor string, more bool, err e
 	return string(next), string(hasMore) == "true", errors.Join(err, errCursor, errMore)
 }
 
-// listenEvents follows LISTEN ojs_events on a connection of its own.
-func listenEvents(ctx context.Context, l *load, shown func(jobID)) (<-chan error, error) {
+// listenEvents is a watch that uses LISTEN ojs_events on a connection of its own.
+func listenEvents(ctx context.Context, l *load, onEvent func(jobID)) (<-chan error, error) {
 	notifications, err := l.db.listen(ctx)
 	if err != nil {
 		return nil, err
@@ -107,13 +97,13 @@ func listenEvents(ctx context.Context, l *load, shown func(jobID)) (<-chan error
 	stopped := make(chan error, 1)
 	go func() {
 		stopped <- notifications.each(ctx, func(payload string) error {
-			return readNotification([]byte(payload), l.bodies.queue, shown)
+			return readNotification([]byte(payload), l.bodies.queue, onEvent)
 		})
 	}()
 	return stopped, nil
 }
 
-func readNotification(event []byte, queue string, shown func(jobID)) error {
+func readNotification(event []byte, queue string, onEvent func(jobID)) error {
 	kind, err := stringMember(event, "type")
 	if err != nil || string(kind) != "job.enqueued" {
 		return err
@@ -126,6 +116,6 @@ func readNotification(event []byte, queue string, shown func(jobID)) error {
 	if err != nil {
 		return err
 	}
-	shown(id)
+	onEvent(id)
 	return nil
 }

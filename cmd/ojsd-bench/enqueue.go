@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 
 func runEnqueue(ctx context.Context, r *runner) error {
 	for _, conns := range r.cfg.Conns {
-		err := r.repeat(ctx, func(ctx context.Context) (Figure, error) { return r.measureEnqueue(ctx, conns) })
+		err := r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureEnqueue(ctx, conns) })
 		if err != nil {
 			return err
 		}
@@ -16,24 +16,24 @@ func runEnqueue(ctx context.Context, r *runner) error {
 	return nil
 }
 
-// measureEnqueue enqueues job after job on each connection. Taking them out again and checking them is not timed.
-func (r *runner) measureEnqueue(ctx context.Context, conns int) (Figure, error) {
+// measureEnqueue enqueues one job after the other on each connection. Taking them out and checking them is not timed.
+func (r *runner) measureEnqueue(ctx context.Context, conns int) (figure, error) {
 	l := r.newLoad("enqueue")
 	more := r.limit(maxEnqueues)
 	s, err := l.run(group{"producer", conns, func(c *client) {
-		for l.goOn(ctx) && more() {
-			l.trouble.noteEnqueue(c.enqueueOne(), 1)
+		for l.mayContinue(ctx) && more() {
+			l.failures.addEnqueue(c.enqueueOne(), 1)
 		}
 	}})
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
-	jobs := len(l.ledger.enqueued)
-	metrics := append([]Metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("", l.latency[opEnqueue], 50, 95, 99)...)
-	if err := l.settle(ctx); err != nil {
-		return Figure{}, err
+	jobs := len(l.jobs.enqueued)
+	metrics := append([]metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("", l.latency[opEnqueue], 50, 95, 99)...)
+	if err := l.emptyQueue(ctx); err != nil {
+		return figure{}, err
 	}
-	return l.figure("enqueue", []Param{{"conns", conns}}, metrics, jobs), nil
+	return l.figure("enqueue", []param{{"conns", conns}}, metrics, jobs), nil
 }
 
 // limit allows n calls, until the configured duration from the first of them is over.
@@ -50,21 +50,21 @@ func runBatch(ctx context.Context, r *runner) error {
 	return r.repeat(ctx, r.measureBatch)
 }
 
-// batchConns is how many connections send batches: more than the cores that decode them, so that none is idle.
+// batchConns is how many connections send batches: enough to keep the cores busy that decode them.
 const batchConns = 4
 
-func (r *runner) measureBatch(ctx context.Context) (Figure, error) {
+func (r *runner) measureBatch(ctx context.Context) (figure, error) {
 	l := r.newLoad("batch")
 	s, err := l.fill(ctx, r.cfg.Jobs)
 	if err != nil {
-		return Figure{}, err
+		return figure{}, err
 	}
-	jobs := len(l.ledger.enqueued)
-	metrics := append([]Metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("call_", l.latency[opBatch], 50, 99)...)
-	if err := l.settle(ctx); err != nil {
-		return Figure{}, err
+	jobs := len(l.jobs.enqueued)
+	metrics := append([]metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("call_", l.latency[opBatch], 50, 99)...)
+	if err := l.emptyQueue(ctx); err != nil {
+		return figure{}, err
 	}
-	return l.figure("batch", []Param{{"conns", batchConns}, {"batch", batchSize}}, metrics, jobs), nil
+	return l.figure("batch", []param{{"conns", batchConns}, {"batch", batchSize}}, metrics, jobs), nil
 }
 
 // fill enqueues n jobs by batch calls.
@@ -72,24 +72,24 @@ func (l *load) fill(ctx context.Context, n int) (span, error) {
 	var left budget
 	left.giveBack(n)
 	return l.run(group{"producer", batchConns, func(c *client) {
-		for l.goOn(ctx) {
+		for l.mayContinue(ctx) {
 			n := left.take(batchSize)
 			if n == 0 {
 				return
 			}
-			l.trouble.noteEnqueue(c.enqueueBatch(n), n)
+			l.failures.addEnqueue(c.enqueueBatch(n), n)
 		}
 	}})
 }
 
-// preload fills the queue before the real measurement, which makes no sense if that fails.
+// preload fills the queue before a measurement. Any failed call is an error, because the measurement would be worthless.
 func (l *load) preload(ctx context.Context, n int) error {
 	if _, err := l.fill(ctx, n); err != nil {
 		return err
 	}
-	l.forgetTimes()
-	if l.trouble.count.Load() > 0 {
-		return l.trouble.first
+	l.resetTimes()
+	if l.failures.count.Load() > 0 {
+		return l.failures.first
 	}
 	return nil
 }
@@ -113,10 +113,10 @@ func (b *budget) take(n int) int {
 
 func (b *budget) giveBack(n int) { b.left.Add(int64(n)) }
 
-// figure completes a figure with the counts and findings of the load.
-func (l *load) figure(name string, params []Param, metrics []Metric, jobs int) Figure {
-	return Figure{
+// figure makes a figure with the errors and problems of the load.
+func (l *load) figure(name string, params []param, metrics []metric, jobs int) figure {
+	return figure{
 		Name: name, Params: params, Metrics: metrics, Jobs: jobs,
-		Errors: int(l.trouble.count.Load()), Problems: l.problems(),
+		Errors: int(l.failures.count.Load()), Problems: l.problems(),
 	}
 }
