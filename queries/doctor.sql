@@ -33,7 +33,8 @@ FROM ojs.event_relay r;
 SELECT h.holder::text AS holder, h.seconds::double precision AS seconds FROM ojs.xmin_holders() h ORDER BY 2 DESC LIMIT 10;
 
 -- name: DoctorTables :many
-SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_sizes() t ORDER BY 1;
+SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes 
+FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers}') t ORDER BY 1;
 
 -- name: DoctorRows :one
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,

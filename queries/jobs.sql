@@ -107,27 +107,19 @@ WITH probe AS (
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN t
     WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, p.ready_seq, j.due_at, j.created_at,
-        j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms,
-        j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed,
-        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result,
-        j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at,
-        j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at,
-        s.source, p.slot
+    RETURNING j.*, p.ready_seq AS fetched_seq, s.source, p.slot
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS ready_seq, due_at, created_at, enqueued_at,
+    started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until,
+    lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
+    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error,
+    errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
+    checkpoint_at, result
 FROM claimed ORDER BY slot;
 
 -- name: JobFetchSurvey :many
@@ -289,11 +281,11 @@ WITH item AS (
     ORDER BY e.id, e.step
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+    finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms,
+    stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed,
+    dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors,
+    previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at,
+    result
 FROM failed;
 
 -- name: JobCancel :many
@@ -580,14 +572,7 @@ SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE
 -- One snapshot over both places, so a job that is being moved is found exactly once. Without results whose time is over.
 SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
 UNION ALL
-SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-    d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-    d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-    d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-    d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-    d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-    d.checkpoint_seq, d.checkpoint_at
-FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
+SELECT d.* FROM ojs.job_finished d WHERE d.id = ANY(@ids::uuid[]);
 
 -- name: JobListPage :many
 -- Newest first by id. Both branches walk an id index and stop at the limit. COALESCE and not IS NULL OR, which a generic
@@ -600,14 +585,7 @@ SELECT p.* FROM (
         AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
      ORDER BY j.id DESC LIMIT @max_rows::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-        d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-        d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-        d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-        d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-        d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-        d.checkpoint_seq, d.checkpoint_at
-     FROM ojs.jobs_done d
+    (SELECT d.* FROM ojs.job_finished d
      WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))

@@ -108,15 +108,9 @@ SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.dire
 -- name: WorkerDie :many
 -- Contract 20 §6.6: from now on what these workers held is not theirs. Their jobs are taken away by the caller, or by
 -- whoever finds bury_at in the past.
--- A server of an earlier release, which may still run beside this one, notes heartbeats in last_beat_at only.
-WITH heard AS (
-    UPDATE ojs.workers w SET seen_at = w.last_beat_at
-    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
-        AND w.last_beat_at > now() - interval '1 millisecond' * @dead_after_ms::bigint
-), dead AS MATERIALIZED (
+WITH dead AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND GREATEST(w.seen_at, w.last_beat_at) <= now() - interval '1 millisecond' * @dead_after_ms::bigint
-        AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
+    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
     ORDER BY w.seen_at
     LIMIT @max_rows
     FOR UPDATE SKIP LOCKED

@@ -235,7 +235,7 @@ func (q *Queries) DeadLetterListForBulk(ctx context.Context, arg DeadLetterListF
 
 const deadLetterListPage = `-- name: DeadLetterListPage :many
 
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
+SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL
     AND j.dead_lettered_at >= $1::timestamptz AND j.dead_lettered_at <= $2::timestamptz
     AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
@@ -298,34 +298,33 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -333,6 +332,7 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -428,7 +428,7 @@ func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountPa
 }
 
 const jobDiscardedListPage = `-- name: JobDiscardedListPage :many
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
+SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
 WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
     AND j.finished_at >= $1::timestamptz AND j.finished_at <= $2::timestamptz
     AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
@@ -489,34 +489,33 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -524,6 +523,7 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}

@@ -116,7 +116,8 @@ func (q *Queries) DoctorRows(ctx context.Context) (DoctorRowsRow, error) {
 }
 
 const doctorTables = `-- name: DoctorTables :many
-SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_sizes() t ORDER BY 1
+SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes 
+FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers}') t ORDER BY 1
 `
 
 type DoctorTablesRow struct {

@@ -19,13 +19,13 @@ WITH locked AS MATERIALIZED (
     SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
     SELECT 'job.enqueued', 'api' || $2::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer
     FROM moved m
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM moved
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
 `
 
 type JobActivateParams struct {
@@ -51,34 +51,33 @@ type JobActivateRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -86,6 +85,7 @@ type JobActivateRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
 // T5.
@@ -115,34 +115,33 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -150,6 +149,7 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -183,13 +183,13 @@ WITH item AS (
         g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
         g.progress, g.progress_message, g.progress_data, g.progress_at
     FROM gone g
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
     SELECT 'job.cancelled', $4::text, g.finished_at, g.id, g.type, g.queue, g.attempt, g.worker_id, g.trace_id, g.state, 'cancelled', $5::integer, i.event_data
     FROM gone g JOIN item i ON i.id = g.id
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM done
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM done
 `
 
 type JobCancelParams struct {
@@ -217,34 +217,33 @@ type JobCancelRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -252,6 +251,7 @@ type JobCancelRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
 // T12: moves the row like an ack. worker_id and previous_state stay with it, to answer the holder's late ack.
@@ -287,34 +287,33 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -322,6 +321,7 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -365,7 +365,7 @@ WITH held AS MATERIALIZED (
         g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
         CASE WHEN g.progress IS NOT NULL THEN 1 END, g.progress_message, g.progress_data, g.progress_at
     FROM gone g JOIN item i ON i.id = g.id
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
     SELECT 'job.completed', CASE WHEN i.source = '' THEN ojs.worker_source(g.worker_id) ELSE i.source END, g.finished_at, g.id, g.type, g.queue, g.attempt,
@@ -373,7 +373,7 @@ WITH held AS MATERIALIZED (
         (date_part('epoch', g.finished_at - g.started_at) * 1000)::bigint, i.event_data
     FROM gone g JOIN item i ON i.id = g.id
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM done
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM done
 `
 
 type JobCompleteParams struct {
@@ -405,34 +405,33 @@ type JobCompleteRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -440,6 +439,7 @@ type JobCompleteRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
 // Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten. Locking the
@@ -480,34 +480,33 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -515,6 +514,7 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -671,7 +671,7 @@ WITH item AS (
         checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
     FROM locked l CROSS JOIN t
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', t.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), ev AS (
@@ -700,11 +700,11 @@ WITH item AS (
     ORDER BY e.id, e.step
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+    finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms,
+    stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed,
+    dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors,
+    previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at,
+    result
 FROM failed
 `
 
@@ -744,34 +744,33 @@ type JobFailRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -779,6 +778,7 @@ type JobFailRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
 // T8, T9, T10. Go has decided the outcome from what cannot change while attempt and started_at stay the same (a job that is
@@ -827,34 +827,33 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -862,6 +861,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -905,27 +905,19 @@ WITH probe AS (
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN t
     WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, p.ready_seq, j.due_at, j.created_at,
-        j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms,
-        j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed,
-        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result,
-        j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at,
-        j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at,
-        s.source, p.slot
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, p.ready_seq AS fetched_seq, s.source, p.slot
 ), ev AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $10::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS ready_seq, due_at, created_at, enqueued_at,
+    started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until,
+    lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
+    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error,
+    errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
+    checkpoint_at, result
 FROM claimed ORDER BY slot
 `
 
@@ -959,34 +951,33 @@ type JobFetchRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -994,6 +985,7 @@ type JobFetchRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
 // Contract 10 §7, T6. probe holds the places to look, in dispatch order, each with the lowest ready_seq this node may
@@ -1036,34 +1028,33 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -1071,6 +1062,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -1385,16 +1377,9 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 }
 
 const jobListByID = `-- name: JobListByID :many
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
+SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
 UNION ALL
-SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-    d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-    d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-    d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-    d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-    d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-    d.checkpoint_seq, d.checkpoint_at
-FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result FROM ojs.job_finished d WHERE d.id = ANY($1::uuid[])
 `
 
 // One snapshot over both places, so a job that is being moved is found exactly once. Without results whose time is over.
@@ -1424,34 +1409,33 @@ func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -1459,6 +1443,7 @@ func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -1861,22 +1846,15 @@ func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, 
 }
 
 const jobListPage = `-- name: JobListPage :many
-SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.lease_until, p.lease_ms, p.visibility_ms, p.timeout_ms, p.grace_ms, p.retry_delay_ms, p.worker_id, p.trace_id, p.previous_state, p.failed, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.result, p.total_due_at, p.ttl_due_at, p.stall_ms, p.stall_due_at, p.result_ttl_s, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.previous_errors, p.cron, p.cron_serial, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at FROM (
-    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
+SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result FROM (
+    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
      WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
         AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
      ORDER BY j.id DESC LIMIT $5::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-        d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-        d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-        d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-        d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-        d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-        d.checkpoint_seq, d.checkpoint_at
-     FROM ojs.jobs_done d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result FROM ojs.job_finished d
      WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
@@ -1931,34 +1909,33 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -1966,6 +1943,7 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}

@@ -54,7 +54,7 @@ WITH item AS (
         last_beat_at = t.now, seen_at = t.now, stale_at = NULL
     FROM next n CROSS JOIN t
     WHERE w.id = n.id AND n.known
-    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
 ), ins AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
         hostname, pid, facts, started_at, last_beat_at, seen_at)
@@ -64,11 +64,11 @@ WITH item AS (
     WHERE NOT n.known
     ORDER BY n.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
 ), beat AS (
-    SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM upd UNION ALL SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM ins
+    SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM upd UNION ALL SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM ins
 ), shown AS (
-    SELECT b.id, b.state, b.directive, b.active_jobs, b.queues, b.concurrency, b.hostname, b.pid, b.facts, b.started_at, b.last_beat_at, b.seen_at, b.stale_at, b.died_at, b.bury_at, b.stopped, b.active_job_ids, b.fetch_queues, b.fetch_count, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
+    SELECT b.id, b.state, b.directive, b.started_at, b.last_beat_at, b.seen_at, b.stale_at, b.died_at, b.bury_at, b.stopped, b.active_jobs, b.active_job_ids, b.queues, b.concurrency, b.fetch_queues, b.fetch_count, b.hostname, b.pid, b.facts, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
         n.source, n.load, n.register, n.was_quiet, n.starts,
         b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
     FROM beat b JOIN next n ON n.id = b.id
@@ -310,14 +310,9 @@ func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterPara
 }
 
 const workerDie = `-- name: WorkerDie :many
-WITH heard AS (
-    UPDATE ojs.workers w SET seen_at = w.last_beat_at
-    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
-        AND w.last_beat_at > now() - interval '1 millisecond' * $1::bigint
-), dead AS MATERIALIZED (
+WITH dead AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND GREATEST(w.seen_at, w.last_beat_at) <= now() - interval '1 millisecond' * $1::bigint
-        AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
+    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
     ORDER BY w.seen_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED
@@ -356,7 +351,6 @@ type WorkerDieRow struct {
 
 // Contract 20 §6.6: from now on what these workers held is not theirs. Their jobs are taken away by the caller, or by
 // whoever finds bury_at in the past.
-// A server of an earlier release, which may still run beside this one, notes heartbeats in last_beat_at only.
 func (q *Queries) WorkerDie(ctx context.Context, arg WorkerDieParams) ([]WorkerDieRow, error) {
 	rows, err := q.db.Query(ctx, workerDie,
 		arg.DeadAfterMs,
@@ -477,7 +471,7 @@ func (q *Queries) WorkerExhume(ctx context.Context, id string) (WorkerExhumeRow,
 }
 
 const workerGet = `-- name: WorkerGet :one
-SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM ojs.workers WHERE id = $1
+SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM ojs.workers WHERE id = $1
 `
 
 func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
@@ -487,12 +481,6 @@ func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
 		&i.ID,
 		&i.State,
 		&i.Directive,
-		&i.ActiveJobs,
-		&i.Queues,
-		&i.Concurrency,
-		&i.Hostname,
-		&i.Pid,
-		&i.Facts,
 		&i.StartedAt,
 		&i.LastBeatAt,
 		&i.SeenAt,
@@ -500,9 +488,15 @@ func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
 		&i.DiedAt,
 		&i.BuryAt,
 		&i.Stopped,
+		&i.ActiveJobs,
 		&i.ActiveJobIds,
+		&i.Queues,
+		&i.Concurrency,
 		&i.FetchQueues,
 		&i.FetchCount,
+		&i.Hostname,
+		&i.Pid,
+		&i.Facts,
 	)
 	return i, err
 }
@@ -548,7 +542,7 @@ func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]Worker
 }
 
 const workerListPage = `-- name: WorkerListPage :many
-SELECT w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count FROM ojs.workers w
+SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
 WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
     AND (cardinality($2::text[]) = 0
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
@@ -581,12 +575,6 @@ func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) 
 			&i.ID,
 			&i.State,
 			&i.Directive,
-			&i.ActiveJobs,
-			&i.Queues,
-			&i.Concurrency,
-			&i.Hostname,
-			&i.Pid,
-			&i.Facts,
 			&i.StartedAt,
 			&i.LastBeatAt,
 			&i.SeenAt,
@@ -594,9 +582,15 @@ func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) 
 			&i.DiedAt,
 			&i.BuryAt,
 			&i.Stopped,
+			&i.ActiveJobs,
 			&i.ActiveJobIds,
+			&i.Queues,
+			&i.Concurrency,
 			&i.FetchQueues,
 			&i.FetchCount,
+			&i.Hostname,
+			&i.Pid,
+			&i.Facts,
 		); err != nil {
 			return nil, err
 		}

@@ -1,17 +1,26 @@
 -- +goose Up
--- ojs.enqueue, ojs.cancel and ojs.job: the server's work for SQL callers, inside their own transactions. The rules and
--- messages are those of HTTP (internal/envelope, internal/retry); the tests send the same mistakes both ways.
-
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT 3 $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
 -- +goose StatementEnd
-
--- JSON as text. json_each and its like un-escape every string of a document, and fail at \u0000 and lone surrogates,
--- which clients may send and which must survive. So options are read as sealed text: no backslash is left in it, and a
--- quotation mark always begins or ends a string. DEL marks what was replaced (0: DEL itself, 1: \\, 2: \", 3: the \ of
--- any other escape). All functions below that take `v` or `sealed` want sealed text, values as the client wrote them.
-
+CREATE TYPE ojs.job_options AS (
+    id            uuid,
+    queue         text,
+    priority      smallint,
+    pending       boolean,
+    run_at        timestamptz,
+    dead_at       timestamptz,
+    timeout_ms    bigint,
+    visibility_ms bigint,
+    grace_ms      bigint,
+    max_attempts  bigint,
+    retry         json,
+    meta          json,
+    trace_id      text,
+    extra         json,
+    notify        boolean
+);
+CREATE TABLE ojs.queue_notes (name text NOT NULL);
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_seal(doc text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -19,7 +28,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         ELSE replace(replace(replace(replace(doc, E'\x7f', E'\x7f0'), E'\\\\', E'\x7f1'), E'\\"', E'\x7f2'), E'\\', E'\x7f3') END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_unseal(sealed text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -27,8 +35,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         ELSE replace(replace(replace(replace(sealed, E'\x7f3', E'\\'), E'\x7f2', E'\\"'), E'\x7f1', E'\\\\'), E'\x7f0', E'\x7f') END
 $$;
 -- +goose StatementEnd
-
--- Without white space between tokens: every second piece between quotation marks is the inside of a string.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_compact(sealed text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -41,9 +47,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- Whether v has more than 32 levels (contract 10 §14). Only the brackets outside of strings are kept, all of one kind;
--- each round then takes the innermost pairs away. 33 levels need 66 bytes.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_is_deep(v text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -62,9 +65,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The content of a string, given without its quotation marks. Lone surrogates become U+FFFD, as in Go; U+0000, which no
--- text can hold, becomes three non-characters. Who cares asks json_has_nul.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_unquote(sealed text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -81,24 +81,18 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_has_nul(v text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT strpos(v, E'\x7f3u0000') > 0
 $$;
 -- +goose StatementEnd
-
--- The content of v if it is a string, else NULL.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_text(v text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN starts_with(v, '"') THEN ojs.json_unquote(substr(v, 2, length(v) - 2)) END
 $$;
 -- +goose StatementEnd
-
--- A string with only the escapes it needs, as Go writes it; plain JSON, not sealed. A text cannot hold U+0000, so the
--- pieces between them are written one by one.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_requote(v text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -109,9 +103,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     ) q
 $$;
 -- +goose StatementEnd
-
--- v if it is a number with integral value that bigint holds (5, 5.0, 50e-1), else NULL. It works on the digits, because
--- a literal such as 1e999999999 must cost nothing.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_integer(v text) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -148,9 +139,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The members of an object by name, each as the sealed text of its value; null counts as absent, and of equal names the
--- last wins (contract 10 §1.4).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_members(sealed text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -160,9 +148,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- Refusals. What is wrong is said in the words of HTTP, for the first mistake in the order in which HTTP looks.
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_describe(v text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -170,15 +155,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         WHEN 't' THEN 'a boolean' WHEN 'f' THEN 'a boolean' ELSE 'a number' END
 $$;
 -- +goose StatementEnd
-
--- A value inside a sentence.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_brief(v text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN octet_length(ojs.json_unseal(v)) > 60 THEN ojs.json_describe(v) ELSE ojs.json_unseal(ojs.json_compact(v)) END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.refuse(message text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -187,7 +169,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.refuse_field(field text, expected text, v text) RETURNS void
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -195,8 +176,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         ELSE ''' must be ' || expected || ', got ' || ojs.json_brief(v) || '.' END)
 $$;
 -- +goose StatementEnd
-
--- name is the client's spelling, canonical the name in the contract; both are told if they differ.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.refuse_retry(name text, canonical text, expected text, v text) RETURNS void
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -204,10 +183,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         || ' must be ' || expected || ', got ' || ojs.json_brief(v) || '.')
 $$;
 -- +goose StatementEnd
-
--- Durations and times. Regular expressions only test here: with seven groups to capture one takes 110 µs.
-
--- number units of unit_ms each, in ns; NULL beyond 36 500 days. Fractions go through double precision, as in Go.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.duration_part(number text, unit_ms bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -223,9 +198,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- ISO 8601 with years of 365 and months of 30 days, and with short also 500ms or 7d. In ms; NULL for anything else and
--- for more than 36 500 days.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.duration_ms(t text, short boolean) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -259,8 +231,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- PT36H, PT1.5S, PT0S.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.duration_text(ms bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -268,9 +238,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         || CASE WHEN ms % 60000 > 0 OR ms < 60000 THEN trim_scale(ms % 60000 / 1000.0)::text || 'S' ELSE '' END
 $$;
 -- +goose StatementEnd
-
--- RFC 3339 with offset, cut to microseconds; NULL for anything else. PostgreSQL's own reader would take 24:00 and second
--- 60, and refuse February 30 only by an error, which costs a subtransaction to catch, offsets of 16 hours and the year 0.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.time_read(t text) RETURNS timestamptz
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -299,10 +266,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- URIs.
-
--- The authority of a URI, as net/url reads it; but of an address in brackets only the characters are looked at.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.uri_authority_ok(scheme text, authority text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -321,7 +284,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.is_absolute_uri(uri text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -345,31 +307,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- Options, one function per concern. Each takes the sealed text of the values, NULL for those not sent, and gives what
--- a column holds; extra pieces are members of the echoed object.
-
--- What options say about a new job. NULL everywhere: no options.
-CREATE TYPE ojs.job_options AS (
-    id            uuid,
-    queue         text,
-    priority      smallint,
-    pending       boolean,
-    run_at        timestamptz,
-    dead_at       timestamptz,
-    timeout_ms    bigint,
-    visibility_ms bigint,
-    grace_ms      bigint,
-    max_attempts  bigint,
-    retry         json,
-    meta          json,
-    trace_id      text,
-    extra         json,
-    notify        boolean
-);
-
--- Names that are not echoed as they come: settings, attributes of the top level, and what only the server sets, which
--- is dropped silently (the lists of internal/envelope/attrs.go).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_names() RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -383,7 +320,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         workflow_id,root_workflow_id,workflow_step,workflow_step_id,workflow_callback,parent_results_map,deduplicated}'::text[]
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_id(v text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -397,7 +333,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_queue(v text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -413,8 +348,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The parameter queue of ojs.enqueue.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.queue_read(queue text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -426,7 +359,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_priority(v text) RETURNS smallint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -442,7 +374,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_boolean(name text, v text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -454,8 +385,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- An absolute time, or one relative to now.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_time(name text, v text, now timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
@@ -473,9 +402,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The echo of valid times. Absolute ones keep their place and the client's text; relative ones come last, as what they
--- resolve to. Only absolute ones have a hyphen.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.extra_times(run_v text, run_at timestamptz, dead_v text, dead_at timestamptz, absolute boolean) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -486,8 +412,6 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
             THEN '"expires_at":' || CASE WHEN absolute THEN dead_v ELSE '"' || ojs.time_text(dead_at) || '"' END END), '')
 $$;
 -- +goose StatementEnd
-
--- An integer of unit ms each, in ms.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_lasting(name text, v text, unit bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -502,8 +426,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- visibility_timeout_ms is an integer of ms; visibility_timeout one of seconds, or a duration.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_visibility(in_ms text, other text) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -522,8 +444,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- Durations in seconds that are only echoed, and the echo of the grace period before them.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_limits(opt jsonb, grace_ms bigint, timeout_ms bigint) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -543,8 +463,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- What must be an object that is not nested too deeply; compact.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_object(name text, v text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -558,9 +476,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The merged meta, compact; NULL if it is empty. A name in metadata beats the same one in meta. A lone source is kept as
--- it is, repetitions of a name included.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_meta(metadata text, meta text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -585,16 +500,12 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The trace-id field of a valid W3C traceparent, else NULL.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.traceparent_id(t text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT (regexp_match(t, '^(?!ff|00-.{53})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$'))[1]
 $$;
 -- +goose StatementEnd
-
--- The trace id that a job with this meta carries (contract 40 §3.4).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.meta_trace_id(meta text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -614,8 +525,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- Tags without repetitions, in order of first appearance, as the client wrote them; NULL if there are none.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_tags(v text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -638,8 +547,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- schema, tags, rate_limit, retry (its nesting) and unique: checked, and echoed without being used.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_labels(opt jsonb, retry_name text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -666,8 +573,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The options that nobody knows, compact, in order of appearance (contract 10 §3.2); NULL if there are none.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_unknown(sealed text, opt jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -697,10 +602,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The retry policy (contract 20 §2.1–§2.3, internal/retry).
-
--- The strongest of the names that was sent; *_ms names with 0 count as not sent.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.retry_name(r jsonb, VARIADIC names text[]) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -716,7 +617,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.retry_interval(name text, canonical text, v text) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -732,9 +632,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- A number >= 1 that double precision holds, in the shortest decimal form, as Go writes it; NULL for anything else.
--- extra_float_digits could be set to round. Exponents are bounded first, because 1e999999999 must cost nothing.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.retry_coefficient(v text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET extra_float_digits = 1 AS $$
@@ -747,8 +644,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The error patterns as they are stored: non-empty strings, written in one way.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.retry_patterns(name text, v text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -769,8 +664,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- Everything but max_attempts, as the tail of the object that column retry holds; NULL if it is the default.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.retry_backoff(r jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -829,8 +722,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- max_attempts, and the merged policy if it is not the default. shortcut is the option max_attempts.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_retry(given text, shortcut text, OUT max_attempts bigint, OUT policy text)
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -861,9 +752,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- All options of a new job, read in the order in which HTTP looks for mistakes: fields, retry policy, size of meta. What
--- is not sent costs one look per group.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.options_read(options json, queue text, now timestamptz) RETURNS ojs.job_options
 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
@@ -931,18 +819,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- The interface itself. SECURITY DEFINER, so that a producer needs no right to any table; the search path is pinned,
--- because these run with the rights of their owner (2 µs a call). EXECUTE is for the roles that an operator names.
-
--- UUIDv7 of a time in microseconds, as event ids have it, so that the ids of one transaction grow.
--- +goose StatementBegin
-CREATE FUNCTION ojs.new_id(t timestamptz) RETURNS uuid
-LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
-    SELECT ('0' || to_hex((ojs.time_us(t) / 1000 << 16) | 28672 | (ojs.time_us(t) % 1000 * 4096 / 1000)) || right(gen_random_uuid()::text, 17))::uuid
-$$;
--- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.refuse_type(type text) RETURNS void
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -951,8 +827,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         ojs.json_seal(to_json(type)::text))
 $$;
 -- +goose StatementEnd
-
--- args as they are stored: compact.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.args_read(args json) RETURNS json
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -971,10 +845,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- Whether a finished job holds the id of one that has just been inserted. Asked after the insert, with a new snapshot, or
--- it would lose to an ack that moved the row meanwhile. Under REPEATABLE READ there is no new snapshot; the old one may
--- still show the row that was moved away, next to the new one.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.id_was_used(job_id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -983,18 +853,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- queue_notes: queues whose first job comes from a transaction that is still open. Whoever inserts a row that another
--- transaction has inserted waits for it, and an HTTP server that waits enqueues nothing at all; so a transaction inserts
--- its new queues at commit. Rows go where they came from, so nobody ever sees one. Hidden from sqlc in a DO block.
--- +goose StatementBegin
-DO $$
-BEGIN
-    CREATE TABLE ojs.queue_notes (name text NOT NULL);
-END
-$$;
--- +goose StatementEnd
-
 -- +goose StatementBegin
 CREATE FUNCTION ojs.queue_insert_noted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -1011,9 +869,6 @@ $$;
 -- +goose StatementEnd
 CREATE CONSTRAINT TRIGGER queue_insert_noted AFTER INSERT ON ojs.queue_notes
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION ojs.queue_insert_noted();
-
--- Contract 10 §5, T1–T3: what JobInsert does, in the caller's transaction. Jobs without options, nearly all, never reach
--- the functions above.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.enqueue(type text, args json, queue text DEFAULT 'default', options json DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -1025,6 +880,9 @@ DECLARE
     state     text := 'available';
     status    text;
     event_seq bigint;
+    limits    jsonb;
+    total     interval;
+    ttl       interval;
 BEGIN
     IF octet_length(args::text) + COALESCE(octet_length(options::text), 0) > 1048576 THEN
         PERFORM ojs.refuse('envelope is larger than 1048576 bytes; send less.');
@@ -1039,6 +897,11 @@ BEGIN
         o := ojs.options_read(options, queue, t);
         queue := o.queue;
         state := CASE WHEN o.pending THEN 'pending' WHEN o.run_at > t THEN 'scheduled' ELSE 'available' END;
+        IF o.extra::text ~ '"(total_timeout|enqueue_ttl|heartbeat_timeout|result_ttl)"' THEN
+            limits := ojs.json_members(ojs.json_seal(options::text));
+            total := NULLIF(ojs.json_integer(limits ->> 'total_timeout'), 0) * interval '1 second';
+            ttl := NULLIF(ojs.json_integer(limits ->> 'enqueue_ttl'), 0) * interval '1 second';
+        END IF;
     ELSE
         queue := ojs.queue_read(queue);
     END IF;
@@ -1052,13 +915,15 @@ BEGIN
     job_id := COALESCE(o.id, ojs.new_id(t));
     WITH job AS (
         INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
-            scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra)
+            scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
+            total_due_at, ttl_due_at, stall_ms, result_ttl_s)
         VALUES (job_id, type, queue, state, COALESCE(o.priority, 0), COALESCE(o.max_attempts, 3),
             CASE WHEN state = 'available' THEN nextval('ojs.ready_seq') END,
-            LEAST(CASE WHEN state = 'scheduled' THEN o.run_at END, o.dead_at),
+            LEAST(CASE WHEN state = 'scheduled' THEN o.run_at END, o.dead_at, t + total, t + ttl),
             t, CASE WHEN state = 'available' THEN t END,
             o.run_at, o.dead_at, NULLIF(o.timeout_ms, 0), o.visibility_ms, NULLIF(o.grace_ms, 0), o.trace_id,
-            o.retry, args, o.meta, o.extra)
+            o.retry, args, o.meta, o.extra, t + total, t + ttl,
+            NULLIF(ojs.json_integer(limits ->> 'heartbeat_timeout'), 0) * 1000, ojs.json_integer(limits ->> 'result_ttl'))
         ON CONFLICT (id) DO NOTHING
         RETURNING priority, ready_seq
     )
@@ -1083,8 +948,6 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
--- T12: what JobCancel does. false: no such job, or it is finished.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.cancel(id uuid, reason text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -1099,14 +962,17 @@ BEGIN
         WHERE j.id = cancel.id AND j.state IN ('scheduled', 'pending', 'available', 'active', 'retryable')
         RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
             clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-            j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors
+            j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors,
+            j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at
     ), done AS (
         INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
             scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-            retry, args, meta, extra, error, errors)
+            retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, progress,
+            progress_message, progress_data, progress_at)
         SELECT g.id, g.type, g.queue, 'cancelled', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
             g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, g.state,
-            g.retry, g.args, g.meta, g.extra, g.error, g.errors
+            g.retry, g.args, g.meta, g.extra, g.error, g.errors, g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron, g.progress,
+            g.progress_message, g.progress_data, g.progress_at
         FROM gone g
     )
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, data)
@@ -1121,18 +987,7 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
-COMMENT ON FUNCTION ojs.enqueue(text, json, text, json) IS
-    'Stores a job in the transaction of the caller and returns its id. options: what the HTTP API takes in options, and id, notify.';
-COMMENT ON FUNCTION ojs.cancel(uuid, text) IS
-    'Cancels a job in the transaction of the caller; false if it is unknown or already completed, cancelled or discarded.';
-
--- Jobs as the HTTP API shows them, live and finished. Both branches have an index on id, which a condition reaches.
--- In a DO block, because sqlc, which would name its rows Job like those of the table, does not look inside.
--- +goose StatementBegin
-DO $$
-BEGIN
-    CREATE VIEW ojs.job AS
+CREATE VIEW ojs.job AS
     SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.args, COALESCE(j.meta, '{}') AS meta,
         j.extra AS attributes, j.created_at, j.enqueued_at, j.scheduled_at, j.started_at,
         CASE WHEN j.failed THEN j.finished_at END AS completed_at,
@@ -1148,30 +1003,28 @@ BEGIN
         d.extra, d.created_at, d.enqueued_at, d.scheduled_at, d.started_at,
         CASE WHEN d.state = 'completed' THEN d.finished_at END,
         CASE WHEN d.state = 'cancelled' THEN d.finished_at END,
-        NULL, NULL, d.expires_at, d.retry_delay_ms, NULL, d.error, array_to_json(d.errors), d.result
+        NULL, NULL, d.expires_at, d.retry_delay_ms, NULL, d.error, array_to_json(d.errors),
+        CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END
     FROM ojs.jobs_done d;
-
-    COMMENT ON VIEW ojs.job IS 'All jobs, live and finished, as the HTTP API shows them. Find one by id; other conditions read everything.';
-    COMMENT ON COLUMN ojs.job.state IS 'scheduled, pending, available, active, retryable, completed, cancelled or discarded';
-    COMMENT ON COLUMN ojs.job.priority IS '-100 to 100, higher first';
-    COMMENT ON COLUMN ojs.job.attempt IS 'how often a worker has taken it; 0 before the first time';
-    COMMENT ON COLUMN ojs.job.attributes IS 'everything else the producer sent and gets back (timeout_ms, retry, tags, unknown names), as one object; NULL if nothing';
-    COMMENT ON COLUMN ojs.job.enqueued_at IS 'latest entry into available; NULL before the first';
-    COMMENT ON COLUMN ojs.job.scheduled_at IS 'when it was to become available, if it was scheduled; stays after that time';
-    COMMENT ON COLUMN ojs.job.started_at IS 'latest entry into active';
-    COMMENT ON COLUMN ojs.job.completed_at IS 'entry into completed, or into discarded by a failed attempt; NULL for jobs that expired or were cancelled';
-    COMMENT ON COLUMN ojs.job.next_attempt_at IS 'end of the backoff, while retryable';
-    COMMENT ON COLUMN ojs.job.retry_delay_ms IS 'backoff computed at the latest failure, in ms';
-    COMMENT ON COLUMN ojs.job.worker_id IS 'who holds it, while active';
-    COMMENT ON COLUMN ojs.job.error IS 'latest failure; NULL once completed';
-    COMMENT ON COLUMN ojs.job.errors IS 'failure history as a JSON array, oldest first; NULL if none';
-    COMMENT ON COLUMN ojs.job.result IS 'what the worker returned, if completed';
-END
-$$;
--- +goose StatementEnd
-
--- PUBLIC may execute every new function. Whatever is volatile may change something, hold locks or run with its owner's
--- rights, so it is only for roles that were given it: a producer with USAGE on the schema enqueues and does nothing else.
+COMMENT ON FUNCTION ojs.enqueue(text, json, text, json) IS
+    'Stores a job in the transaction of the caller and returns its id. options: what the HTTP API takes in options, and id, notify.';
+COMMENT ON FUNCTION ojs.cancel(uuid, text) IS
+    'Cancels a job in the transaction of the caller; false if it is unknown or already completed, cancelled or discarded.';
+COMMENT ON VIEW ojs.job IS 'All jobs, live and finished, as the HTTP API shows them. Find one by id; other conditions read everything.';
+COMMENT ON COLUMN ojs.job.state IS 'scheduled, pending, available, active, retryable, completed, cancelled or discarded';
+COMMENT ON COLUMN ojs.job.priority IS '-100 to 100, higher first';
+COMMENT ON COLUMN ojs.job.attempt IS 'how often a worker has taken it; 0 before the first time';
+COMMENT ON COLUMN ojs.job.attributes IS 'everything else the producer sent and gets back (timeout_ms, retry, tags, unknown names), as one object; NULL if nothing';
+COMMENT ON COLUMN ojs.job.enqueued_at IS 'latest entry into available; NULL before the first';
+COMMENT ON COLUMN ojs.job.scheduled_at IS 'when it was to become available, if it was scheduled; stays after that time';
+COMMENT ON COLUMN ojs.job.started_at IS 'latest entry into active';
+COMMENT ON COLUMN ojs.job.completed_at IS 'entry into completed, or into discarded by a failed attempt; NULL for jobs that expired or were cancelled';
+COMMENT ON COLUMN ojs.job.next_attempt_at IS 'end of the backoff, while retryable';
+COMMENT ON COLUMN ojs.job.retry_delay_ms IS 'backoff computed at the latest failure, in ms';
+COMMENT ON COLUMN ojs.job.worker_id IS 'who holds it, while active';
+COMMENT ON COLUMN ojs.job.error IS 'latest failure; NULL once completed';
+COMMENT ON COLUMN ojs.job.errors IS 'failure history as a JSON array, oldest first; NULL if none';
+COMMENT ON COLUMN ojs.job.result IS 'what the worker returned, if completed';
 -- +goose StatementBegin
 DO $$
 DECLARE f regprocedure;
@@ -1182,27 +1035,15 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-
 -- +goose Down
--- +goose StatementBegin
-DO $$
-DECLARE f regprocedure;
-BEGIN
-    FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'ojs'::regnamespace AND p.provolatile = 'v' LOOP
-        EXECUTE 'GRANT EXECUTE ON FUNCTION ' || f || ' TO PUBLIC';
-    END LOOP;
-    DROP VIEW ojs.job;
-    DROP TABLE ojs.queue_notes;
-END
-$$;
--- +goose StatementEnd
+DROP VIEW ojs.job;
 DROP FUNCTION ojs.cancel(uuid, text);
 DROP FUNCTION ojs.enqueue(text, json, text, json);
+DROP TABLE ojs.queue_notes;
 DROP FUNCTION ojs.queue_insert_noted();
 DROP FUNCTION ojs.id_was_used(uuid);
 DROP FUNCTION ojs.args_read(json);
 DROP FUNCTION ojs.refuse_type(text);
-DROP FUNCTION ojs.new_id(timestamptz);
 DROP FUNCTION ojs.options_read(json, text, timestamptz);
 DROP FUNCTION ojs.option_retry(text, text);
 DROP FUNCTION ojs.retry_backoff(jsonb);
@@ -1251,6 +1092,16 @@ DROP FUNCTION ojs.json_unseal(text);
 DROP FUNCTION ojs.json_seal(text);
 DROP TYPE ojs.job_options;
 -- +goose StatementBegin
+DO $$
+DECLARE f regprocedure;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'ojs'::regnamespace AND p.provolatile = 'v' LOOP
+        EXECUTE 'GRANT EXECUTE ON FUNCTION ' || f || ' TO PUBLIC';
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+-- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT 2 $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$;
 -- +goose StatementEnd
