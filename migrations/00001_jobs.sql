@@ -1,11 +1,11 @@
 -- +goose Up
--- Jobs, queues, and the answers kept for idempotent calls. Everything that ojsd stores lives in schema ojs.
--- JSON that clients send is stored as json, never as jsonb: number literals, key order and \u0000 must survive.
--- Times are always those of the database's clock.
+-- Jobs, queues, and the answers kept for idempotent calls. Everything that ojsd stores lives in schema ojs. JSON that
+-- clients send is stored as json, never as jsonb: number literals, key order and \u0000 must survive. Times are always
+-- those of the database's clock.
 CREATE SCHEMA IF NOT EXISTS ojs;
 
--- Every migration replaces this function with one that returns its own number. A server compares the number with that of the
--- newest migration it was built with.
+-- Every migration replaces this function with one that returns its own number. A server compares the number with that
+-- of the newest migration it was built with.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;
@@ -82,16 +82,17 @@ CREATE TABLE ojs.jobs (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- JobFetch, JobFetchSurvey, MetricsReadyHeads: exactly the fetch order, so nothing is sorted. It is the only index whose predicate names
--- a state: with a second one the planner answered `id = ANY(…) AND state = 'active'` by reading that whole index
--- (8 000 buffers for 200 rows).
+-- JobFetch, JobFetchSurvey, MetricsReadyHeads: exactly the fetch order, so nothing is sorted. It is the only index
+-- whose predicate names a state: with a second one the planner answered `id = ANY(…) AND state = 'active'` by reading
+-- that whole index (8 000 buffers for 200 rows).
 CREATE INDEX jobs_fetch ON ojs.jobs (queue, priority DESC, ready_seq) WHERE state = 'available';
 
--- JobPromoteDue, JobListOverdue, SweepNextDue, JobListOfWorkers: one timer column serves every transition that time brings.
+-- JobPromoteDue, JobListOverdue, SweepNextDue, JobListOfWorkers: one timer column serves every transition that time
+-- brings.
 CREATE INDEX jobs_due ON ojs.jobs (due_at) WHERE due_at IS NOT NULL;
 
--- The remaining indexes are partial, with IS NOT NULL on a column that live jobs leave NULL (or set once), so state changes
--- of ordinary jobs do not write them.
+-- The remaining indexes are partial, with IS NOT NULL on a column that live jobs leave NULL (or set once), so state
+-- changes of ordinary jobs do not write them.
 
 -- DeadLetterListPage, DeadLetterCount, DeadLetterListForBulk, DeadLetterDelete: pages by key, newest or oldest first.
 CREATE INDEX jobs_dead_letter ON ojs.jobs (dead_lettered_at, id) WHERE dead_lettered_at IS NOT NULL;
@@ -102,8 +103,8 @@ CREATE INDEX jobs_dead_letter_queue ON ojs.jobs (queue) WHERE dead_lettered_at I
 -- JobDiscardedListPage, JobDiscardedCount, JobDiscardedPrune: in ojs.jobs only discarded jobs have finished_at.
 CREATE INDEX jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS NOT NULL;
 
--- CronListBusy, CronListLive, CronListHeld, CronSettle, CronHold: the unfinished jobs of a cron. The state is in the key because
--- discarded jobs of a cron accumulate.
+-- CronListBusy, CronListLive, CronListHeld, CronSettle, CronHold: the unfinished jobs of a cron. The state is in the
+-- key because discarded jobs of a cron accumulate.
 CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 
 -- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted, one
@@ -112,9 +113,9 @@ CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 CREATE TABLE ojs.jobs_done (LIKE ojs.jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (finished_at);
 ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;
 
--- JobListByID, JobListPage, JobListDoneIDs, JobListHeld: look-up by id. Not unique, because a unique index of a partitioned
--- table would have to contain finished_at. Unique ids are guarded by the primary key of jobs and by the look-up in jobs_done after an
--- insert with an id that the client chose.
+-- JobListByID, JobListPage, JobListDoneIDs, JobListHeld: look-up by id. Not unique, because a unique index of a
+-- partitioned table would have to contain finished_at. Unique ids are guarded by the primary key of jobs and by the
+-- look-up in jobs_done after an insert with an id that the client chose.
 CREATE INDEX jobs_done_id ON ojs.jobs_done (id);
 
 -- queues has a row for each queue that ever had a job.
@@ -156,8 +157,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- A UUIDv7 for a time, with microseconds, so that the ids of one transaction grow. Only the low 12 hex digits of the time part
--- fit, so that a clock before 2004 still gives a valid id.
+-- A UUIDv7 for a time, with microseconds, so that the ids of one transaction grow. The time part has 15 hex digits from
+-- 2004 to 2527, hence the leading 0.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.new_id(t timestamptz) RETURNS uuid
 LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
@@ -165,8 +166,8 @@ LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Adds the time to an error object. The server writes error objects without it, because only the statement that stores one
--- reads the clock under the lock of the row.
+-- Adds the time to an error object. The server writes error objects without it, because only the statement that stores
+-- one reads the clock under the lock of the row.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.error_at(error text, at timestamptz) RETURNS json
 LANGUAGE sql STABLE AS $$
@@ -193,10 +194,10 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- code and type of a stored error, as they stand in its text between the quotes, escapes included. They are cut out of the
--- beginning of the text, which the server always writes as {"attempt":…,"code":…,"type":…,"message":…. The operator -> fails for
--- documents with \u0000. A quote inside a string is escaped, so the separators cannot occur in one. A regular expression takes ten
--- times as long.
+-- code and type of a stored error, as they stand in its text between the quotes, escapes included. They are cut out of
+-- the beginning of the text, which the server always writes as {"attempt":…,"code":…,"type":…,"message":…. The operator
+-- -> fails for documents with \u0000. A quote inside a string is escaped, so the separators cannot occur in one. A
+-- regular expression takes ten times as long.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.error_code(error json) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -210,8 +211,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Whether a stored retry policy makes dead letters. Looks at the text, because -> fails for documents with \u0000; a quote inside a
--- string would be escaped.
+-- Whether a stored retry policy makes dead letters. Looks at the text, because -> fails for documents with \u0000; a
+-- quote inside a string would be escaped.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.makes_dead_letters(retry json) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -219,8 +220,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The filters of the dead-letter list; an empty array accepts everything. error_codes and error_types are written as error_code
--- and error_type return them.
+-- The filters of the dead-letter list; an empty array accepts everything. error_codes and error_types are written as
+-- error_code and error_type return them.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.dead_letter_matches(id uuid, queue text, type text, error json, ids uuid[], queues text[], types text[],
     type_prefixes text[], error_types text[], error_codes text[]) RETURNS boolean
@@ -233,7 +234,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Whether the time of a result is over. ttl_s is what was fixed when the job completed; NULL or negative: as long as the job.
+-- Whether the time of a result is over. ttl_s is what was fixed when the job completed; NULL or negative: as long as
+-- the job.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.result_is_over(finished_at timestamptz, ttl_s bigint) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -241,8 +243,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Finished jobs as they are read: without a result whose time is over. The planner inlines the view, so a condition on id reaches
--- the index. It lists the columns in the order of ojs.jobs, for UNION ALL with that table.
+-- Finished jobs as they are read: without a result whose time is over. The planner inlines the view, so a condition on
+-- id reaches the index. It lists the columns in the order of ojs.jobs, for UNION ALL with that table.
 CREATE VIEW ojs.job_finished AS
 SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at,
     d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at,
@@ -254,8 +256,8 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result
 FROM ojs.jobs_done d;
 
--- The event source of a worker whose call named no source: its id, percent-encoded. Ids of unreserved characters, which are
--- nearly all ids, skip the encoding.
+-- The event source of a worker whose call named no source: its id, percent-encoded. Ids of unreserved characters, which
+-- are nearly all ids, skip the encoding.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.worker_source(worker_id text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
@@ -268,9 +270,10 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- Creates the partitions of jobs_done from today to `ahead` days from now (UTC) and returns the end of the last. finished_at is
--- always the database's clock, so no earlier day is ever written. A partition is created detached and then attached:
--- CREATE TABLE … PARTITION OF takes ACCESS EXCLUSIVE on the parent and, behind one long transaction, stops every writer.
+-- Creates the partitions of jobs_done from today to `ahead` days from now (UTC) and returns the end of the last.
+-- finished_at is always the database's clock, so no earlier day is ever written. A partition is created detached and
+-- then attached: CREATE TABLE … PARTITION OF takes ACCESS EXCLUSIVE on the parent and, behind one long transaction,
+-- stops every writer.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.jobs_done_partitions_ensure(ahead integer DEFAULT 3) RETURNS timestamptz
 LANGUAGE plpgsql AS $$
@@ -298,9 +301,9 @@ END
 $$;
 -- +goose StatementEnd
 
--- Whether another transaction has held a lock on the table for longer than a second. A DETACH would wait for it, and every writer would
--- wait for the DETACH. The age of other roles' sessions is visible only with pg_read_all_stats; without it lock_timeout alone
--- protects the writers.
+-- Whether another transaction has held a lock on the table for longer than a second. A DETACH would wait for it, and
+-- every writer would wait for the DETACH. The age of other roles' sessions is visible only with pg_read_all_stats;
+-- without it lock_timeout alone protects the writers.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.table_is_held(target regclass) RETURNS boolean
 LANGUAGE sql VOLATILE AS $$
@@ -312,9 +315,9 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 
--- Drops the oldest partition of finished jobs if all of it is older than keep, subtracts its rows from the counts in the same
--- transaction, and returns how many days it dropped (0 or 1). The caller repeats until 0, so that no transaction holds the relay
--- for long.
+-- Drops the oldest partition of finished jobs if all of it is older than keep, subtracts its rows from the counts in
+-- the same transaction, and returns how many days it dropped (0 or 1). The caller repeats until 0, so that no
+-- transaction holds the relay for long.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.jobs_done_partitions_prune(keep interval) RETURNS integer
 LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
@@ -337,7 +340,7 @@ BEGIN
     EXECUTE format('LOCK TABLE ojs.%I IN SHARE ROW EXCLUSIVE MODE', part);
     EXECUTE format('SELECT array_agg(c.queue), array_agg(c.state), array_agg(c.n)
         FROM (SELECT queue, state, -count(*) AS n FROM ojs.%I GROUP BY 1, 2 ORDER BY 1, 2) c', part) INTO queues, states, counts;
-    -- From here on nothing takes long: this holds up every ack, then the relay.
+    -- The rest is short: until the commit it blocks every ack, then the relay.
     EXECUTE format('ALTER TABLE ojs.jobs_done DETACH PARTITION ojs.%I', part);
     EXECUTE format('DROP TABLE ojs.%I', part);
     PERFORM FROM ojs.event_relay FOR UPDATE;
@@ -365,7 +368,8 @@ $$;
 SELECT ojs.jobs_done_partitions_ensure();
 
 -- +goose Down
--- The schema itself stays, because goose's version table may live in it. Dropping a partitioned table drops its partitions.
+-- The schema itself stays, because goose's version table may live in it. Dropping a partitioned table drops its
+-- partitions.
 DROP VIEW ojs.job_finished;
 DROP FUNCTION ojs.jobs_done_days(interval);
 DROP FUNCTION ojs.jobs_done_partitions_prune(interval);

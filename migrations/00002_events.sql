@@ -1,6 +1,6 @@
 -- +goose Up
--- The event log, how it is published, and how an event is shown. The text of an event is made by the functions below and nowhere
--- else: NOTIFY, SQL readers and the HTTP API all show what they return.
+-- The event log, how it is published, and how an event is shown. The text of an event is made by the functions below
+-- and nowhere else: NOTIFY, SQL readers and the HTTP API all show what they return.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 2 $$;
@@ -9,10 +9,10 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT 2 $$;
 -- CACHE 1: the relay may declare a missing number dead only because numbers are drawn in the order of the calls.
 CREATE SEQUENCE ojs.event_seq AS bigint CACHE 1;
 
--- events is the outbox and the event log in one. Rows are only inserted, partitioned by ranges of seq; a row is published when
--- its seq is at or below the watermark of event_relay. A transaction must own its transaction id before it draws a number: without
--- that the relay could take the number of an open transaction for that of a rolled back one. The default of seq therefore asks for the
--- id first.
+-- events is the outbox and the event log in one. Rows are only inserted, partitioned by ranges of seq; a row is
+-- published when its seq is at or below the watermark of event_relay. A transaction must own its transaction id before
+-- it draws a number: without that the relay could take the number of an open transaction for that of a rolled back one.
+-- The default of seq therefore asks for the id first.
 CREATE TABLE ojs.events (
     seq         bigint      NOT NULL DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('ojs.event_seq') END,
     sub         integer     NOT NULL DEFAULT 0,     -- > 0: committed late; the relay placed it behind the row (seq, 0)
@@ -41,7 +41,8 @@ CREATE TABLE ojs.events (
 -- EventListByJob, HistoryCountByJob, JobHeartbeat: the history of a job.
 CREATE INDEX events_job ON ojs.events (job_id, seq);
 
--- event_relay has one row. Rows of events at or below the watermark are published. The relay that locks the row publishes.
+-- event_relay has one row. Rows of events at or below the watermark are published. The relay that locks the row
+-- publishes.
 CREATE TABLE ojs.event_relay (
     only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     watermark       bigint      NOT NULL DEFAULT 0,
@@ -57,7 +58,8 @@ INSERT INTO ojs.event_relay DEFAULT VALUES;
 -- Without statistics the planner expects a thousand rows here.
 ANALYZE ojs.event_relay;
 
--- event_gaps holds numbers that were missing when the relay came to them: their transaction was open or had been rolled back.
+-- event_gaps holds numbers that were missing when the relay came to them: their transaction was open or had been rolled
+-- back.
 CREATE TABLE ojs.event_gaps (
     seq      bigint      PRIMARY KEY,
     noted_at timestamptz NOT NULL,
@@ -65,12 +67,12 @@ CREATE TABLE ojs.event_gaps (
     passed   boolean     NOT NULL DEFAULT false         -- the watermark has moved past the number
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- RelayScan: only gaps that were noted while a transaction ran that has ended since. Horizons grow with the numbers, so under a long
--- transaction, which keeps every gap, a pass reads only the newest few.
+-- RelayScan: only gaps that were noted while a transaction ran that has ended since. Horizons grow with the numbers, so
+-- under a long transaction, which keeps every gap, a pass reads only the newest few.
 CREATE INDEX event_gaps_horizon ON ojs.event_gaps (horizon);
 
--- queue_counts holds the jobs per queue and state, summed over all published events. Together with the unpublished events the
--- counts are exact.
+-- queue_counts holds the jobs per queue and state, summed over all published events. Together with the unpublished
+-- events the counts are exact.
 CREATE TABLE ojs.queue_counts (
     queue text   NOT NULL,
     state text   NOT NULL,
@@ -94,11 +96,11 @@ CREATE TABLE ojs.stats_minute (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- The functions that follow make the text of an event. They are plain SQL expressions without FROM, so that the planner
--- inlines them: 3 µs for the whole text, a tenth of PL/pgSQL. They use || instead of concat() or format(): 10 ns a part instead of
--- 50. Rows about jobs leave subject NULL, all others set it; that is how the functions tell them apart.
+-- inlines them: 3 µs for the whole text, a tenth of PL/pgSQL. They use || instead of concat() or format(): 10 ns a part
+-- instead of 50. Rows about jobs leave subject NULL, all others set it; that is how the functions tell them apart.
 
--- evt_ and a UUIDv7 of the event's time, whose low 62 bits are the position: seq (46 bits) and sub (16 bits). lpad is needed only
--- for a clock before 2004, but a row whose id cannot be made would stop the relay.
+-- evt_ and a UUIDv7 of the event's time, whose low 62 bits are the position: seq (46 bits) and sub (16 bits). lpad is
+-- needed only for a clock before 2004, but a row whose id cannot be made would stop the relay.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_id(t timestamptz, seq bigint, sub integer) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -127,8 +129,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The flat members for clients that read events without the envelope, each with a leading comma. The HTTP layer adds progress
--- and message; a notification has neither.
+-- The flat members for clients that read events without the envelope, each with a leading comma. The HTTP layer adds
+-- progress and message; a notification has neither.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_compat(e ojs.events) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -146,8 +148,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The beginning of the payload: the members that columns hold. Events that are not about a job keep their whole payload in data. Types
--- come in the order of their frequency.
+-- The beginning of the payload: the members that columns hold. Events that are not about a job keep their whole payload
+-- in data. Types come in the order of their frequency.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_members(e ojs.events) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -216,8 +218,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- What NOTIFY carries: the whole event below 8 000 bytes, PostgreSQL's limit. The caller passes full_text as a column of a
--- subquery that is not flattened: it is used twice, and the planner would not inline this function otherwise.
+-- What NOTIFY carries: the whole event below 8 000 bytes, PostgreSQL's limit. The caller passes full_text as a column
+-- of a subquery that is not flattened: it is used twice, and the planner would not inline this function otherwise.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_notice(full_text text, at_seq bigint, at_sub integer) RETURNS text
 LANGUAGE sql STABLE AS $$
@@ -226,10 +228,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- The published rows, internal ones included. A passed number whose row has appeared is not published yet: the relay moves it
--- behind the watermark, to sub > 0. The watermark is a scalar subquery, because as a join it would be a filter and every reader
--- would walk the unpublished rows too. The rest of that row is joined, because texts are then made above the partitions instead of
--- being prepared once per partition.
+-- The published rows, internal ones included. A passed number whose row has appeared is not published yet: the relay
+-- moves it behind the watermark, to sub > 0. The watermark is a scalar subquery, because as a join it would be a filter
+-- and every reader would walk the unpublished rows too. The rest of that row is joined, because texts are then made
+-- above the partitions instead of being prepared once per partition.
 CREATE VIEW ojs.event_published AS
 SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, r.service, r.compat, CAST(e AS ojs.events) AS event
@@ -244,8 +246,9 @@ SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, 
     ojs.event_head(p.event, p.service) AS head, ojs.event_compat(p.event) AS compat, ojs.event_data(p.event) AS data
 FROM ojs.event_published p;
 
--- The filters of event lists, streams and webhooks, on sources as they are shown. An array is empty and another filter NULL if it
--- is not used. types and sources are LIKE patterns. gap_rows asks for internal rows, which match by their name if types is used.
+-- The filters of event lists, streams and webhooks, on sources as they are shown. An array is empty and another filter
+-- NULL if it is not used. types and sources are LIKE patterns. gap_rows asks for internal rows, which match by their
+-- name if types is used.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_matches(e ojs.events, service text, gap_rows boolean, types text[], sources text[], queues text[],
     job_types text[], for_workflow uuid, since timestamptz, until timestamptz) RETURNS boolean
@@ -261,9 +264,9 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Published rows behind a position, oldest first. It is a function for the sake of its settings. The filters make the planner
--- expect one row, so it would sort everything behind the position (370 ms in 300 000 events) instead of walking the key up to the
--- limit (1 ms); and without a generic plan it would plan anew for most calls (3 ms).
+-- Published rows behind a position, oldest first. It is a function for the sake of its settings. The filters make the
+-- planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events) instead of walking
+-- the key up to the limit (1 ms); and without a generic plan it would plan anew for most calls (3 ms).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, max_rows integer, gap_rows boolean, types text[], sources text[],
     queues text[], job_types text[], for_job uuid, for_workflow uuid, since timestamptz, until timestamptz)
@@ -277,10 +280,10 @@ BEGIN
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
         FROM ojs.event_published p
-        WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- by which partitions are pruned
+        WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- the second condition prunes partitions
             AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq, p.sub LIMIT max_rows;
-    ELSE -- through events_job; the fence keeps the planner from walking the key for the order
+    ELSE -- by index events_job; OFFSET 0 keeps the planner from walking the primary key for the order
         RETURN QUERY
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
@@ -377,8 +380,8 @@ $$;
 
 -- Execution history is a view of the event log.
 
--- The name of an event in the history. The first row of a job has no state before; neither has one that a job gets when it moves to
--- another queue.
+-- The name of an event in the history. The first row of a job has no state before; neither has one that a job gets when
+-- it moves to another queue.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.history_type(type text, internal boolean, from_state text, to_state text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -394,8 +397,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Who caused an event. Sources may name the node, as in api/1234; what stands before the slash decides. A cancellation says by whom; it is
--- read from the text, because -> fails for documents with \u0000.
+-- Who caused an event. Sources may name the node, as in api/1234; what stands before the slash decides. A cancellation
+-- says by whom; it is read from the text, because -> fails for documents with \u0000.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.history_actor(source text, data json) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -459,11 +462,12 @@ END
 $$;
 -- +goose StatementEnd
 
--- Drops the oldest partition of events if it is outside either limit (0 or a NULL age: no limit) and returns how many it dropped.
--- The caller repeats until 0, so that no transaction holds the relay for long. It keeps a partition with an unpublished row, or with a
--- number whose transaction may still commit. Rows of which webhook deliveries are still to be made are kept beyond max_count but not
--- beyond max_age, because nodes that send no webhooks must not keep the log for ever. DETACH needs ACCESS EXCLUSIVE on the parent,
--- and waiting for it would stop every writer: a table in use is left for the next call.
+-- Drops the oldest partition of events if it is outside either limit (0 or a NULL age: no limit) and returns how many
+-- it dropped. The caller repeats until 0, so that no transaction holds the relay for long. It keeps a partition with an
+-- unpublished row, or with a number whose transaction may still commit. Rows of which webhook deliveries are still to
+-- be made are kept beyond max_count but not beyond max_age, because nodes that send no webhooks must not keep the log
+-- for ever. DETACH needs ACCESS EXCLUSIVE on the parent, and waiting for it would stop every writer: a table in use is
+-- left for the next call.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_partitions_prune(max_age interval, max_count bigint) RETURNS integer
 LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
@@ -502,8 +506,8 @@ BEGIN
     IF ojs.table_is_held('ojs.events') OR ojs.table_is_held(('ojs.' || part)::regclass) THEN
         RETURN 0;
     END IF;
-    -- First the relay's row, as a pass has it: the other order would deadlock with one. No gap appears below the
-    -- watermark, so what is looked at under this lock stays true.
+    -- The row of the relay is locked first, as in a pass of the relay: the other order would deadlock with one. No gap
+    -- appears below the watermark, so what is read under this lock stays true.
     PERFORM FROM ojs.event_relay FOR UPDATE;
     IF EXISTS (SELECT FROM ojs.event_gaps WHERE seq >= low AND seq < low + size) THEN
         RETURN 0;
@@ -518,9 +522,10 @@ END
 $$;
 -- +goose StatementEnd
 
--- The sessions, slots and prepared transactions that keep dead rows of this database from being cleaned, oldest transaction first. A
--- transaction that has written holds them back even without a snapshot; the snapshot of autovacuum does not. The catalog_xmin of
--- a slot holds back the catalogs only, so it comes last. Other sessions are hidden from a role without pg_read_all_stats.
+-- The sessions, slots and prepared transactions that keep dead rows of this database from being cleaned, oldest
+-- transaction first. A transaction that has written holds them back even without a snapshot; the snapshot of autovacuum
+-- does not. The catalog_xmin of a slot holds back the catalogs only, so it comes last. Other sessions are hidden from a
+-- role without pg_read_all_stats.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.xmin_list() RETURNS TABLE (kind text, name text, pid integer, state text, seconds double precision, transactions bigint, catalog boolean)
 LANGUAGE sql VOLATILE AS $$
@@ -550,7 +555,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 
--- DoctorXmin: those older than a minute, and slots that nobody reads. Standbys and slots in use have no age to judge by.
+-- DoctorXmin: those older than a minute, and slots that nobody reads. Standbys and slots in use have no age to judge
+-- by.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.xmin_holders() RETURNS TABLE (holder text, seconds double precision)
 LANGUAGE sql VOLATILE AS $$
@@ -563,7 +569,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 
--- Row counts and sizes of tables with their partitions and indexes, as the statistics know them. Reading a size takes a lock for a moment.
+-- Row counts and sizes of tables with their partitions and indexes, as the statistics know them. Reading a size takes a
+-- lock for a moment.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.table_stats(names text[]) RETURNS TABLE (name text, live bigint, dead bigint, bytes bigint)
 LANGUAGE sql VOLATILE AS $$

@@ -1,6 +1,6 @@
 -- +goose Up
--- Webhooks: subscriptions, their secrets, and what was or is to be delivered to them. A place is a position in the event log as
--- one number: seq * 65536 + sub.
+-- Webhooks: subscriptions, their secrets, and what was or is to be delivered to them. A place is a position in the
+-- event log as one number: seq * 65536 + sub.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$;
@@ -75,24 +75,29 @@ CREATE TABLE ojs.webhook_deliveries (
     completed_at     timestamptz                          -- entry into delivered, dead or cancelled
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
 
--- The predicates of the next three indexes name no status, so that the planner cannot take an index for a condition that it only
--- nearly fits.
--- WebhookDeliveryLock, WebhookDeliveryClaim, WebhookDeliveryNext, WebhookOrphanList: the order in which deliveries are started.
+-- The predicates of the next three indexes name no status, so that the planner cannot take an index for a condition
+-- that it only nearly fits.
+
+-- WebhookDeliveryLock, WebhookDeliveryClaim, WebhookDeliveryNext, WebhookOrphanList: the order in which deliveries are
+-- started.
 CREATE INDEX webhook_deliveries_due ON ojs.webhook_deliveries (webhook_id, next_attempt_at, event_seq, event_sub) WHERE completed_at IS NULL;
 -- WebhookDeliveryClaim: how many deliveries of a subscription are running.
 CREATE INDEX webhook_deliveries_leased ON ojs.webhook_deliveries (webhook_id) WHERE leased;
--- WebhookDeliveryCreate, WebhookDeliveryClaim, WebhookDeliveryRecord: the unfinished deliveries before or after one of its subject.
+-- WebhookDeliveryCreate, WebhookDeliveryClaim, WebhookDeliveryRecord: the unfinished deliveries before or after one of
+-- its subject.
 CREATE INDEX webhook_deliveries_order ON ojs.webhook_deliveries (webhook_id, subject, event_seq, event_sub) WHERE completed_at IS NULL;
 -- WebhookDeliveryList by subscription, newest first.
 CREATE INDEX webhook_deliveries_log ON ojs.webhook_deliveries (webhook_id, id);
 -- WebhookDeliveryList by status, newest first.
 CREATE INDEX webhook_deliveries_status ON ojs.webhook_deliveries (status, id);
--- WebhookDeliveryCreate, WebhookReplayAll: one delivery per event and subscription. WebhookDeliveryList: the deliveries of an event.
+-- WebhookDeliveryCreate, WebhookReplayAll: one delivery per event and subscription. WebhookDeliveryList: the deliveries
+-- of an event.
 CREATE UNIQUE INDEX webhook_deliveries_event ON ojs.webhook_deliveries (event_seq, event_sub, webhook_id) WHERE event_seq > 0;
 -- WebhookDeliveryPrune: the oldest finished deliveries.
 CREATE INDEX webhook_deliveries_done ON ojs.webhook_deliveries (completed_at) WHERE completed_at IS NOT NULL;
 
--- webhook_cursor has one row: the place up to which deliveries have been made. It moves only while there are active subscriptions.
+-- webhook_cursor has one row: the place up to which deliveries have been made. It moves only while there are active
+-- subscriptions.
 CREATE TABLE ojs.webhook_cursor (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     place    bigint  NOT NULL
@@ -121,7 +126,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The delivery log, newest first. It is planned anew for each call: filters that are NULL drop out, and the others find their index.
+-- The delivery log, newest first. It is planned anew for each call: filters that are NULL drop out, and the others find
+-- their index.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.webhook_delivery_newest(for_webhook uuid, with_status text, with_type text, at_seq bigint, at_sub integer,
     since timestamptz, until timestamptz, before uuid, max_rows integer)
@@ -151,7 +157,7 @@ DECLARE
     tables text;
     mark   bigint;
 BEGIN
-    -- The lock of RelayLock: a pass and TRUNCATE take the tables' locks in different orders.
+    -- This is the lock of RelayLock: a pass of the relay and TRUNCATE lock the tables in different orders.
     PERFORM pg_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'));
     PERFORM FROM ojs.event_relay FOR UPDATE;
     SELECT string_agg(c.oid::regclass::text, ', ') INTO tables FROM pg_class c

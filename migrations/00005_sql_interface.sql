@@ -1,7 +1,8 @@
 -- +goose Up
--- ojs.enqueue, ojs.cancel and the view ojs.job: what the HTTP API does with jobs, for SQL callers inside their own transactions.
--- A call that cannot be carried out raises SQLSTATE 22023 with a sentence that names the option, and stores nothing. Only what the
--- columns need is checked here: names, types, ranges, sizes. The server checks the rules of a retry policy when it reads one.
+-- ojs.enqueue, ojs.cancel and the view ojs.job: what the HTTP API does with jobs, for SQL callers inside their own
+-- transactions. A call that cannot be carried out raises SQLSTATE 22023 with a sentence that names the option, and
+-- stores nothing. Only what the columns need is checked here: names, types, ranges, sizes. The server checks the rules
+-- of a retry policy when it reads one.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
@@ -16,8 +17,9 @@ END
 $$;
 -- +goose StatementEnd
 
--- Whether a document has more than `levels` levels. It reads the text, because a cast to jsonb fails for \u0000. Once escapes are removed,
--- every second piece between quotes is outside of strings. Of those only the brackets are kept; each round removes the innermost pairs.
+-- Whether a document has more than `levels` levels. It reads the text, because a cast to jsonb fails for \u0000. Once
+-- escapes are removed, every second piece between quotes is outside of strings. Of those only the brackets are kept;
+-- each round removes the innermost pairs.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.json_is_deep(document json, levels integer) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -95,9 +97,10 @@ END
 $$;
 -- +goose StatementEnd
 
--- An RFC 3339 time with offset, cut to microseconds, or a duration from `now` on in whole milliseconds: ISO 8601 without years and
--- months, whose length varies. The shape is tested first, because PostgreSQL also reads infinity, tomorrow, 24:00 and years up to 294276. A duration
--- is added in seconds, because a day of an interval may have 23 hours.
+-- An RFC 3339 time with offset, cut to microseconds, or a duration from `now` on in whole milliseconds: ISO 8601
+-- without years and months, whose length varies. The shape is tested first, because PostgreSQL also reads infinity,
+-- tomorrow, 24:00 and years up to 294276. A duration is added in seconds, because a day of an interval may have 23
+-- hours.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.option_time(options jsonb, name text, now timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
@@ -128,9 +131,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Whether a finished job holds the id of a job that has just been inserted. Asked after the insert, with a new snapshot: asked before,
--- it would miss a row that an ack moves meanwhile. Under REPEATABLE READ there is no new snapshot; the old one may still show
--- the row that was moved away next to the new one.
+-- Whether a finished job holds the id of a job that has just been inserted. Asked after the insert, with a new
+-- snapshot: asked before, it would miss a row that an ack moves meanwhile. Under REPEATABLE READ there is no new
+-- snapshot; the old one may still show the row that was moved away next to the new one.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.id_was_used(job_id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -140,9 +143,9 @@ END
 $$;
 -- +goose StatementEnd
 
--- queue_notes holds the queues whose first job comes from a transaction that is still open. An insert of a row that another transaction
--- has inserted waits for it, and an HTTP server that waits enqueues nothing at all. So a transaction inserts its new queues at commit.
--- The trigger deletes the rows, so nobody ever sees one.
+-- queue_notes holds the queues whose first job comes from a transaction that is still open. An insert of a row that
+-- another transaction has inserted waits for it, and an HTTP server that waits enqueues nothing at all. So a
+-- transaction inserts its new queues at commit. The trigger deletes the rows, so nobody ever sees one.
 CREATE TABLE ojs.queue_notes (name text NOT NULL);
 
 -- +goose StatementBegin
@@ -153,7 +156,7 @@ BEGIN
     BEGIN
         INSERT INTO ojs.queues (name) VALUES (NEW.name) ON CONFLICT (name) DO NOTHING;
     EXCEPTION WHEN serialization_failure THEN
-        NULL; -- REPEATABLE READ: somebody else has inserted it since the snapshot
+        NULL; -- REPEATABLE READ: another transaction has inserted it since the snapshot
     END;
     RETURN NULL;
 END
@@ -162,8 +165,8 @@ $$;
 CREATE CONSTRAINT TRIGGER queue_insert_noted AFTER INSERT ON ojs.queue_notes
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION ojs.queue_insert_noted();
 
--- Stores a job as JobInsert does: the same row for the same options, and the same event. It is SECURITY DEFINER so that a producer
--- needs no right on a table; the search path is pinned because the function has the rights of its owner.
+-- Stores a job as JobInsert does: the same row for the same options, and the same event. It is SECURITY DEFINER so that
+-- a producer needs no right on a table; the search path is pinned because the function has the rights of its owner.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.enqueue(type text, args json, queue text DEFAULT 'default', options json DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -393,8 +396,9 @@ COMMENT ON COLUMN ojs.job.error IS 'latest failure; NULL once completed';
 COMMENT ON COLUMN ojs.job.errors IS 'failure history as a JSON array, oldest first; NULL if none';
 COMMENT ON COLUMN ojs.job.result IS 'what the worker returned, if completed';
 
--- PostgreSQL lets PUBLIC execute every new function. A volatile function may change something, hold locks or run with the rights of its
--- owner, so only roles that were granted it may call it: a producer with USAGE on the schema enqueues and does nothing else.
+-- PostgreSQL lets PUBLIC execute every new function. A volatile function may change something, hold locks or run with
+-- the rights of its owner, so only roles that were granted it may call it: a producer with USAGE on the schema enqueues
+-- and does nothing else.
 -- +goose StatementBegin
 DO $$
 DECLARE f regprocedure;
