@@ -8,11 +8,14 @@ CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
 -- +goose StatementEnd
 
+-- Arrays and objects are not shown: 1 MB of numbers such as 1e100000 is 10 GB of text when jsonb writes it.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.refuse(name text, rule text, got text DEFAULT NULL) RETURNS void
+CREATE FUNCTION ojs.refuse(name text, rule text, got jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    shown text := CASE WHEN jsonb_typeof(got) IN ('array', 'object') THEN 'an ' || jsonb_typeof(got) ELSE left(got #>> '{}', 60) END;
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format('%L must %s%s.', left(name, 60), rule, ', got ' || left(got, 60));
+    RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = format('%L must %s%s.', left(name, 60), rule, ', got ' || shown);
 END
 $$;
 -- +goose StatementEnd
@@ -50,7 +53,7 @@ DECLARE
     other text;
 BEGIN
     IF json_typeof(options) <> 'object' THEN
-        PERFORM ojs.refuse('options', 'be an object', options::text);
+        PERFORM ojs.refuse('options', 'be an object');
     ELSIF ojs.json_is_deep(options, 33) THEN
         PERFORM ojs.refuse('options', 'be nested at most 32 levels in each option');
     END IF;
@@ -76,7 +79,7 @@ CREATE FUNCTION ojs.option(options jsonb, name text, kind text) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     IF jsonb_typeof(options -> name) <> kind THEN
-        PERFORM ojs.refuse(name, 'be of type ' || kind, options ->> name);
+        PERFORM ojs.refuse(name, 'be of type ' || kind, options -> name);
     END IF;
     RETURN options -> name;
 END
@@ -90,7 +93,7 @@ DECLARE
     value numeric := ojs.option(options, name, 'number');
 BEGIN
     IF value NOT BETWEEN low AND high OR value <> trunc(value) THEN
-        PERFORM ojs.refuse(name, format('be an integer from %s to %s', low, high), value::text);
+        PERFORM ojs.refuse(name, format('be an integer from %s to %s', low, high), to_jsonb(value));
     END IF;
     RETURN value;
 END
@@ -118,16 +121,16 @@ BEGIN
     END IF;
     RETURN now + seconds * interval '1 second';
 EXCEPTION WHEN data_exception THEN
-    PERFORM ojs.refuse(name, 'be an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as PT5M or P1D of at most 36500 days', value);
+    PERFORM ojs.refuse(name, 'be an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as PT5M or P1D of at most 36500 days', to_jsonb(value));
 END
 $$;
 -- +goose StatementEnd
 
 -- The trace-id field of a valid W3C traceparent, else NULL.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.traceparent_id(traceparent text) RETURNS text
+CREATE FUNCTION ojs.traceparent_id(traceparent jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (regexp_match(traceparent, '^(?!ff|00-.{53})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$'))[1]
+    SELECT (regexp_match(CASE jsonb_typeof(traceparent) WHEN 'string' THEN traceparent #>> '{}' END, '^(?!ff|00-.{53})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$'))[1]
 $$;
 -- +goose StatementEnd
 
@@ -198,21 +201,21 @@ DECLARE
     event_seq    bigint;
 BEGIN
     IF (type ~ '^[a-z][a-z0-9_-]*([.][a-z][a-z0-9_-]*)*$' AND octet_length(type) <= 255) IS NOT TRUE THEN
-        PERFORM ojs.refuse('type', 'be words of lower-case letters, digits, _ and - joined by dots, such as invoice.render, of at most 255 bytes', type);
+        PERFORM ojs.refuse('type', 'be words of lower-case letters, digits, _ and - joined by dots, such as invoice.render, of at most 255 bytes', to_jsonb(type));
     ELSIF octet_length(args::text) + COALESCE(octet_length(options::text), 0) > 1048576 THEN
         PERFORM ojs.refuse('args', 'have at most 1048576 bytes together with options');
     ELSIF (json_typeof(args) = 'array') IS NOT TRUE OR ojs.json_is_deep(args, 32) THEN
-        PERFORM ojs.refuse('args', 'be an array, nested at most 32 levels', args::text);
+        PERFORM ojs.refuse('args', 'be an array, nested at most 32 levels');
     END IF;
     queue := COALESCE(queue, 'default');
     IF queue !~ '^[a-z0-9][a-z0-9.-]*$' OR octet_length(queue) > 128 THEN
-        PERFORM ojs.refuse('queue', 'be lower-case letters, digits, - and ., starting with a letter or digit, of at most 128 bytes', queue);
+        PERFORM ojs.refuse('queue', 'be lower-case letters, digits, - and ., starting with a letter or digit, of at most 128 bytes', to_jsonb(queue));
     END IF;
 
     IF json_typeof(options) <> 'null' THEN
         given := ojs.options_read(options);
-        IF (given ->> 'id') !~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' THEN
-            PERFORM ojs.refuse('id', 'be a UUIDv7 in lower case', given ->> 'id');
+        IF (ojs.option(given, 'id', 'string') #>> '{}') !~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$' THEN
+            PERFORM ojs.refuse('id', 'be a UUIDv7 in lower case', given -> 'id');
         END IF;
         job_id := COALESCE((given ->> 'id')::uuid, job_id);
         priority := ojs.option_integer(given, 'priority', -100, 100);
@@ -227,40 +230,43 @@ BEGIN
         dead_at := ojs.option_time(given, 'expires_at', now);
         state := CASE WHEN ojs.option(given, 'pending', 'boolean') = 'true' THEN 'pending' WHEN run_at > now THEN 'scheduled' ELSE 'available' END;
         IF state = 'pending' AND run_at > now THEN
-            PERFORM ojs.refuse('scheduled_at', 'be absent or past when pending is true', given ->> 'scheduled_at');
+            PERFORM ojs.refuse('scheduled_at', 'be absent or past when pending is true', given -> 'scheduled_at');
         ELSIF total_s > 0 AND total_s * 1000 < timeout_ms THEN
-            PERFORM ojs.refuse('total_timeout', 'be at least timeout_ms', total_s || ' s');
+            PERFORM ojs.refuse('total_timeout', 'be at least timeout_ms', given -> 'total_timeout');
         END IF;
         PERFORM ojs.option(given, 'notify', 'boolean');
 
         retry := jsonb_strip_nulls(ojs.option(given, 'retry', 'object'));
         IF retry - '{max_attempts,initial_interval,max_interval,backoff_coefficient,jitter,non_retryable_errors,on_exhaustion,backoff_strategy}'::text[] <> '{}' THEN
             PERFORM ojs.refuse('retry', 'have no members but max_attempts, initial_interval, max_interval, backoff_coefficient, jitter, non_retryable_errors, '
-                'on_exhaustion and backoff_strategy', retry::text);
+                'on_exhaustion and backoff_strategy');
         END IF;
         max_attempts := COALESCE(ojs.option_integer(retry, 'max_attempts', 0, 9223372036854775807),
             ojs.option_integer(given, 'max_attempts', 0, 9223372036854775807));
         IF retry - 'max_attempts' <> '{}' THEN -- without white space around members: see makes_dead_letters
-            SELECT '{' || string_agg(to_json(m.key)::text || ':' || m.value::text, ',') || '}' INTO policy FROM jsonb_each(retry) m;
+            SELECT '{' || string_agg(to_json(m.key)::text || ':' || CASE json_typeof(m.value) WHEN 'string' THEN to_json(m.value #>> '{}')::text
+                ELSE m.value::text END, ',') || '}' INTO policy FROM json_each(options -> 'retry') m;
         END IF;
 
         IF jsonb_path_exists(ojs.option(given, 'tags', 'array'), 'strict $[*] ? (@.type() != "string" || @ == "")') THEN
-            PERFORM ojs.refuse('tags', 'be an array of non-empty strings', given ->> 'tags');
+            PERFORM ojs.refuse('tags', 'be an array of non-empty strings');
         ELSIF given ? 'tags' THEN -- without repetitions
             SELECT '[' || string_agg(to_json(t.tag)::text, ',' ORDER BY t.place) || ']' INTO tags
             FROM (SELECT e.tag, min(e.n) FROM jsonb_array_elements_text(given -> 'tags') WITH ORDINALITY AS e (tag, n) GROUP BY e.tag) t (tag, place);
         END IF;
         IF (ojs.option(given, 'schema', 'string') #>> '{}') !~ '^[A-Za-z][A-Za-z0-9+.-]*:[!-~]+$' THEN
-            PERFORM ojs.refuse('schema', 'be an absolute URI such as urn:example:invoice:v1', given ->> 'schema');
+            PERFORM ojs.refuse('schema', 'be an absolute URI such as urn:example:invoice:v1', given -> 'schema');
         END IF;
         IF ojs.option(given, 'meta', 'object') <> '{}' THEN
             meta := options -> 'meta';
             IF octet_length(meta::text) > 65536 THEN
                 PERFORM ojs.refuse('meta', 'have at most 65536 bytes');
             END IF;
-            trace_id := given #>> '{meta,trace_id}';
-            IF (jsonb_typeof(given #> '{meta,trace_id}') = 'string' AND octet_length(trace_id) BETWEEN 1 AND 255) IS NOT TRUE THEN
-                trace_id := COALESCE(ojs.traceparent_id(given #>> '{meta,traceparent}'), ojs.traceparent_id(given #>> '{meta,ojs.otel.traceparent}'));
+            IF jsonb_typeof(given #> '{meta,trace_id}') = 'string' THEN
+                trace_id := given #>> '{meta,trace_id}';
+            END IF;
+            IF (octet_length(trace_id) BETWEEN 1 AND 255) IS NOT TRUE THEN
+                trace_id := COALESCE(ojs.traceparent_id(given #> '{meta,traceparent}'), ojs.traceparent_id(given #> '{meta,ojs.otel.traceparent}'));
             END IF;
         END IF;
 
@@ -417,13 +423,13 @@ DROP FUNCTION ojs.enqueue(text, json, text, json);
 DROP TABLE ojs.queue_notes;
 DROP FUNCTION ojs.queue_insert_noted();
 DROP FUNCTION ojs.id_was_used(uuid);
-DROP FUNCTION ojs.traceparent_id(text);
+DROP FUNCTION ojs.traceparent_id(jsonb);
 DROP FUNCTION ojs.option_time(jsonb, text, timestamptz);
 DROP FUNCTION ojs.option_integer(jsonb, text, bigint, bigint);
 DROP FUNCTION ojs.option(jsonb, text, text);
 DROP FUNCTION ojs.options_read(json);
 DROP FUNCTION ojs.json_is_deep(json, integer);
-DROP FUNCTION ojs.refuse(text, text, text);
+DROP FUNCTION ojs.refuse(text, text, jsonb);
 -- +goose StatementBegin
 DO $$
 DECLARE f regprocedure;

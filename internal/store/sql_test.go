@@ -308,6 +308,26 @@ func TestSQLEnqueueKeepsArgsAndMeta(t *testing.T) {
 	require.True(t, json.Valid(jobs[0].Args))
 }
 
+// TestSQLEnqueueReadsLargeDocuments: 1 MB costs a moment however it is filled. As text of jsonb, the numbers here have 10 GB.
+func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
+	t.Parallel()
+	b := quiet(t)
+	list := func(element string, size int) string {
+		return "[" + strings.Repeat(element+",", size/(len(element)+1)-1) + element + "]"
+	}
+	numbers := list(`1e100000`, 1_000_000)
+	for _, members := range []string{`"id":`, `"priority":`, `"pending":`, `"tags":`, `"meta":`, `"scheduled_at":`, `"retry":`, `"schema":`} {
+		_, err := options(members+numbers).sql(t.Context(), b.pool)
+		require.Equal(t, "22023", sqlState(err), "%s: %v", members, err)
+	}
+	for _, members := range []string{`"retry":{"non_retryable_errors":` + numbers + `}`, `"meta":{"trace_id":` + list(`1e100000`, 60_000) + `,"traceparent":[1e100000]}`} {
+		b.sqlEnqueue(b.pool, options(members))
+	}
+	for _, element := range []string{`[]`, `{"a":[]}`, `"[\"{\\"`, `1e100000`} {
+		b.sqlEnqueue(b.pool, push{typ: "a", args: list(element, 1_000_000)})
+	}
+}
+
 // TestSQLEnqueueKnowsTheNamesOfEnvelope finds options that HTTP got and SQL neither takes nor is meant to refuse.
 func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 	t.Parallel()
