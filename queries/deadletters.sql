@@ -101,11 +101,11 @@ WITH picked AS MATERIALIZED (
 )
 SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id;
 
--- name: JobsDoneDayList :many
+-- name: JobFinishedDayList :many
 -- The days of jobs_done that ended longer than keep ago, oldest first, with their size in pages.
 SELECT d.day::text AS day, d.pages::bigint AS pages FROM ojs.jobs_done_days(@keep::interval) d ORDER BY d.day;
 
--- name: JobsDonePrune :many
+-- name: JobFinishedPruneByState :many
 -- Deletes the jobs of one state on a range of pages of one day. No index finds them, and reading a range of pages needs
 -- none.
 WITH deleted AS (

@@ -149,7 +149,7 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 -- the rows first, to skip those that another transaction holds, costs a fifth of the throughput. Instead the statement
 -- gives up after the lock timeout `patience`; the caller then tries the jobs apart.
 WITH setting AS MATERIALIZED (
-    SELECT set_config('lock_timeout', @patience::text, true) AS patience
+    SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
 ), request AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
@@ -270,8 +270,8 @@ WITH request AS (
         FROM failed f WHERE NOT f.release
         UNION ALL
         SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded'
-                ELSE CASE WHEN @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END END,
-            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available' AND NOT @loud::boolean,
+                ELSE CASE WHEN @public_requeue_events::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END END,
+            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available' AND NOT @public_requeue_events::boolean,
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -318,7 +318,7 @@ WITH request AS (
 )
 SELECT * FROM moved;
 
--- name: JobLockFree :many
+-- name: JobLockUnlocked :many
 -- Locks those of the jobs that no other transaction holds, and returns them.
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED;
 
@@ -334,7 +334,7 @@ WITH locked AS MATERIALIZED (
     RETURNING j.*
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT 'job.enqueued', 'api' || @instance::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
+    SELECT 'job.enqueued', 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
     FROM moved m
 )
 SELECT * FROM moved;
@@ -406,7 +406,7 @@ WITH request AS (
     RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api' || @instance::text, e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
@@ -417,8 +417,8 @@ WITH request AS (
         SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 3, CASE WHEN m.was = 'discarded' OR @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
-            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable' AND NOT @loud::boolean, m.priority, m.ready_seq,
+        SELECT 3, CASE WHEN m.was = 'discarded' OR @public_requeue_events::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
+            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable' AND NOT @public_requeue_events::boolean, m.priority, m.ready_seq,
             CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
         FROM moved m
     ) e
@@ -479,10 +479,10 @@ WITH request AS (
     FROM extended b WHERE b.id IN (SELECT d.id FROM emitting d)
 )
 SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
-    (b.id IN (SELECT d.id FROM emitting d))::boolean AS told
+    (b.id IN (SELECT d.id FROM emitting d))::boolean AS emitted
 FROM extended b;
 
--- name: JobListHeld :many
+-- name: JobListUnextended :many
 -- For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
 -- finished, and which it still holds because another transaction had the row. taken means that the job was fetched
 -- before the worker was declared dead.
@@ -492,7 +492,7 @@ SELECT j.id, j.state, j.previous_state, j.worker_id,
     EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.bury_at IS NOT NULL AND j.started_at <= w.died_at)
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 
--- name: JobListOfWorkers :many
+-- name: JobListByDeadWorkers :many
 -- The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
 -- because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
 -- so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
@@ -504,13 +504,13 @@ WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
     AND j.due_at <= now() + interval '1 millisecond' * @longest_ms::bigint
 LIMIT @max_rows;
 
--- name: JobListHeldBy :many
+-- name: JobListByWorker :many
 -- Of the ids that a worker reported, the jobs it holds.
 SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id = @worker_id::text
 ORDER BY j.id;
 
--- name: JobListMetaHeld :many
+-- name: JobListMetaActive :many
 -- The meta of active jobs, for test directives. The caller parses meta, because -> on json fails for documents with
 -- \u0000.
 SELECT j.id, j.worker_id, j.meta FROM ojs.jobs j
@@ -518,14 +518,14 @@ WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id IS NOT NUL
 
 -- name: JobPromoteDue :many
 -- Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
--- deadline are discarded. @after is explained at SweepNextDue. A job that waits for another job of its cron is due from
--- time to time although nothing moves it; the caller then runs CronSettle, in case the node that should have done so
+-- deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron is due from
+-- time to time although nothing moves it; the caller then runs CronReleaseQueued, in case the node that should have done so
 -- has stopped. now() is used instead of clock_timestamp(), which cannot be an index condition.
 WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
-            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS dead,
-        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS held
+            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS deadline,
+        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS queued
     FROM ojs.jobs j
     WHERE j.due_at >= @after AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
@@ -535,42 +535,42 @@ WITH due AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
-        due_at = CASE WHEN d.dead IS NOT NULL THEN NULL
+    SET state = CASE WHEN d.deadline IS NOT NULL THEN 'discarded' ELSE 'available' END,
+        due_at = CASE WHEN d.deadline IS NOT NULL THEN NULL
             ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
-                CASE WHEN d.held THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
+                CASE WHEN d.queued THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.dead IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE clock.now END,
-        finished_at = CASE WHEN d.dead IS NOT NULL THEN clock.now END,
-        previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
-        checkpoint = CASE WHEN d.dead IS NULL THEN j.checkpoint END,
-        checkpoint_seq = CASE WHEN d.dead IS NULL THEN j.checkpoint_seq END,
-        checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
-        error = CASE d.dead
-            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
-            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
-            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
+        ready_seq = CASE WHEN d.deadline IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
+        enqueued_at = CASE WHEN d.deadline IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
+        finished_at = CASE WHEN d.deadline IS NOT NULL THEN clock.now END,
+        previous_state = CASE WHEN d.deadline IS NOT NULL THEN d.was END,
+        dead_lettered_at = CASE WHEN d.deadline IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
+        checkpoint = CASE WHEN d.deadline IS NULL THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN d.deadline IS NULL THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN d.deadline IS NULL THEN j.checkpoint_at END,
+        error = CASE d.deadline
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.deadline, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.deadline, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
+            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.deadline, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.dead,
-        d.held AND d.dead IS NULL AS held,
-        CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.deadline,
+        d.queued AND d.deadline IS NULL AS queued,
+        CASE d.deadline WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
-        'scheduler' || @instance::text, m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT @loud::boolean,
+    SELECT CASE WHEN m.deadline = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR @public_requeue_events::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
+        'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT @public_requeue_events::boolean,
         m.priority, m.ready_seq, @node::integer,
-        CASE WHEN m.dead = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
+        CASE WHEN m.deadline = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
             WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
             ELSE '{"reason":"retry"}'::json END
-    FROM moved m WHERE NOT m.held
+    FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(dead, '')::text AS dead, held, now::timestamptz AS now FROM moved;
+SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(deadline, '')::text AS deadline, queued, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
 -- Jobs wherever they are. One snapshot covers both tables, so a job that is being moved is found exactly once.

@@ -13,7 +13,7 @@ func cronChangeOf(row *Record, reason string) eventlog.Change {
 	return c
 }
 
-func gapChanges(rows []dbsqlc.CronGapRow) []eventlog.Change {
+func gapChanges(rows []dbsqlc.CronRunInsertGapRow) []eventlog.Change {
 	changes := make([]eventlog.Change, len(rows))
 	for i, r := range rows {
 		changes[i] = eventlog.Change{Type: "cron.skipped", Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap}

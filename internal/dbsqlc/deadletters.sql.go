@@ -605,25 +605,25 @@ func (q *Queries) JobDiscardedPrune(ctx context.Context, arg JobDiscardedPrunePa
 	return items, nil
 }
 
-const jobsDoneDayList = `-- name: JobsDoneDayList :many
+const jobFinishedDayList = `-- name: JobFinishedDayList :many
 SELECT d.day::text AS day, d.pages::bigint AS pages FROM ojs.jobs_done_days($1::interval) d ORDER BY d.day
 `
 
-type JobsDoneDayListRow struct {
+type JobFinishedDayListRow struct {
 	Day   string
 	Pages int64
 }
 
 // The days of jobs_done that ended longer than keep ago, oldest first, with their size in pages.
-func (q *Queries) JobsDoneDayList(ctx context.Context, keep pgtype.Interval) ([]JobsDoneDayListRow, error) {
-	rows, err := q.db.Query(ctx, jobsDoneDayList, keep)
+func (q *Queries) JobFinishedDayList(ctx context.Context, keep pgtype.Interval) ([]JobFinishedDayListRow, error) {
+	rows, err := q.db.Query(ctx, jobFinishedDayList, keep)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []JobsDoneDayListRow
+	var items []JobFinishedDayListRow
 	for rows.Next() {
-		var i JobsDoneDayListRow
+		var i JobFinishedDayListRow
 		if err := rows.Scan(&i.Day, &i.Pages); err != nil {
 			return nil, err
 		}
@@ -635,7 +635,7 @@ func (q *Queries) JobsDoneDayList(ctx context.Context, keep pgtype.Interval) ([]
 	return items, nil
 }
 
-const jobsDonePrune = `-- name: JobsDonePrune :many
+const jobFinishedPruneByState = `-- name: JobFinishedPruneByState :many
 WITH deleted AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.finished_at >= $2::timestamptz AND d.finished_at < $3::timestamptz
@@ -649,7 +649,7 @@ FROM deleted g
 RETURNING job_id::uuid AS id, job_type::text AS type, queue::text AS queue, from_state::text AS state, time
 `
 
-type JobsDonePruneParams struct {
+type JobFinishedPruneByStateParams struct {
 	Node     int32
 	DayStart pgtype.Timestamptz
 	DayEnd   pgtype.Timestamptz
@@ -658,7 +658,7 @@ type JobsDonePruneParams struct {
 	State    string
 }
 
-type JobsDonePruneRow struct {
+type JobFinishedPruneByStateRow struct {
 	ID    [16]byte
 	Type  string
 	Queue string
@@ -668,8 +668,8 @@ type JobsDonePruneRow struct {
 
 // Deletes the jobs of one state on a range of pages of one day. No index finds them, and reading a range of pages needs
 // none.
-func (q *Queries) JobsDonePrune(ctx context.Context, arg JobsDonePruneParams) ([]JobsDonePruneRow, error) {
-	rows, err := q.db.Query(ctx, jobsDonePrune,
+func (q *Queries) JobFinishedPruneByState(ctx context.Context, arg JobFinishedPruneByStateParams) ([]JobFinishedPruneByStateRow, error) {
+	rows, err := q.db.Query(ctx, jobFinishedPruneByState,
 		arg.Node,
 		arg.DayStart,
 		arg.DayEnd,
@@ -681,9 +681,9 @@ func (q *Queries) JobsDonePrune(ctx context.Context, arg JobsDonePruneParams) ([
 		return nil, err
 	}
 	defer rows.Close()
-	var items []JobsDonePruneRow
+	var items []JobFinishedPruneByStateRow
 	for rows.Next() {
-		var i JobsDonePruneRow
+		var i JobFinishedPruneByStateRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.Type,

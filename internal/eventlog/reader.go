@@ -37,7 +37,7 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	}
 	rows, err := r.q.EventListAfter(ctx, dbsqlc.EventListAfterParams{
 		AfterSeq: after.Seq, AfterSub: after.Sub, MaxRows: int32(f.limit + 1), // one more, so that HasMore is exact
-		Internal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
+		WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		JobID: f.jobID, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
 	})
 	if err != nil {
@@ -86,7 +86,7 @@ func end(page *Page, after *Position, log dbsqlc.EventListAfterRow) Position {
 }
 
 func (r *Reader) expired(ctx context.Context, pruned int64) error {
-	oldest, err := r.q.EventOldest(ctx)
+	oldest, err := r.q.EventGetOldest(ctx)
 	if err != nil {
 		return fmt.Errorf("find oldest event: %w", err)
 	}
@@ -107,7 +107,7 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 		return nil, 0, err
 	}
 	params := dbsqlc.EventListNewestParams{
-		JobID: f.jobID, Internal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
+		JobID: f.jobID, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		WorkflowID: f.workflowID, Since: f.since, Until: f.until,
 		MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
 	}
@@ -159,7 +159,7 @@ func (r *Reader) Head(ctx context.Context) (Position, error) {
 
 // bounds are the newest position and the one that retention has come to; what is kept lies between.
 func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) {
-	row, err := r.q.EventHead(ctx)
+	row, err := r.q.EventGetHead(ctx)
 	if err != nil {
 		return Position{}, Position{}, fmt.Errorf("find newest event: %w", err)
 	}

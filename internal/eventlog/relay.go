@@ -195,7 +195,7 @@ func (r *Relay) finish(ctx context.Context) {
 func (r *Relay) look(ctx context.Context) (dirty bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
 	defer cancel()
-	row, err := dbsqlc.New(r.pool).RelayLook(ctx)
+	row, err := dbsqlc.New(r.pool).RelayIsDirty(ctx)
 	if err != nil {
 		r.failed(ctx, err)
 		return true

@@ -6,7 +6,7 @@ import (
 )
 
 func progressChange(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []eventlog.Change {
-	if !r.Tell {
+	if !r.Emitted {
 		return changes
 	}
 	return append(changes, eventlog.Change{

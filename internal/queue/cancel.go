@@ -74,7 +74,7 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 		for i, c := range cs {
 			ids[i] = c.id
 		}
-		free, err := q.JobLockFree(ctx, ids)
+		free, err := q.JobLockUnlocked(ctx, ids)
 		if err != nil || len(free) == 0 {
 			return err
 		}
@@ -100,7 +100,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node})
+	rows, err := s.db.Q.JobActivate(ctx, [][16]byte{id}, s.commits.Node)
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}

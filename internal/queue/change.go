@@ -94,17 +94,17 @@ func failChange(changes []eventlog.Change, f *failure) []eventlog.Change {
 }
 
 func promoteChange(changes []eventlog.Change, r *dbsqlc.JobPromoteDueRow) []eventlog.Change {
-	if r.Held.Bool {
+	if r.Queued.Bool {
 		return changes
 	}
 	c := eventlog.Change{
 		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: r.State,
-		At: r.Now.Time, Reason: r.Dead,
+		At: r.Now.Time, Reason: r.Deadline,
 	}
 	switch {
-	case r.Dead == job.TotalTimeout:
+	case r.Deadline == job.TotalTimeout:
 		c.Type = "job.discarded"
-	case r.Dead != "":
+	case r.Deadline != "":
 		c.Type = "job.expired"
 	case r.Was == string(ojs.StateScheduled):
 		c.Type = "job.enqueued"

@@ -49,7 +49,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, e
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
 		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.commits.Node,
-		Patience:          lockPatience,
+		LockTimeout:          lockTimeout,
 		DefaultResultTtlS: s.resultTTL(),
 	}
 	for i, a := range acks {
@@ -94,11 +94,11 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, e
 func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
-		free, err := q.JobLockFree(ctx, p.Ids)
+		free, err := q.JobLockUnlocked(ctx, p.Ids)
 		if err != nil || len(free) == 0 {
 			return err
 		}
-		part := dbsqlc.JobCompleteParams{Patience: p.Patience, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node}
+		part := dbsqlc.JobCompleteParams{LockTimeout: p.LockTimeout, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node}
 		for i, id := range p.Ids {
 			if slices.Contains(free, id) {
 				part.Ids, part.Workers, part.Attempts = append(part.Ids, id), append(part.Workers, p.Workers[i]), append(part.Attempts, p.Attempts[i])

@@ -154,7 +154,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic 
 		case pg.IsTransient(err) && db == pg.Conn(s.db.Pool) && tries < maxDeadlocks: // batches with the same ids in another order
 			tries++
 		case pg.IsNoPartition(err) && db == pg.Conn(s.db.Pool): // inside a transaction nothing can follow an error
-			if _, err := s.db.Q.SystemPartitionsEnsure(ctx); err != nil {
+			if _, err := s.db.Q.PartitionEnsure(ctx); err != nil {
 				return nil, err
 			}
 		default:

@@ -80,7 +80,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		jobs[looked[i].ID] = &looked[i]
 	}
 
-	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue}
+	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, PublicRequeueEvents: s.commits.EnqueuedOnRequeue}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
 		if job == nil || !n.means(job) {

@@ -6,8 +6,8 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
-func (s *Store) beatChange(beats []Beat, at map[string]int) func([]eventlog.Change, *dbsqlc.WorkerBeatRow) []eventlog.Change {
-	return func(changes []eventlog.Change, r *dbsqlc.WorkerBeatRow) []eventlog.Change {
+func (s *Store) beatChange(beats []Beat, at map[string]int) func([]eventlog.Change, *dbsqlc.WorkerHeartbeatRow) []eventlog.Change {
+	return func(changes []eventlog.Change, r *dbsqlc.WorkerHeartbeatRow) []eventlog.Change {
 		for _, e := range []struct {
 			kind     string
 			happened bool
@@ -25,11 +25,11 @@ func (s *Store) beatChange(beats []Beat, at map[string]int) func([]eventlog.Chan
 	}
 }
 
-func dieChange(changes []eventlog.Change, r *dbsqlc.WorkerDieRow) []eventlog.Change {
+func dieChange(changes []eventlog.Change, r *dbsqlc.WorkerExpireRow) []eventlog.Change {
 	if r.Stopped {
 		return changes // it has been told
 	}
-	return append(changes, eventlog.Change{Type: "worker.stopped", Subject: r.ID, WorkerID: r.ID, At: r.DiedAt.Time, Reason: job.WorkerDeath})
+	return append(changes, eventlog.Change{Type: "worker.stopped", Subject: r.ID, WorkerID: r.ID, At: r.DeadAt.Time, Reason: job.WorkerDeath})
 }
 
 func deregisterChange(changes []eventlog.Change, r *dbsqlc.WorkerDeregisterRow) []eventlog.Change {
@@ -37,7 +37,7 @@ func deregisterChange(changes []eventlog.Change, r *dbsqlc.WorkerDeregisterRow) 
 }
 
 func heartbeatChange(changes []eventlog.Change, r *dbsqlc.JobHeartbeatRow) []eventlog.Change {
-	if !r.Told {
+	if !r.Emitted {
 		return changes
 	}
 	return append(changes, eventlog.Change{

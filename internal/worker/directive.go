@@ -45,7 +45,7 @@ func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResu
 	if len(ids) == 0 {
 		return nil
 	}
-	rows, err := s.db.Q.JobListMetaHeld(ctx, ids)
+	rows, err := s.db.Q.JobListMetaActive(ctx, ids)
 	if err != nil {
 		return err
 	}
