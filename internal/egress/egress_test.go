@@ -39,12 +39,12 @@ func TestRulesBypass(t *testing.T) {
 	t.Parallel()
 	r := Rules{
 		AllowHTTP: true, AllowHosts: []string{"localhost", "Vault.Internal", "10.9.9.9"},
-		AllowNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}, AllowedPorts: []int{443, 80},
+		AllowNetworks: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")},
 	}
 	for _, url := range []string{"http://localhost/", "https://vault.internal./", "https://10.1.2.3/", "https://[::ffff:10.1.2.3]/", "https://[fd00::1]/", "https://10.9.9.9/", "http://example.com:80/"} {
 		require.NoError(t, r.CheckURL(url), url)
 	}
-	for _, url := range []string{"https://10.2.0.1/", "https://sub.localhost/", "https://example.com:8443/", "ftp://localhost/", "https://intranet/"} {
+	for _, url := range []string{"https://10.2.0.1/", "https://sub.localhost/", "ftp://localhost/", "https://intranet/"} {
 		require.Error(t, r.CheckURL(url), url)
 	}
 }

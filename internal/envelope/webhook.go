@@ -38,8 +38,8 @@ const (
 	minSecret, maxSecret    = 8, 256
 )
 
-// DecodeWebhook reads a new subscription. needSecret: the server does not make one.
-func DecodeWebhook(raw []byte, needSecret bool) (*Webhook, *ojs.Error) {
+// DecodeWebhook reads a new subscription.
+func DecodeWebhook(raw []byte) (*Webhook, *ojs.Error) {
 	w := &Webhook{
 		Active: true, TimeoutMS: defaultWebhookTimeoutMS, MaxInFlight: defaultWebhookInFlight, Ordering: "none", PayloadFormat: "ojs",
 	}
@@ -49,9 +49,7 @@ func DecodeWebhook(raw []byte, needSecret bool) (*Webhook, *ojs.Error) {
 	}
 	r.need("url", "an https URL")
 	r.need("events", "an array of event types or patterns such as job.*")
-	if needSecret {
-		r.need("secret", "a string of 8 to 256 printable ASCII characters")
-	}
+	r.need("secret", "a string of 8 to 256 printable ASCII characters")
 	return w, r.read()
 }
 

@@ -1,7 +1,6 @@
 package eventlog
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,7 +17,8 @@ import (
 )
 
 const (
-	week = 7 * 24 * time.Hour
+	// pruneInterval is how often retention is looked at while events come.
+	pruneInterval = time.Minute
 
 	// headroomCheck compares numbers in memory, no query: at 45 000 events/s half the headroom lasts 30 s.
 	headroomCheck = 5 * time.Second
@@ -39,19 +39,16 @@ const (
 	cronRuns = 20_000
 )
 
-// MaintainerConfig says what is kept. The zero value of a field means its default, a negative one no limit.
+// MaintainerConfig says what is kept. Zero: no limit.
 type MaintainerConfig struct {
-	// RetentionPeriod is events.retention_period: older events go. 168 h.
+	// RetentionPeriod is events.retention_period: older events go.
 	RetentionPeriod time.Duration
 
-	// MaxCount is events.max_count: beyond it the oldest events go. 1 000 000.
+	// MaxCount is events.max_count: beyond it the oldest events go.
 	MaxCount int64
 
-	// PruneInterval is events.prune_interval. 60 s.
-	PruneInterval time.Duration
-
-	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC: the longer of the two times,
-	// because days are dropped as a whole. 7 days.
+	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC, because days are
+	// dropped as a whole.
 	RetentionDone time.Duration
 }
 
@@ -106,10 +103,6 @@ func (s *MaintainerTestSignals) Init(tb testutil.TestingTB) {
 
 // NewMaintainer returns a maintainer; Start it.
 func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, config MaintainerConfig, relay *Relay) *Maintainer {
-	config.RetentionPeriod = cmp.Or(config.RetentionPeriod, week)
-	config.MaxCount = cmp.Or(config.MaxCount, 1_000_000)
-	config.PruneInterval = cmp.Or(config.PruneInterval, time.Minute)
-	config.RetentionDone = cmp.Or(config.RetentionDone, week)
 	return baseservice.Init(archetype, &Maintainer{config: config, q: dbsqlc.New(pool), relay: relay})
 }
 
@@ -128,7 +121,7 @@ func (m *Maintainer) Start(ctx context.Context) error {
 }
 
 func (m *Maintainer) run(ctx context.Context) {
-	ticker := time.NewTicker(min(headroomCheck, m.config.PruneInterval))
+	ticker := time.NewTicker(min(headroomCheck, pruneInterval))
 	defer ticker.Stop()
 	for {
 		now, status := m.Time.Now(), m.relay.Status()
@@ -174,7 +167,7 @@ func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStat
 
 func (m *Maintainer) pruneDue(now time.Time, watermark int64) bool {
 	since := now.Sub(m.prunedAt)
-	return since >= max(idlePrune, m.config.PruneInterval) || since >= m.config.PruneInterval && watermark != m.prunedTo
+	return since >= idlePrune || since >= pruneInterval && watermark != m.prunedTo
 }
 
 // runOnce drops what is out of retention, one partition a transaction, so that none holds its locks for long.
@@ -182,7 +175,7 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	var p Pruned
 	var err error
 	if p.EventPartitions, err = repeat(func() (int32, error) {
-		return m.q.EventPartitionsPrune(ctx, interval(m.config.RetentionPeriod), max(m.config.MaxCount, 0))
+		return m.q.EventPartitionsPrune(ctx, interval(m.config.RetentionPeriod), m.config.MaxCount)
 	}); err != nil {
 		return fmt.Errorf("drop events: %w", err)
 	}
@@ -220,7 +213,7 @@ func repeat(one func() (int32, error)) (total int, err error) {
 	}
 }
 
-// interval is SQL's; negative durations mean no limit.
+// interval is SQL's; zero means no limit, NULL.
 func interval(d time.Duration) pgtype.Interval {
-	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d >= 0}
+	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d > 0}
 }

@@ -130,17 +130,6 @@ func TestNotify(t *testing.T) {
 		require.Equal(t, 1, n)
 	})
 
-	t.Run("LeavesCompatMembersOut", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t, RelayConfig{Service: "shop", NoCompatMembers: true})
-		client := b.listen(t, "ojs_events")
-		b.exec(t, insertEvent, "q")
-		b.publishAll(t)
-		payload := client.next(t)
-		require.NotContains(t, payload, `"event":`)
-		require.Contains(t, payload, `"source":"ojs://shop/api"`)
-	})
-
 	t.Run("RefusesOtherCursors", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

@@ -19,6 +19,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/store"
 )
@@ -178,7 +179,7 @@ func (w *world) change(t *testing.T, tx pgx.Tx, rng *rand.Rand, n int) (events i
 // deliver has two nodes make the deliveries of a subscription.
 func (w *world) deliver(t *testing.T, ctx context.Context, url string) {
 	for range 2 {
-		s := store.New(connect(t, url, 1), store.Config{})
+		s := store.New(connect(t, url, 1), store.FromConfig(config.Default()))
 		w.wg.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := s.MakeDeliveries(t.Context()); err != nil && !w.shoot {

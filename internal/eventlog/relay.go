@@ -24,9 +24,6 @@ type RelayConfig struct {
 	// Service is the {service} of event sources (contract 40 §1.2). ojs. All nodes should have the same.
 	Service string
 
-	// NoCompatMembers leaves the flat members out of notifications.
-	NoCompatMembers bool
-
 	// Tracer makes the spans of passes. nil: none.
 	Tracer *tracing.Tracer
 

@@ -126,9 +126,6 @@ func TestCodes(t *testing.T) {
 	} {
 		require.Equal(t, want, a.code(ojs.NewError(kind, "m", nil)), kind)
 	}
-	a.config.ConflictExists = true
-	require.Equal(t, codes.AlreadyExists, a.code(ojs.NewError(ojs.KindInvalidStateTransition, "m", nil)))
-	require.Equal(t, codes.FailedPrecondition, a.code(ojs.NewError(ojs.KindQueuePaused, "m", nil)))
 }
 
 // TestDetailsFitIntoTrailers: some clients refuse trailers of more than 8 KiB.

@@ -107,8 +107,6 @@ func (a *API) code(e *ojs.Error) codes.Code {
 	switch {
 	case e.Code == "duplicate":
 		return codes.AlreadyExists
-	case e.Status == http.StatusConflict && a.config.ConflictExists:
-		return codes.AlreadyExists
 	case e.Type == string(ojs.KindQueuePaused), e.Type == string(ojs.KindUnsupported), e.Type == string(ojs.KindJobTypeNotAllowed):
 		return codes.FailedPrecondition
 	case e.Type == string(ojs.KindCursorExpired):

@@ -33,7 +33,7 @@ import (
 	"github.com/ojsd/ojsd/internal/tracing"
 )
 
-// Config holds what the API decides by. The zero value of a field means its default.
+// Config holds what the API decides by. Values are taken as they are.
 type Config struct {
 	// APIKeys are the accepted keys. Empty: the API is open.
 	APIKeys []string
@@ -41,30 +41,20 @@ type Config struct {
 	// Limits of job objects, metadata, results and nesting.
 	Limits envelope.Limits
 
-	// MaxBatchBytes bounds the message of EnqueueBatch, after decompression. 33 554 432.
+	// MaxBatchBytes bounds the message of EnqueueBatch, after decompression.
 	MaxBatchBytes int
 
-	// MaxBatchSize is the most jobs of EnqueueBatch. 10 000.
+	// MaxBatchSize is the most jobs of EnqueueBatch.
 	MaxBatchSize int
 
 	// Version of the server, shown in the manifest and in the metadata of every answer.
 	Version string
 
-	// NoReflection hides the description of the services from tools such as grpcurl.
-	NoReflection bool
-
 	// TLSCert and TLSKey are files in PEM. Empty: no TLS. With ClientCA clients must show a certificate signed by it.
 	TLSCert, TLSKey, ClientCA string
 
-	// ConflictExists answers a conflict of states with ALREADY_EXISTS, which the conformance runner expects, in place of
-	// FAILED_PRECONDITION.
-	ConflictExists bool
-
 	// Webhooks says that this node has them, for the manifest.
 	Webhooks bool
-
-	// LogSample is the share of lines about ordinary success that are written. 1; negative: none.
-	LogSample float64
 
 	// KeepAlive is after how long without events StreamEvents says so. 30 s.
 	KeepAlive time.Duration
@@ -74,15 +64,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxBatchBytes == 0 {
-		c.MaxBatchBytes = 33_554_432
-	}
-	if c.MaxBatchSize == 0 {
-		c.MaxBatchSize = 10_000
-	}
-	if c.LogSample == 0 {
-		c.LogSample = 1
-	}
 	if c.KeepAlive == 0 {
 		c.KeepAlive = 30 * time.Second
 	}
@@ -149,9 +130,7 @@ func New(config Config, deps Deps) (*API, error) {
 	a.server.RegisterService(&ojsv1.OJSService_ServiceDesc, a)
 	a.server.RegisterService(&eventsv1.OJSEvents_ServiceDesc, &eventsAPI{api: a})
 	a.server.RegisterService(&grpc_health_v1.Health_ServiceDesc, &healthAPI{api: a})
-	if !config.NoReflection {
-		reflection.Register(a.server)
-	}
+	reflection.Register(a.server)
 	a.routes = routesOf(a.server)
 	return a, nil
 }

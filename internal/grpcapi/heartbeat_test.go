@@ -11,7 +11,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	ojsv1 "github.com/ojsd/ojsd/internal/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 // refusing lets no statement of this name through.
@@ -36,7 +35,7 @@ func TestHeartbeatThatCannotReadTheJobAgain(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	b := setup(t, Config{}, func(d *Deps) { d.Store = store.New(pool, store.Config{Logger: d.Logger}) })
+	b := setup(t, Config{}, func(d *Deps) { d.Store = newStore(pool, d.Logger) })
 
 	sent, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Options: &ojsv1.EnqueueOptions{Queue: "q"}})
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	settings "github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	ojsv1 "github.com/ojsd/ojsd/internal/grpcapi/proto/ojs/v1"
@@ -30,13 +31,19 @@ type testBundle struct {
 	pool   *pgxpool.Pool
 }
 
+func newStore(pool *pgxpool.Pool, logger *slog.Logger) *store.Store {
+	c := store.FromConfig(settings.Default())
+	c.Logger = logger
+	return store.New(pool, c)
+}
+
 func setup(t *testing.T, config Config, change ...func(*Deps)) *testBundle {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.URL(t))
 	require.NoError(t, err)
 	logger := slog.New(slog.DiscardHandler)
 	archetype := baseservice.NewArchetype(logger)
-	s := store.New(pool, store.Config{Logger: logger})
+	s := newStore(pool, logger)
 	require.NoError(t, s.Prepare(t.Context()))
 	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs"})
 	s.OnCommit(relay.Wake)
@@ -45,12 +52,13 @@ func setup(t *testing.T, config Config, change ...func(*Deps)) *testBundle {
 	relay.OnPublished(feed.Wake)
 	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))
 	deps := Deps{
-		Store: s, Events: reader, Feed: feed, Streams: node.NewStreams(node.Realtime{}), Logger: logger,
+		Store: s, Events: reader, Feed: feed, Streams: node.NewStreams(node.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,
 		Health: node.NewHealth("test", node.LookAt(s), func() map[string]string { return nil }),
 	}
 	for _, c := range change {
 		c(&deps)
 	}
+	config.MaxBatchBytes, config.MaxBatchSize = 32<<20, 10_000
 	api, err := New(config, deps)
 	require.NoError(t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -111,7 +110,7 @@ func isPanic(err error) bool {
 // logCall writes the line of contract 40 §13 for a call: never its message or metadata. Of a refusal only the kind is told,
 // because its text may quote what the client sent.
 func (a *API) logCall(ctx context.Context, level slog.Level, message string, end *ended) {
-	if !a.Logger.Enabled(ctx, level) || level < slog.LevelInfo && !a.sampled() {
+	if !a.Logger.Enabled(ctx, level) {
 		return
 	}
 	c := callOf(ctx)
@@ -131,10 +130,6 @@ func (a *API) logCall(ctx context.Context, level slog.Level, message string, end
 		attrs[n], n = failureAttr(end), n+1
 	}
 	a.Logger.LogAttrs(ctx, level, message, attrs[:n]...)
-}
-
-func (a *API) sampled() bool {
-	return a.config.LogSample >= 1 || rand.Float64() < a.config.LogSample
 }
 
 // failureAttr tells of an error of ours, which the client was shown as something else.

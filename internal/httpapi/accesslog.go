@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -18,7 +17,7 @@ import (
 func (a *API) logRequest(c echo.Context, end *ended) {
 	level, message := severity(end)
 	ctx := c.Request().Context()
-	if !a.logger.Enabled(ctx, level) || level < slog.LevelInfo && !a.sampled() {
+	if !a.logger.Enabled(ctx, level) {
 		return
 	}
 	attrs := [3]slog.Attr{slog.String("category", "http"), a.requestAttr(c, end)}
@@ -53,10 +52,6 @@ func severity(end *ended) (slog.Level, string) {
 func isPanic(err error) bool {
 	_, ok := errors.AsType[*panicked](err)
 	return ok
-}
-
-func (a *API) sampled() bool {
-	return a.config.LogSample >= 1 || rand.Float64() < a.config.LogSample
 }
 
 func (a *API) requestAttr(c echo.Context, end *ended) slog.Attr {

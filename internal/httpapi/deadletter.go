@@ -353,10 +353,10 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 		return err
 	}
 	retention := map[string]any{"next_prune_at": ojs.FormatTime(s.Now.Add(a.prune()))}
-	if age := a.config.DeadLetterMaxAge; age >= 0 {
+	if age := a.config.DeadLetterMaxAge; age > 0 {
 		retention["max_age"] = days(age)
 	}
-	if count := a.config.DeadLetterMaxCount; count >= 0 {
+	if count := a.config.DeadLetterMaxCount; count > 0 {
 		retention["max_count"] = count
 	}
 	body := map[string]any{"total": s.Total, "by_queue": s.ByQueue, "by_type": s.ByType, "by_error_type": s.ByErrorType, "retention": retention}

@@ -92,7 +92,7 @@ func (a *API) appendEvents(b []byte, events []eventlog.Event, cloud bool) []byte
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = e.Append(b, !a.config.NoCompatMembers, cloud)
+		b = e.Append(b, true, cloud)
 	}
 	return append(b, ']')
 }
@@ -191,7 +191,7 @@ func (a *API) getEvent(c echo.Context) error {
 	if !found {
 		return ojs.ErrNotFound("event", text)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return event.Append(b, !a.config.NoCompatMembers, cloud) })
+	return respond(c, http.StatusOK, func(b []byte) []byte { return event.Append(b, true, cloud) })
 }
 
 // getEventHistory shows a job's transitions (contract 40 §5.4).

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/store"
@@ -43,11 +44,13 @@ func TestFetchOfWhoIsGone(t *testing.T) {
 			t.Parallel()
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
-			st := store.New(dbtest.New(t), store.Config{OnChanges: func(_ context.Context, changes []store.Change) {
+			settings := store.FromConfig(config.Default())
+			settings.OnChanges = func(_ context.Context, changes []store.Change) {
 				if c.claimed && changes[0].Type == "job.started" {
 					hangUp()
 				}
-			}})
+			}
+			st := store.New(dbtest.New(t), settings)
 			job, err := st.Enqueue(t.Context(), &envelope.Job{Type: "t", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`)})
 			require.NoError(t, err)
 			a := newAPI(io.Discard)

@@ -104,7 +104,7 @@ func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
 	}
 	return item.Shown(form, func(e *eventlog.Event) []byte {
 		b := frameHead(make([]byte, 0, len(e.Head)+len(e.Compat)+len(e.Data)+160), e, e.Type)
-		return endFrame(e.Append(b, !a.config.NoCompatMembers, cloud))
+		return endFrame(e.Append(b, true, cloud))
 	})
 }
 

@@ -29,32 +29,20 @@ type Config struct {
 	// Limits of job objects, metadata, results and nesting.
 	Limits envelope.Limits
 
-	// MaxBatchBytes bounds the body of batch calls after decompression. 33 554 432.
+	// MaxBatchBytes bounds the body of batch calls after decompression.
 	MaxBatchBytes int
 
-	// MaxBatchSize is the most items of a batch call. 10 000.
+	// MaxBatchSize is the most items of a batch call.
 	MaxBatchSize int
 
 	// CORSOrigins are the origins browsers may call from. Empty: none.
 	CORSOrigins []string
-
-	// NoPythonQuirk switches off the Content-Type parameter that the Python SDK needs (contract 10 §16 Q1).
-	NoPythonQuirk bool
-
-	// NoV1Prefix switches off /v1/… as an alias of /ojs/v1/… for GET.
-	NoV1Prefix bool
 
 	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
 	TestReset bool
 
 	// MetricsAuth makes /metrics need credentials like everything else, if there are any.
 	MetricsAuth bool
-
-	// NoCompatMembers leaves the flat members out of events (contract 40 §1.3).
-	NoCompatMembers bool
-
-	// LogSample is the share of log lines about ordinary success that are written. 1; negative: none.
-	LogSample float64
 
 	// Version of the server, shown in the manifest and by health.
 	Version string
@@ -66,7 +54,7 @@ type Config struct {
 	EventRetention time.Duration
 	EventMaxCount  int64
 
-	// DeadLetterMaxAge and DeadLetterMaxCount are shown by the dead-letter statistics; negative: no limit.
+	// DeadLetterMaxAge and DeadLetterMaxCount are shown by the dead-letter statistics; 0: no limit.
 	DeadLetterMaxAge   time.Duration
 	DeadLetterMaxCount int64
 }
@@ -126,12 +114,6 @@ type Deps struct {
 
 // New returns the API.
 func New(config Config, deps Deps) *API {
-	if config.MaxBatchBytes == 0 {
-		config.MaxBatchBytes = 33_554_432
-	}
-	if config.LogSample == 0 {
-		config.LogSample = 1
-	}
 	return &API{
 		config: config, store: deps.Store, events: deps.Events, feed: deps.Feed, streams: deps.Streams, logger: deps.Logger,
 		keys: node.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, webhooks: deps.Webhooks,

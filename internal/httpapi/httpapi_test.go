@@ -23,11 +23,12 @@ import (
 
 // newAPI has no store, so that whatever needs one panics. End-to-end tests are in package server.
 func newAPI(log io.Writer) *API {
-	return New(Config{TestReset: true}, Deps{
-		Logger:  slog.New(slog.NewTextHandler(log, nil)),
-		Health:  healthOf(0, "ok"),
-		Streams: node.NewStreams(node.Realtime{}),
-		Reset:   func(context.Context) error { return errors.New("secret detail") },
+	return New(Config{TestReset: true, MaxBatchBytes: 32 << 20}, Deps{
+		Logger:   slog.New(slog.NewTextHandler(log, nil)),
+		Health:   healthOf(0, "ok"),
+		Streams:  node.NewStreams(node.Realtime{MaxConnections: 100, MaxPerClient: 100}),
+		Webhooks: Webhooks{Enabled: true},
+		Reset:    func(context.Context) error { return errors.New("secret detail") },
 	})
 }
 

@@ -43,7 +43,7 @@ func (a *API) prepare(next echo.HandlerFunc) echo.HandlerFunc {
 		if r.URL.RawPath != "" {
 			r.URL.RawPath = decodeSegments(r.URL.RawPath)
 		}
-		if !a.config.NoV1Prefix && strings.HasPrefix(r.URL.Path, "/v1/") && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			r.URL.Path = "/ojs" + r.URL.Path
 			if r.URL.RawPath != "" {
 				r.URL.RawPath = "/ojs" + r.URL.RawPath
@@ -83,7 +83,7 @@ func (a *API) contentType(r *http.Request) []string {
 	if accept := r.Header["Accept"]; names(accept, mediaJSON) && !names(accept, mediaOJS) {
 		return valueJSON
 	}
-	if !a.config.NoPythonQuirk && strings.HasPrefix(r.UserAgent(), "python-httpx/") {
+	if strings.HasPrefix(r.UserAgent(), "python-httpx/") {
 		return valuePython
 	}
 	return valueOJS

@@ -60,9 +60,9 @@ func (a *API) getManifest(c echo.Context) error {
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": false, "workflows": false,
-			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": !a.webhooks.Disabled, "realtime": true, "grpc": a.config.GRPC,
+			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
 		},
-		"extensions":        node.Extensions(!a.webhooks.Disabled),
+		"extensions":        node.Extensions(a.webhooks.Enabled),
 		"endpoints":         a.endpoints(base),
 		"schema_validation": false, "unique_job_strength": "none", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
@@ -82,7 +82,7 @@ func (a *API) endpoints(base string) map[string]string {
 		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
 		"events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "metrics": "/metrics",
 	}
-	if !a.webhooks.Disabled {
+	if a.webhooks.Enabled {
 		endpoints["webhooks"] = "/ojs/v1/webhooks"
 	}
 	return endpoints
@@ -94,7 +94,7 @@ func (a *API) transports() []string {
 	if a.config.GRPC {
 		list = append(list, "grpc")
 	}
-	if !a.webhooks.Disabled {
+	if a.webhooks.Enabled {
 		list = append(list, "webhook")
 	}
 	return list

@@ -26,11 +26,8 @@ import (
 
 // Webhooks are the settings of subscriptions, and who sends tests.
 type Webhooks struct {
-	// Disabled: this node neither shows subscriptions nor delivers.
-	Disabled bool
-
-	// GenerateSecret makes a secret for a subscription that comes without.
-	GenerateSecret bool
+	// Enabled: this node shows subscriptions and delivers.
+	Enabled bool
 
 	// Rules say which URLs are accepted.
 	Rules egress.Rules
@@ -53,7 +50,7 @@ const shortSecret = 24 // bytes; below it a secret gets a warning
 
 // webhookRoutes are those of contract 40 §9.1 under both base paths.
 func (a *API) webhookRoutes(v1 *echo.Group) {
-	if a.webhooks.Disabled {
+	if !a.webhooks.Enabled {
 		v1.Any("/webhooks", webhooksOff)
 		v1.Any("/webhooks/*", webhooksOff)
 		return
@@ -100,16 +97,13 @@ func webhookID(c echo.Context) ([16]byte, error) {
 }
 
 func (a *API) postWebhook(c echo.Context, body []byte) error {
-	in, wire := envelope.DecodeWebhook(body, !a.webhooks.GenerateSecret)
+	in, wire := envelope.DecodeWebhook(body)
 	if wire != nil {
 		return wire
 	}
 	match, err := a.checkWebhook(in, true)
 	if err != nil {
 		return err
-	}
-	if in.Secret == "" {
-		in.Secret = newSecret()
 	}
 	w, err := a.store.CreateWebhook(c.Request().Context(), in, match)
 	if err != nil {

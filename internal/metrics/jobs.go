@@ -177,9 +177,6 @@ func (m *Metrics) jobFamilies() []family {
 		}
 		waited.add(labels, &j.waited, waitCompatBounds)
 		ran.addAll(labels, j.ran[:], ranCompatBounds)
-		if m.config.NoCompat {
-			return
-		}
 		short := attribute.NewSet(attribute.String("queue", k.queue), attribute.String("type", k.jobType))
 		cEnqueued.add(short, j.enqueued.Load())
 		cCompleted.add(short, j.completed.Load())

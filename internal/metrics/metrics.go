@@ -17,19 +17,22 @@ import (
 	"github.com/ojsd/ojsd/internal/store"
 )
 
-// Config says how metrics are shown. The zero value of a field means its default.
+// What no setting changes.
+const (
+	MaxLabelValues = 1000             // bounds what a client can cost that makes up job types
+	GaugeInterval  = 10 * time.Second // scrapers ask more seldom
+)
+
+// Config says how metrics are shown.
 type Config struct {
 	// MaxLabelValues is how many job types, queues and other values that clients choose get series of their own; the rest
-	// share __other__. 1 000.
+	// share __other__.
 	MaxLabelValues int
 
-	// GaugeInterval is how often figures of the whole deployment are read at most. 10 s.
+	// GaugeInterval is how often figures of the whole deployment are read at most.
 	GaugeInterval time.Duration
 
-	// NoCompat leaves out the set of the observability extension: ojs_job_… with the labels queue and type.
-	NoCompat bool
-
-	// Service and Version describe this process over OTLP, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do. "ojs", "".
+	// Service and Version describe this process over OTLP, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do.
 	Service, Version string
 
 	// Protocol is how metrics are pushed: grpc or http/protobuf. Where to and with what else the exporter reads from the
@@ -41,15 +44,6 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxLabelValues == 0 {
-		c.MaxLabelValues = 1000
-	}
-	if c.GaugeInterval == 0 {
-		c.GaugeInterval = 10 * time.Second
-	}
-	if c.Service == "" {
-		c.Service = "ojs"
-	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}

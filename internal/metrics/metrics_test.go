@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -25,7 +26,8 @@ func TestMain(m *testing.M) { dbtest.Main(m) }
 
 func setup(t testing.TB, config Config) *Metrics {
 	t.Helper()
-	config.Logger = slog.New(slog.DiscardHandler)
+	config.Logger, config.Service = slog.New(slog.DiscardHandler), "ojs"
+	config.MaxLabelValues = cmp.Or(config.MaxLabelValues, MaxLabelValues)
 	m, err := New(config)
 	require.NoError(t, err)
 	return m

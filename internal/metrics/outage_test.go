@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	settings "github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/store"
 )
@@ -48,7 +49,7 @@ func TestDatabaseThatDoesNotAnswer(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	st := store.New(pool, store.Config{})
+	st := store.New(pool, store.FromConfig(settings.Default()))
 	m := setup(t, Config{GaugeInterval: time.Hour})
 	m.SetSources(Sources{Store: st, Webhooks: func(ctx context.Context) (int64, int64, error) { return 0, 0, pool.Ping(ctx) }})
 

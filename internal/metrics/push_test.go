@@ -106,7 +106,7 @@ func TestPush(t *testing.T) {
 	pushing := func(t *testing.T, protocol, endpoint string) (*Metrics, *bytes.Buffer) {
 		t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 		var log bytes.Buffer
-		m, err := New(Config{Service: "shop", Version: "1.2.3", Protocol: protocol, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		m, err := New(Config{MaxLabelValues: MaxLabelValues, Service: "shop", Version: "1.2.3", Protocol: protocol, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		m.Changes(t.Context(), life())
 		require.NoError(t, m.Push(t.Context()))

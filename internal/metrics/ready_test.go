@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/store"
@@ -14,7 +15,7 @@ import (
 func TestReadySurvey(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.New(t)
-	st := store.New(pool, store.Config{})
+	st := store.New(pool, store.FromConfig(config.Default()))
 	enqueue := func(queue string, priority int16, age time.Duration) {
 		t.Helper()
 		job, err := st.Enqueue(t.Context(), &envelope.Job{Type: "t", Queue: queue, Priority: priority, MaxAttempts: 3, Args: []byte(`[]`)})

@@ -16,18 +16,25 @@ const (
 	LastWrites   = 2 * time.Second
 )
 
-// Realtime are the settings of event streams (contract 40 §6.5, §15). The zero value of a field means its default.
+// What no setting changes.
+const (
+	MaxConnections = 10_000          // streams of a node: more need more nodes
+	BufferSize     = 1000            // events that wait for a client that would rather lose some
+	StatsInterval  = 2 * time.Second // between two overviews of the stats stream
+)
+
+// Realtime says what event streams may do. Zero values are taken as they are.
 type Realtime struct {
-	// BufferSize is how many events may wait for a slow client that would rather lose some. 1 000.
+	// BufferSize is how many events may wait for a slow client that would rather lose some.
 	BufferSize int
 
 	// DropOldest makes a slow client lose events and go on live. Otherwise it reads what it missed from the table.
 	DropOldest bool
 
-	// RateLimit delays what one connection gets to so many frames per second. 1 000; negative: no limit.
+	// RateLimit delays what one connection gets to so many frames per second. 0: no limit.
 	RateLimit int
 
-	// MaxConnections bounds the streams of this node, MaxPerClient those of one key, or address without keys. 10 000, 100.
+	// MaxConnections bounds the streams of this node, MaxPerClient those of one key, or address without keys.
 	MaxConnections int
 	MaxPerClient   int
 
@@ -37,27 +44,8 @@ type Realtime struct {
 	// AllowedOrigins are origins besides the server's own from which browsers may open a WebSocket; * for all.
 	AllowedOrigins []string
 
-	// StatsInterval is the pause between two overviews of the stats stream. 2 s.
+	// StatsInterval is the pause between two overviews of the stats stream.
 	StatsInterval time.Duration
-}
-
-func (r Realtime) withDefaults() Realtime {
-	if r.BufferSize == 0 {
-		r.BufferSize = 1000
-	}
-	if r.RateLimit == 0 {
-		r.RateLimit = 1000
-	}
-	if r.MaxConnections == 0 {
-		r.MaxConnections = 10_000
-	}
-	if r.MaxPerClient == 0 {
-		r.MaxPerClient = 100
-	}
-	if r.StatsInterval == 0 {
-		r.StatsInterval = 2 * time.Second
-	}
-	return r
 }
 
 // Streams are the open streams of this node, whatever their transport. Use NewStreams.
@@ -74,12 +62,12 @@ type Streams struct {
 
 // NewStreams returns none.
 func NewStreams(config Realtime) *Streams {
-	s := &Streams{config: config.withDefaults(), clients: map[string]int{}}
+	s := &Streams{config: config, clients: map[string]int{}}
 	s.life, s.close = context.WithCancel(context.Background())
 	return s
 }
 
-// Config is what they are bound by, defaults filled in.
+// Config is what they are bound by.
 func (s *Streams) Config() Realtime { return s.config }
 
 // Life ends when all streams shall.

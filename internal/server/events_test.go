@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -9,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/server"
 )
 
 // Contract 40 §5 over HTTP. What the log holds and how it is read is tested in packages store and eventlog.
@@ -178,17 +175,6 @@ func TestEvents(t *testing.T) {
 			eventually(t, func() bool { return a.get("/ojs/v1/events?queues="+q).count("events") == 1 })
 		}
 		require.Positive(t, seen) // 20, unless the machine is busy: a poll waits 100 ms for what its node has committed
-	})
-
-	t.Run("CompatibilityMembersCanBeLeftOut", func(t *testing.T) {
-		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.NoCompatMembers = true })
-		a.push(`"type":"t","args":[]`)
-		eventually(t, func() bool { return a.get("/ojs/v1/events").count("events") == 1 })
-		r := a.get("/ojs/v1/events").is(200)
-		require.Equal(t, "job.enqueued", r.at("events.0.type"))
-		require.False(t, r.has("events.0.event"))
-		require.Equal(t, fmt.Sprintf(`{"events":[],"cursor":"%s","has_more":false}`, r.at("cursor")), a.get("/ojs/v1/events?after="+r.at("cursor")).body)
 	})
 
 	t.Run("EmptyLogHasNoCursor", func(t *testing.T) {

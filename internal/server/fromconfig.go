@@ -1,54 +1,59 @@
 package server
 
 import (
-	"cmp"
 	"log/slog"
-	"time"
 
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/egress"
 	"github.com/ojsd/ojsd/internal/envelope"
+	"github.com/ojsd/ojsd/internal/metrics"
 	"github.com/ojsd/ojsd/internal/node"
+	"github.com/ojsd/ojsd/internal/sweep"
+	"github.com/ojsd/ojsd/internal/webhook"
 )
 
-// FromConfig is the configuration of a server with these settings. What is no setting has its fixed value.
+// FromConfig is the configuration of a server with these settings. What is no setting has its fixed value. This is the only
+// place where settings become the configuration of parts.
 func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 	return Config{
-		DatabaseURL: c.Database.URL, DatabaseListenURL: cmp.Or(c.Database.ListenURL, c.Database.URL),
+		DatabaseURL: c.Database.URL, DatabaseListenURL: c.Database.ListenURL,
 		DatabaseMaxConns: int32(c.Database.MaxConns), DatabasePooler: c.Database.Pooler, Migrate: c.Database.Migrate,
 		Listen: c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownTimeout: c.Server.ShutdownTimeout,
 		PublicURL: publicURL(c), Version: version, Logger: logger,
-		Limits:            envelope.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
-		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, ResultTTL: noLimit(c.Jobs.ResultTTL),
+		Limits:        envelope.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
+		MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
+		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, ResultTTL: c.Jobs.ResultTTL,
 		WorkerDeadAfter: c.Workers.DeadAfter,
 		Retention: Retention{
-			Completed: noLimit(c.Retention.Completed), Cancelled: noLimit(c.Retention.Completed), Discarded: noLimit(c.Retention.Discarded),
-			DeadLetterMaxAge: noLimit(c.DeadLetter.MaxAge), DeadLetterMaxCount: noLimit(c.DeadLetter.MaxCount),
+			Completed: c.Retention.Completed, Discarded: c.Retention.Discarded,
+			DeadLetterMaxAge: c.DeadLetter.MaxAge, DeadLetterMaxCount: c.DeadLetter.MaxCount, PruneInterval: sweep.PruneInterval,
 		},
 		Events: Events{
-			ServiceName: c.Events.ServiceName, RetentionPeriod: noLimit(c.Events.RetentionPeriod), MaxCount: noLimit(c.Events.MaxCount),
-			NoWorkerHeartbeat: !c.Events.WorkerHeartbeat,
+			ServiceName: c.Events.ServiceName, RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
+			WorkerHeartbeat: c.Events.WorkerHeartbeat,
 		},
 		Realtime: node.Realtime{
-			DropOldest: c.Realtime.Overflow == "drop", MaxPerClient: c.Realtime.MaxConnectionsPerClient, RateLimit: noLimit(c.Realtime.RateLimitPerSecond),
-			QueryToken: c.Realtime.AllowQueryToken, AllowedOrigins: c.Server.CORSOrigins,
+			BufferSize: node.BufferSize, DropOldest: c.Realtime.Overflow == "drop", RateLimit: c.Realtime.RateLimitPerSecond,
+			MaxConnections: node.MaxConnections, MaxPerClient: c.Realtime.MaxConnectionsPerClient,
+			QueryToken: c.Realtime.AllowQueryToken, AllowedOrigins: c.Server.CORSOrigins, StatsInterval: node.StatsInterval,
 		},
 		GRPC: GRPC{
-			Disabled: !c.GRPC.Enabled, Listen: c.GRPC.Listen, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
+			Enabled: c.GRPC.Enabled, Listen: c.GRPC.Listen, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
 		},
-		Webhooks:  webhooksFromConfig(c.Webhooks),
-		Metrics:   Metrics{RequireAuth: c.Metrics.RequireAuth},
-		LogMeta:   c.Logging.Payloads,
-		TestReset: c.Tests.EnableReset, TestDirectives: c.Tests.Directives, LogPayloads: c.Logging.Payloads,
+		Webhooks: webhooksFromConfig(c.Webhooks),
+		Metrics: Metrics{
+			RequireAuth: c.Metrics.RequireAuth, GaugeInterval: metrics.GaugeInterval, MaxLabelValues: metrics.MaxLabelValues,
+		},
+		LogPayloads: c.Logging.Payloads, TestReset: c.Tests.EnableReset, TestDirectives: c.Tests.Directives,
 	}
 }
 
 func webhooksFromConfig(c config.Webhooks) Webhooks {
 	w := Webhooks{
-		Disabled: !c.Enabled,
-		Rules:    egress.Rules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
-		CAFile:   c.CAFile, ProxyURL: c.ProxyURL, RetrySchedule: c.RetrySchedule, DisableAfter: noLimit(c.DisableAfter),
-		MaxSubscriptions: int32(c.MaxSubscriptions), DeliveryRetention: noLimit(c.DeliveryRetention),
+		Enabled: c.Enabled,
+		Rules:   egress.Rules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
+		CAFile:  c.CAFile, ProxyURL: c.ProxyURL, RetrySchedule: c.RetrySchedule, RetryJitter: webhook.RetryJitter, Workers: webhook.Workers,
+		DisableAfter: c.DisableAfter, MaxSubscriptions: int32(c.MaxSubscriptions), DeliveryRetention: c.DeliveryRetention,
 	}
 	for _, key := range c.EncryptionKeys {
 		w.EncryptionKeys = append(w.EncryptionKeys, key)
@@ -61,12 +66,4 @@ func publicURL(c config.Config) string {
 		return ""
 	}
 	return c.Server.PublicURL.String()
-}
-
-// noLimit turns 0, which is no limit in settings, into the negative value that it is here.
-func noLimit[T time.Duration | int | int64](value T) T {
-	if value == 0 {
-		return -1
-	}
-	return value
 }

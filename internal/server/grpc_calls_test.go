@@ -251,14 +251,11 @@ func TestGRPCSystem(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
 		require.Equal(t, []string{"grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection", "ojs.events.v1.OJSEvents", "ojs.v1.OJSService"}, r.services(t))
-		off := setupGRPC(t, func(c *server.Config) { c.GRPC.NoReflection = true })
-		_, err := off.reflect(t)
-		refused(t, err, codes.Unimplemented, "unsupported")
 	})
 
 	t.Run("DisabledOpensNoPort", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.GRPC.Disabled = true })
+		a := setup(t, func(c *server.Config) { c.GRPC.Enabled = false })
 		require.Empty(t, a.server.GRPCAddr())
 		m := a.get("/ojs/manifest").is(200)
 		require.Equal(t, `["http"]`, m.at("protocols"))
@@ -269,9 +266,9 @@ func TestGRPCSystem(t *testing.T) {
 	t.Run("BusyPortFailsTheStart", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
-		_, err := server.Start(t.Context(), server.Config{
-			DatabaseURL: dbtest.URL(t), Listen: "127.0.0.1:0", GRPC: server.GRPC{Listen: r.server.GRPCAddr()}, Logger: silent,
-		})
+		config := settings(dbtest.URL(t))
+		config.GRPC = server.GRPC{Enabled: true, Listen: r.server.GRPCAddr()}
+		_, err := server.Start(t.Context(), config)
 		require.ErrorContains(t, err, "listen for grpc")
 		require.ErrorContains(t, err, "OJS_GRPC_LISTEN")
 		require.ErrorContains(t, err, "address already in use")
@@ -371,7 +368,7 @@ func TestGRPCStop(t *testing.T) {
 
 	t.Run("DoesNotWaitForAStuckClient", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, func(c *server.Config) { c.Realtime.RateLimit = -1 }).narrow()
+		r := setupGRPC(t, func(c *server.Config) { c.Realtime.RateLimit = 0 }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Header()
@@ -409,7 +406,7 @@ func TestGRPCTLS(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *server.Config) {
-			c.GRPC = server.GRPC{Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}
+			c.GRPC = server.GRPC{Enabled: true, Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile}
 		})
 		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool}))
 		require.Error(t, manifest(a, &tls.Config{}))
@@ -419,7 +416,7 @@ func TestGRPCTLS(t *testing.T) {
 	t.Run("MutualTLS", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *server.Config) {
-			c.GRPC = server.GRPC{Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile, ClientCA: caFile}
+			c.GRPC = server.GRPC{Enabled: true, Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile, ClientCA: caFile}
 		})
 		strange, strangeKey := newCertificate(t, nil, nil)
 		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}))
@@ -430,13 +427,14 @@ func TestGRPCTLS(t *testing.T) {
 	t.Run("SettingsThatCannotWork", func(t *testing.T) {
 		t.Parallel()
 		for want, c := range map[string]server.GRPC{
-			"belong together":           {TLSCert: certFile},
-			"needs a grpc tls cert":     {ClientCA: caFile},
 			"load grpc certificate":     {TLSCert: certFile, TLSKey: filepath.Join(dir, "none")},
 			"load grpc client ca":       {TLSCert: certFile, TLSKey: keyFile, ClientCA: filepath.Join(dir, "none")},
 			"holds no certificate in P": {TLSCert: certFile, TLSKey: keyFile, ClientCA: keyFile},
 		} {
-			_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.URL(t), Listen: "127.0.0.1:0", GRPC: c, Logger: silent})
+			config := settings(dbtest.URL(t))
+			config.GRPC = c
+			config.GRPC.Enabled = true
+			_, err := server.Start(t.Context(), config)
 			require.ErrorContains(t, err, want)
 		}
 	})

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/server"
 )
 
 func TestGRPCEnqueue(t *testing.T) {
@@ -414,14 +413,6 @@ func TestGRPCJobs(t *testing.T) {
 			_, err := r.CancelJob(r.ctx(), &ojsv1.CancelJobRequest{JobId: r.enqueue(queue()), Reason: reason})
 			require.Equal(t, []string{"reason"}, refused(t, err, codes.InvalidArgument, "invalid_request").violations)
 		}
-	})
-
-	t.Run("ConflictCodeForTheConformanceRunner", func(t *testing.T) {
-		t.Parallel()
-		r := setupGRPC(t, func(c *server.Config) { c.GRPC.ConflictExists = true })
-		id := r.enqueue("q")
-		_, err := r.Ack(r.ctx(), &ojsv1.AckRequest{JobId: id})
-		refused(t, err, codes.AlreadyExists, "conflict")
 	})
 
 	t.Run("UsedIDIsADuplicate", func(t *testing.T) {

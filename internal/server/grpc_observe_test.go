@@ -156,18 +156,6 @@ func TestGRPCLog(t *testing.T) {
 	require.NotContains(t, log.String(), "marker")
 }
 
-func TestGRPCLogSample(t *testing.T) {
-	t.Parallel()
-	log := &lineBuffer{}
-	r := setupGRPC(t, func(c *server.Config) { c.Logger, c.LogSample = logging.New(log, "json", slog.LevelDebug), -1 })
-	_, err := r.Manifest(r.ctx(), &ojsv1.ManifestRequest{})
-	require.NoError(t, err)
-	_, err = r.GetJob(r.ctx(), &ojsv1.GetJobRequest{JobId: "x"})
-	require.Error(t, err)
-	log.line(t, "request refused", "GetJob")
-	require.Empty(t, log.lines(t, "request served"))
-}
-
 // Contract 40 §11.3.
 func TestGRPCMetrics(t *testing.T) {
 	t.Parallel()

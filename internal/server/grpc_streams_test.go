@@ -165,7 +165,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 
 	t.Run("SlowClientLosesNothing", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, func(c *server.Config) { c.Realtime.RateLimit = -1 }).narrow()
+		r := setupGRPC(t, func(c *server.Config) { c.Realtime.RateLimit = 0 }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Header()
@@ -182,7 +182,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 
 	t.Run("StuckClientIsSentAway", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, func(c *server.Config) { c.Realtime.RateLimit = -1 }).narrow()
+		r := setupGRPC(t, func(c *server.Config) { c.Realtime.RateLimit = 0 }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Header()
@@ -198,7 +198,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 	t.Run("DropTellsWhatIsLost", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t, func(c *server.Config) {
-			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = -1, true, 500
+			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
 		}).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)

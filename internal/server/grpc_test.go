@@ -30,7 +30,7 @@ type rpc struct {
 // setupGRPC is setup with gRPC.
 func setupGRPC(t testing.TB, change ...func(*server.Config)) *rpc {
 	t.Helper()
-	first := func(c *server.Config) { c.GRPC = server.GRPC{Listen: "127.0.0.1:0"} }
+	first := func(c *server.Config) { c.GRPC.Enabled = true }
 	a := setup(t, append([]func(*server.Config){first}, change...)...)
 	return a.dialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()))
 }

@@ -163,8 +163,6 @@ func TestRequestHeaders(t *testing.T) {
 		python := "User-Agent: python-httpx/0.27.0"
 		require.Equal(t, mediaOJS+`; alias="application/json"`, a.post("/ojs/v1/jobs", job, python).is(201).header.Get("Content-Type"))
 		require.Equal(t, "application/json", a.get("/ojs/v1/jobs", python, "Accept: application/json").is(200).header.Get("Content-Type"))
-		off := setup(t, func(c *server.Config) { c.NoPythonQuirk = true })
-		require.Equal(t, mediaOJS, off.get("/ojs/v1/jobs", python).is(200).header.Get("Content-Type"))
 	})
 
 	t.Run("Version", func(t *testing.T) {

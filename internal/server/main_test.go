@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/server"
 	"github.com/ojsd/ojsd/internal/store"
@@ -36,13 +37,18 @@ type api struct {
 	database string // its URL
 }
 
+// settings are those of a server for which nothing is set but its database and addresses of its own, without gRPC.
+func settings(databaseURL string) server.Config {
+	c := server.FromConfig(config.Default(), silent, "1.2.3")
+	c.DatabaseURL, c.Listen, c.GRPC.Enabled, c.GRPC.Listen = databaseURL, "127.0.0.1:0", false, "127.0.0.1:0"
+	return c
+}
+
 // setup starts a node on a database of the test's own and stops it at its end.
 func setup(t testing.TB, change ...func(*server.Config)) *api {
 	t.Helper()
-	config := server.Config{
-		DatabaseURL: dbtest.URL(t), DatabaseMaxConns: 8, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, TestReset: true, Version: "1.2.3",
-		Logger: silent,
-	}
+	config := settings(dbtest.URL(t))
+	config.DatabaseMaxConns, config.TestReset = 8, true
 	for _, c := range change {
 		c(&config)
 	}

@@ -222,7 +222,7 @@ func TestMetricsAreExact(t *testing.T) {
 	change := func(c *server.Config) {
 		c.DatabaseURL, c.TestReset = url, false
 		c.DefaultVisibility, c.WorkerDeadAfter = 500*time.Millisecond, time.Second
-		c.Retention = server.Retention{DeadLetterMaxCount: 3, PruneInterval: 200 * time.Millisecond}
+		c.Retention.DeadLetterMaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
 	}
 	nodes := []*api{setup(t, quick, change), setup(t, quick, change)}
 	pool, err := pgxpool.New(t.Context(), url)

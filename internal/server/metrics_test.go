@@ -340,17 +340,6 @@ func TestMetricsSettings(t *testing.T) {
 		setup(t, func(c *server.Config) { c.Metrics.RequireAuth = true }).get("/metrics").is(200)
 	})
 
-	t.Run("WithoutCompatibilitySet", func(t *testing.T) {
-		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.Metrics.NoCompat = true })
-		a.ack(a.busy("q", "")).is(200)
-		s := a.scrape()
-		require.Equal(t, 1.0, s.values("ojs_jobs_completed_total")["job_type=t,queue=q"])
-		for name := range s {
-			require.False(t, strings.HasPrefix(name, "ojs_job_") && name != "ojs_job_attempts_failed_total", name)
-		}
-	})
-
 	t.Run("BoundLabels", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, quick, func(c *server.Config) { c.Metrics.MaxLabelValues = 3 })
@@ -378,10 +367,10 @@ func TestMetricsSettings(t *testing.T) {
 
 	t.Run("RefuseWhatCannotWork", func(t *testing.T) {
 		t.Parallel()
-		for _, m := range []server.Metrics{{MaxLabelValues: -1}, {MaxLabelValues: 100_001}, {GaugeInterval: -time.Second}, {Protocol: "http/json"}} {
-			_, err := server.Start(t.Context(), server.Config{DatabaseURL: dbtest.URL(t), Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent, Metrics: m})
-			require.Error(t, err)
-		}
+		config := settings(dbtest.URL(t))
+		config.Metrics.Protocol = "http/json"
+		_, err := server.Start(t.Context(), config)
+		require.Error(t, err)
 	})
 }
 

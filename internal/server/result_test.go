@@ -84,7 +84,7 @@ func TestResult(t *testing.T) {
 		}
 		require.Equal(t, "active", a.job(id).at("job.state"))
 		a.ack(id, `"result":"`+repeated('x', 8)+`"`).is(200)
-		a = setup(t, func(c *server.Config) { c.ResultTTL = -1 })
+		a = setup(t, func(c *server.Config) { c.ResultTTL = 0 })
 		require.False(t, a.job(a.finished(`1`, "")).has("job.result_expires_at"))
 	})
 

@@ -267,9 +267,8 @@ func TestRoutes(t *testing.T) {
 
 	t.Run("SwitchedOffRoutesAreUnknown", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.TestReset, c.NoV1Prefix = false, true })
+		a := setup(t, func(c *server.Config) { c.TestReset = false })
 		a.post("/ojs/v1/admin/reset", "").fails(404, "not_found", "not_found")
-		a.get("/v1/health").fails(404, "not_found", "not_found")
 	})
 }
 

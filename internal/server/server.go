@@ -2,6 +2,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,10 +76,11 @@ func Run(ctx context.Context, config Config) error {
 
 // Start returns when the node answers requests. ctx bounds the start only.
 func Start(ctx context.Context, config Config) (*Server, error) {
-	config, err := config.validate()
-	if err != nil {
-		return nil, err
+	if config.DatabaseURL == "" {
+		return nil, errors.New("no database: DATABASE_URL is not set")
 	}
+	config.Logger = cmp.Or(config.Logger, slog.Default())
+	config.DatabaseListenURL = cmp.Or(config.DatabaseListenURL, config.DatabaseURL)
 	if err := checkSchema(ctx, config); err != nil {
 		return nil, err
 	}
@@ -160,7 +162,7 @@ func (s *Server) build() (err error) {
 	archetype := baseservice.NewArchetype(c.Logger)
 	tracer := s.newTracer()
 	s.metrics, err = metrics.New(metrics.Config{
-		MaxLabelValues: c.Metrics.MaxLabelValues, GaugeInterval: c.Metrics.GaugeInterval, NoCompat: c.Metrics.NoCompat,
+		MaxLabelValues: c.Metrics.MaxLabelValues, GaugeInterval: c.Metrics.GaugeInterval,
 		Service: c.Events.ServiceName, Version: c.Version, Protocol: c.Metrics.Protocol, Logger: c.Logger,
 	})
 	if err != nil {
@@ -168,15 +170,14 @@ func (s *Server) build() (err error) {
 	}
 	s.store = store.New(s.pool, store.Config{
 		Node:              s.node,
-		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, MaxErrorHistory: c.MaxErrorHistory, ResultTTL: c.ResultTTL,
-		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, CronVisibility: c.CronVisibility, Limits: c.Limits,
-		MaxEventDataBytes: c.Events.MaxDataBytes, NoWorkerHeartbeatEvents: c.Events.NoWorkerHeartbeat,
+		DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, ResultTTL: c.ResultTTL,
+		WorkerDeadAfter: c.WorkerDeadAfter, TestDirectives: c.TestDirectives, Limits: c.Limits, WorkerHeartbeatEvents: c.Events.WorkerHeartbeat,
 		SourceInstance: c.Events.SourceInstance, EnqueuedOnRequeue: c.Events.EnqueuedOnRequeue, JobHeartbeatInterval: c.Events.JobHeartbeatInterval,
-		WebhookKeys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, SecretOverlap: c.Webhooks.RotationOverlap, DisableWebhookAfter: c.Webhooks.DisableAfter,
-		Logger: c.Logger, LogSample: c.LogSample, LogMeta: c.LogMeta, LogPayloads: c.LogPayloads, Tracer: tracer,
+		WebhookKeys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, DisableWebhookAfter: c.Webhooks.DisableAfter,
+		Logger: c.Logger, LogPayloads: c.LogPayloads, Tracer: tracer,
 		OnChanges: s.metrics.Changes, OnFlush: s.metrics.Flush,
 	})
-	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, NoCompatMembers: c.NoCompatMembers, Tracer: tracer})
+	s.relay = eventlog.NewRelay(archetype, s.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, Tracer: tracer})
 	s.sweeper = sweep.NewSweeper(archetype, s.store)
 	retention := c.Retention.pruner()
 	s.pruner = sweep.NewPruner(archetype, s.store, retention)
@@ -185,7 +186,7 @@ func (s *Server) build() (err error) {
 		s.sweeper.Stir()
 		s.pruner.Stir()
 	})
-	s.listener = eventlog.NewListener(archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL, PollFallback: c.Events.PollFallback})
+	s.listener = eventlog.NewListener(archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL})
 	reader := eventlog.NewReader(s.pool, s.relay)
 	s.feed = eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
 	s.relay.OnCounted(s.metrics.Published)
@@ -224,18 +225,18 @@ func (s *Server) build() (err error) {
 	})
 	s.services = []startstop.Service{
 		s.relay, s.listener, s.feed, eventlog.NewMaintainer(archetype, s.pool, eventlog.MaintainerConfig{
-			RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, PruneInterval: c.Events.PruneInterval,
-			RetentionDone: retention.Longest(),
+			RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 		}, s.relay),
 		s.sweeper, s.pruner, sweep.NewProber(archetype, s.store), roster,
 	}
-	s.buildWebhooks(archetype, tracer)
+	if err := s.buildWebhooks(archetype, tracer); err != nil {
+		return err
+	}
 	s.health = node.NewHealth(c.Version, node.LookAt(s.store), s.components)
 	s.streams = node.NewStreams(c.Realtime)
 	s.api = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
-		NoPythonQuirk: c.NoPythonQuirk, NoV1Prefix: c.NoV1Prefix, TestReset: c.TestReset, NoCompatMembers: c.NoCompatMembers,
-		GRPC: !c.GRPC.Disabled, LogSample: c.LogSample, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
+		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: retention.DeadLetterMaxAge, DeadLetterMaxCount: retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
 	}, httpapi.Deps{
 		Store: s.store, Events: reader, Feed: s.feed, Logger: c.Logger, Health: s.health, Streams: s.streams, Reset: s.store.Reset, NextPrune: s.pruner.NextIn,
@@ -250,7 +251,7 @@ func (s *Server) build() (err error) {
 		ErrorLog:          slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
 	streams := s.api.Tallies()
-	if !c.GRPC.Disabled {
+	if c.GRPC.Enabled {
 		if err := s.buildGRPC(reader, tracer); err != nil {
 			return err
 		}
@@ -264,8 +265,7 @@ func (s *Server) buildGRPC(reader *eventlog.Reader, tracer *tracing.Tracer) (err
 	c := s.config
 	s.grpc, err = grpcapi.New(grpcapi.Config{
 		APIKeys: c.APIKeys, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
-		NoReflection: c.GRPC.NoReflection, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
-		ConflictExists: c.GRPC.ConflictExists, Webhooks: !c.Webhooks.Disabled, LogSample: c.LogSample,
+		TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA, Webhooks: c.Webhooks.Enabled,
 	}, grpcapi.Deps{
 		Store: s.store, Events: reader, Feed: s.feed, Health: s.health, Streams: s.streams, Logger: c.Logger, Tracer: tracer, RequestDone: s.metrics.RPC,
 	})

@@ -139,7 +139,7 @@ func TestStreamShutdown(t *testing.T) {
 
 	t.Run("DoesNotWaitForAStuckClient", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = -1 })
+		a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = 0 })
 		dialStuck(t, a, allEvents)
 		socket := a.socket()
 		socket.say(`{"action":"subscribe","channel":"events"}`)
@@ -182,7 +182,7 @@ func TestStreamSlowClient(t *testing.T) {
 
 	t.Run("CatchesUp", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = -1 })
+		a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = 0 })
 		conn := dialStuck(t, a, allEvents)
 		a.fillUp(t)
 		frames := readFrames(t, conn, func(f frame) bool { return f.event != "" }, 12_000)
@@ -197,7 +197,7 @@ func TestStreamSlowClient(t *testing.T) {
 	t.Run("DropsTheOldest", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *server.Config) {
-			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = -1, true, 500
+			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
 		})
 		conn := dialStuck(t, a, allEvents)
 		a.fillUp(t)
@@ -364,7 +364,7 @@ func TestStreamClosesBlockedClient(t *testing.T) {
 	t.Parallel()
 	log := &lockedBuffer{}
 	a := setup(t, func(c *server.Config) {
-		c.Realtime.RateLimit = -1
+		c.Realtime.RateLimit = 0
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
 	dialStuck(t, a, allEvents)

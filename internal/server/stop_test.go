@@ -59,9 +59,8 @@ func TestStop(t *testing.T) {
 		t.Parallel()
 		url := dbtest.URL(t)
 		var log bytes.Buffer
-		config := server.Config{
-			DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, ShutdownTimeout: 50 * time.Millisecond, Logger: logging.New(&log, "json", slog.LevelWarn),
-		}
+		config := settings(url)
+		config.ShutdownTimeout, config.Logger = 50*time.Millisecond, logging.New(&log, "json", slog.LevelWarn)
 		s, err := server.Start(t.Context(), config)
 		require.NoError(t, err)
 		release := lockJobs(t, url)

@@ -18,7 +18,7 @@ import (
 func TestTraceIDIsInEveryEvent(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
-	a := setup(t, deadAfter(500*time.Millisecond), func(c *server.Config) { c.DatabaseURL, c.Retention.DeadLetterMaxAge = url, -1 })
+	a := setup(t, deadAfter(500*time.Millisecond), func(c *server.Config) { c.DatabaseURL, c.Retention.DeadLetterMaxAge = url, 0 })
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })

@@ -36,8 +36,7 @@ func (s *Server) exportTraces(ctx context.Context) error {
 func (s *Server) newTracer() *tracing.Tracer {
 	c := s.config
 	return tracing.New(tracing.Config{
-		Provider: c.TracerProvider, NoInject: c.Tracing.NoInjectMeta, NoExecuteSpans: c.Tracing.NoExecuteSpans,
-		MaxParentDelay: c.Tracing.MaxParentDelay, MaxMetaBytes: c.Limits.MaxMetaBytes,
+		Provider: c.TracerProvider, MaxMetaBytes: c.Limits.MaxMetaBytes,
 	})
 }
 

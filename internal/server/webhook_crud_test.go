@@ -200,7 +200,7 @@ func TestWebhookSwitches(t *testing.T) {
 
 	t.Run("Disabled", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.Webhooks.Disabled = true })
+		a := setup(t, func(c *server.Config) { c.Webhooks.Enabled = false })
 		a.post("/ojs/v1/webhooks", hookBody).fails(422, "unsupported", "unsupported")
 		a.get("/ojs/v1/webhooks/deliveries").fails(422, "unsupported", "unsupported")
 		manifest := a.get("/ojs/manifest").is(200)
@@ -211,13 +211,6 @@ func TestWebhookSwitches(t *testing.T) {
 		health := a.get("/ojs/v1/health").is(200)
 		require.Equal(t, "off", health.at("components.webhooks"))
 		eventually(t, func() bool { return a.get("/ojs/v1/health").is(200).at("status") == "ok" }) // once LISTEN is up
-	})
-
-	t.Run("GeneratedSecrets", func(t *testing.T) {
-		t.Parallel()
-		a := setup(t, func(c *server.Config) { c.Webhooks.GenerateSecret = true })
-		made := a.post("/ojs/v1/webhooks", `{"url":"https://example.com","events":["*"]}`).is(201)
-		require.Regexp(t, `^whsec_[A-Za-z0-9+/]{43}=$`, made.at("secret"))
 	})
 
 	t.Run("HTTPIsAdmittedIfConfigured", func(t *testing.T) {

@@ -108,7 +108,7 @@ func (e *endpoint) quick(c *server.Config) {
 	c.Webhooks.CAFile = e.ca
 	c.Webhooks.Rules.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	c.Webhooks.RetrySchedule = []time.Duration{20 * time.Millisecond, 30 * time.Millisecond}
-	c.Webhooks.RetryJitter = -1
+	c.Webhooks.RetryJitter = 0
 }
 
 // subscribe creates a subscription; more are members of its object.
@@ -545,9 +545,11 @@ func TestWebhookEncryption(t *testing.T) {
 	require.NotEqual(t, key, other)
 	require.NoError(t, changed.server.Stop())
 
-	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent, Webhooks: server.Webhooks{EncryptionKeys: [][]byte{first}}})
+	config := settings(url)
+	config.Webhooks.EncryptionKeys = [][]byte{first}
+	_, err = server.Start(t.Context(), config)
 	require.ErrorContains(t, err, "OJS_WEBHOOKS_ENCRYPTION_KEY")
-	_, err = server.Start(t.Context(), server.Config{DatabaseURL: url, Listen: "127.0.0.1:0", GRPC: server.GRPC{Disabled: true}, Logger: silent})
+	_, err = server.Start(t.Context(), settings(url))
 	require.ErrorContains(t, err, "not configured")
 	require.NotEmpty(t, sub)
 }

@@ -322,7 +322,7 @@ func TestWebSocketGapAndShutdown(t *testing.T) {
 func TestWebSocketDrops(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *server.Config) {
-		c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = -1, true, 500
+		c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
 	})
 	s := a.socket()
 	s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"]}`)
@@ -359,7 +359,7 @@ func TestWebSocketDrops(t *testing.T) {
 // TestWebSocketCatchesUp: a client that reads late loses nothing.
 func TestWebSocketCatchesUp(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = -1 })
+	a := setup(t, func(c *server.Config) { c.Realtime.RateLimit = 0 })
 	s := a.socket()
 	s.say(`{"action":"subscribe","channel":"events"}`)
 	s.hear()

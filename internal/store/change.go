@@ -233,12 +233,6 @@ func discardedPruneChange(changes []Change, r *dbsqlc.JobDiscardedPruneRow) []Ch
 	})
 }
 
-func donePruneChange(changes []Change, r *dbsqlc.JobsDonePruneRow) []Change {
-	return append(changes, Change{
-		Type: stateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Time.Time, Reason: "retention",
-	})
-}
-
 func heartbeatChange(changes []Change, r *dbsqlc.JobHeartbeatRow) []Change {
 	if !r.Told {
 		return changes
@@ -264,7 +258,7 @@ func (s *Store) beatChange(beats []Beat, at map[string]int) func([]Change, *dbsq
 			happened bool
 		}{
 			{"worker.started", r.Starts},
-			{"worker.heartbeat", !s.config.NoWorkerHeartbeatEvents && !beats[at[r.ID]].Register},
+			{"worker.heartbeat", s.config.WorkerHeartbeatEvents && !beats[at[r.ID]].Register},
 			{"worker.quiet", r.Quiets},
 			{"worker.stopped", r.Stops},
 		} {

@@ -111,7 +111,7 @@ func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (r
 
 // resultTTL is the default as it is stored: seconds, -1 for as long as the job.
 func (s *Store) resultTTL() int64 {
-	if s.config.ResultTTL < 0 {
+	if s.config.ResultTTL == 0 {
 		return -1
 	}
 	return int64(s.config.ResultTTL / time.Second)
@@ -125,7 +125,7 @@ func (s *Store) resultData(result []byte) []byte {
 	switch {
 	case result == nil:
 		return nil
-	case len(result) > s.config.MaxEventDataBytes-eventRoom:
+	case len(result) > maxEventDataBytes-eventRoom:
 		return []byte(`{"result_truncated":true}`)
 	}
 	data := make([]byte, 0, len(result)+len(`{"result":}`))

@@ -3,7 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"testing"
 	"time"
@@ -248,7 +247,7 @@ func TestCronNodes(t *testing.T) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range 3 {
-		node := store.New(b.pool, store.Config{Logger: slog.New(slog.DiscardHandler)})
+		node := store.New(b.pool, settings())
 		wg.Go(func() {
 			for life := 1; ctx.Err() == nil; life = life%40 + 1 {
 				end := time.Hour
@@ -468,7 +467,7 @@ func TestCronEnqueue(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		for range 3 {
-			node := newBundle(t, b.pool, store.Config{Logger: slog.New(slog.DiscardHandler)})
+			node := newBundle(t, b.pool)
 			wg.Go(func() {
 				for start := time.Now(); time.Since(start) < 20*time.Second; {
 					jobs, err := node.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 2, Wait: 100 * time.Millisecond})

@@ -131,7 +131,7 @@ func (s *Store) cronJob(row *dbsqlc.Cron, at time.Time) (*envelope.Job, *ojs.Err
 		return nil, err
 	}
 	if job.VisibilityMS == 0 {
-		job.VisibilityMS = s.config.CronVisibility.Milliseconds()
+		job.VisibilityMS = cronVisibility.Milliseconds()
 	}
 	s.assignID(job)
 	return job, nil

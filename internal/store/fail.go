@@ -79,7 +79,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*dbsqlc.Job, err
 		jobs[looked[i].ID] = &looked[i]
 	}
 
-	p := dbsqlc.JobFailParams{MaxErrors: int32(s.config.MaxErrorHistory), Node: s.node, Loud: s.config.EnqueuedOnRequeue}
+	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.node, Loud: s.config.EnqueuedOnRequeue}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
 		if job == nil || !n.means(job) {
@@ -123,7 +123,7 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 	if !n.Requeue {
 		stored = string(n.Error.Encode(int(job.Attempt), time.Time{}, worker))
 		// job.discarded carries it twice.
-		shown = string(n.Error.EventErrorWithin((s.config.MaxEventDataBytes - eventRoom) / 2))
+		shown = string(n.Error.EventErrorWithin((maxEventDataBytes - eventRoom) / 2))
 	}
 	source := n.source
 	if source == "" && worker != "" {

@@ -108,7 +108,7 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 }
 
 func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerBeatParams {
-	p := dbsqlc.WorkerBeatParams{Node: s.node, HeartbeatEvents: !s.config.NoWorkerHeartbeatEvents}
+	p := dbsqlc.WorkerBeatParams{Node: s.node, HeartbeatEvents: s.config.WorkerHeartbeatEvents}
 	for i, b := range beats {
 		if j, wanted := at[b.WorkerID]; !wanted || j != i {
 			continue

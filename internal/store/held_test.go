@@ -107,7 +107,7 @@ func TestHeldJobs(t *testing.T) {
 
 	t.Run("GivesUpWithATimeout", func(t *testing.T) {
 		t.Parallel()
-		b := newBundle(t, dbtest.New(t), store.Config{StatementTimeout: 3 * time.Second})
+		b := newBundle(t, dbtest.New(t), func(c *store.Config) { c.StatementTimeout = 3 * time.Second })
 		b.enqueued(newJob("q"))
 		id := b.fetched(1, "q")[0].ID
 		b.hold(id)

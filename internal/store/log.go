@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -19,7 +18,7 @@ func (s *Store) logChanges(changes []Change) {
 	for i := range changes {
 		c := &changes[i]
 		said := about(c)
-		if said.message == "" || !s.config.Logger.Enabled(ctx, said.level) || said.often && !s.sampled() {
+		if said.message == "" || !s.config.Logger.Enabled(ctx, said.level) {
 			continue
 		}
 		attrs := make([]slog.Attr, 0, 5)
@@ -36,8 +35,6 @@ func (s *Store) logChanges(changes []Change) {
 		s.config.Logger.LogAttrs(ctx, said.level, said.message, attrs...)
 	}
 }
-
-func (s *Store) sampled() bool { return s.config.LogSample >= 1 || rand.Float64() < s.config.LogSample }
 
 // saying is what to say about a change; no message: nothing.
 type saying struct {
@@ -194,7 +191,7 @@ func (s *Store) restOf(c *Change) (attrs []slog.Attr) {
 
 // contents are what the settings logging.meta and logging.payloads add.
 func (s *Store) contents(c *Change) (attrs []slog.Attr) {
-	if s.config.LogMeta && c.Job.Meta != nil {
+	if s.config.LogPayloads && c.Job.Meta != nil {
 		attrs = append(attrs, slog.Any("meta", logging.JSON(logging.WithoutSecrets(c.Job.Meta))))
 	}
 	if s.config.LogPayloads && c.Job.Args != nil {

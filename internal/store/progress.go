@@ -166,7 +166,7 @@ func (s *Store) progressData(message *string) string {
 	text := envelope.Shorten(*message, 2048)
 	for {
 		b, _ := jsontext.AppendQuote([]byte(`,"progress_message":`), text) // the text was checked when decoded
-		if len(b) <= s.config.MaxEventDataBytes-eventRoom {
+		if len(b) <= maxEventDataBytes-eventRoom {
 			return string(b)
 		}
 		text = envelope.Shorten(text, len(text)/2)

@@ -37,13 +37,13 @@ func rerun(t *testing.T, before, second string) (b, late *bundle, id [16]byte) {
 	t.Helper()
 	i := &interposer{name: before}
 	pool := dbtest.New(t)
-	b = newBundle(t, pool, store.Config{})
+	b = newBundle(t, pool)
 	config := pool.Config()
 	config.ConnConfig.Tracer = i
 	traced, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(traced.Close)
-	late = newBundle(t, traced, store.Config{})
+	late = newBundle(t, traced)
 	id = b.enqueued(newJob("q"))[0].ID
 	b.fetchedBy("w1", 1)
 	i.do = func() {

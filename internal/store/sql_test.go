@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"regexp"
 	"strings"
@@ -26,7 +25,7 @@ import (
 func quiet(t *testing.T) *bundle {
 	t.Helper()
 	pool := dbtest.New(t)
-	return &bundle{Store: store.New(pool, store.Config{Logger: slog.New(slog.DiscardHandler)}), t: t, pool: pool}
+	return &bundle{Store: store.New(pool, settings()), t: t, pool: pool}
 }
 
 // querier is the pool, a connection or a transaction.

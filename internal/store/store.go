@@ -18,49 +18,45 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/tracing"
 )
 
-// Config holds what the store decides by. The zero value of a field means its default.
+// What no setting changes.
+const (
+	cronVisibility    = 10 * time.Minute // the reservation of a job whose cron sets none
+	maxErrorHistory   = 50               // failures kept per job, the newest
+	maxEventDataBytes = 24_576           // payload of an event
+	secretOverlap     = 24 * time.Hour   // how long the secret before the current one stays valid, if the call does not say
+)
+
+// Config holds what the store decides by. Values are taken as they are; FromConfig makes those of the settings.
 type Config struct {
-	// DefaultVisibility is the reservation of a job when neither the fetch nor the job asks for another. 30 s.
+	// DefaultVisibility is the reservation of a job when neither the fetch nor the job asks for another.
 	DefaultVisibility time.Duration
 
-	// DefaultTimeout is the execution timeout of a job that has none. 30 min.
+	// DefaultTimeout is the execution timeout of a job that has none.
 	DefaultTimeout time.Duration
 
-	// WorkerDeadAfter is the silence after which a worker that has sent heartbeats is dead. 60 s.
+	// WorkerDeadAfter is the silence after which a worker that has sent heartbeats is dead.
 	WorkerDeadAfter time.Duration
-
-	// CronVisibility is the reservation of a job made by a cron whose template sets none. 10 min.
-	CronVisibility time.Duration
 
 	// Limits hold for the jobs of crons, whose templates are read anew at each firing.
 	Limits envelope.Limits
 
-	// MaxErrorHistory is the number of failures kept per job, the newest win. 50, at least 10.
-	MaxErrorHistory int
-
 	// ResultTTL is how long the result of a job that sets no result_ttl is shown, in whole seconds: below one it is not
-	// kept; negative: as long as the job. 7 days.
+	// kept; 0: as long as the job.
 	ResultTTL time.Duration
 
-	// MaxEventDataBytes caps the payload of an event. 24 576.
-	MaxEventDataBytes int
-
-	// StatementTimeout bounds every statement, waiting for a connection included. 15 s.
+	// StatementTimeout bounds every statement, waiting for a connection included. No setting; 0: 15 s.
 	StatementTimeout time.Duration
 
-	// Logger gets a line for each change of a job. slog.Default().
+	// Logger gets a line for each change of a job. nil: slog.Default().
 	Logger *slog.Logger
 
-	// LogSample is the share of lines about ordinary success that are written, ends of jobs excepted. 1; negative: none.
-	LogSample float64
-
-	// LogMeta and LogPayloads show jobs' meta, but for what sounds like a secret, and args and results in the log.
-	LogMeta     bool
+	// LogPayloads shows args, results and meta of jobs in the log, but for members of meta that sound like secrets.
 	LogPayloads bool
 
 	// Tracer makes the spans of jobs and of passes over them. nil: none.
@@ -72,30 +68,25 @@ type Config struct {
 	// WebhookKeys seal the secrets of webhooks, 32 bytes each; the first is current, the others only open. None: plain text.
 	WebhookKeys [][]byte
 
-	// MaxWebhooks is the most subscriptions. 100.
+	// MaxWebhooks is the most subscriptions.
 	MaxWebhooks int32
 
-	// SecretOverlap is how long the secret before the current one stays valid after a rotation, in whole seconds: less than
-	// one ends it at once. 24 h.
-	SecretOverlap time.Duration
-
-	// DisableWebhookAfter is how long a subscription may fail before a delivery that is given up disables it; negative: for
-	// ever. 120 h.
+	// DisableWebhookAfter is how long a subscription may fail before a delivery that is given up disables it; 0: for ever.
 	DisableWebhookAfter time.Duration
 
-	// SourceInstance adds this node's mark to the sources api, scheduler and cron of events.
+	// SourceInstance adds this node's mark to the sources api, scheduler and cron of events. No setting.
 	SourceInstance bool
 
-	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued.
+	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued. No setting.
 	EnqueuedOnRequeue bool
 
-	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
+	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension. No setting.
 	JobHeartbeatInterval time.Duration
 
-	// NoWorkerHeartbeatEvents leaves out worker.heartbeat, one event per heartbeat call.
-	NoWorkerHeartbeatEvents bool
+	// WorkerHeartbeatEvents writes worker.heartbeat, one event per heartbeat call.
+	WorkerHeartbeatEvents bool
 
-	// Node marks what this process writes. One at random.
+	// Node marks what this process writes. 0: one at random.
 	Node int32
 
 	// OnChanges gets the events of each commit of this node, in their order, on the goroutine that committed and before
@@ -107,48 +98,18 @@ type Config struct {
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-func (c Config) withDefaults() Config {
-	if c.DefaultVisibility == 0 {
-		c.DefaultVisibility = 30 * time.Second
+// FromConfig takes over the settings that the store decides by.
+func FromConfig(c config.Config) Config {
+	sc := Config{
+		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, ResultTTL: c.Jobs.ResultTTL, WorkerDeadAfter: c.Workers.DeadAfter,
+		Limits:      envelope.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
+		LogPayloads: c.Logging.Payloads, TestDirectives: c.Tests.Directives, WorkerHeartbeatEvents: c.Events.WorkerHeartbeat,
+		MaxWebhooks: int32(c.Webhooks.MaxSubscriptions), DisableWebhookAfter: c.Webhooks.DisableAfter,
 	}
-	if c.DefaultTimeout == 0 {
-		c.DefaultTimeout = 30 * time.Minute
+	for _, key := range c.Webhooks.EncryptionKeys {
+		sc.WebhookKeys = append(sc.WebhookKeys, key)
 	}
-	if c.CronVisibility == 0 {
-		c.CronVisibility = 10 * time.Minute
-	}
-	if c.WorkerDeadAfter == 0 {
-		c.WorkerDeadAfter = time.Minute
-	}
-	if c.MaxErrorHistory == 0 {
-		c.MaxErrorHistory = 50
-	}
-	c.MaxErrorHistory = max(c.MaxErrorHistory, 10)
-	if c.ResultTTL == 0 {
-		c.ResultTTL = 7 * 24 * time.Hour
-	}
-	if c.MaxEventDataBytes == 0 {
-		c.MaxEventDataBytes = 24576
-	}
-	if c.MaxWebhooks == 0 {
-		c.MaxWebhooks = 100
-	}
-	if c.SecretOverlap == 0 {
-		c.SecretOverlap = 24 * time.Hour
-	}
-	if c.DisableWebhookAfter == 0 {
-		c.DisableWebhookAfter = 120 * time.Hour
-	}
-	if c.LogSample == 0 {
-		c.LogSample = 1
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	if c.StatementTimeout == 0 {
-		c.StatementTimeout = 15 * time.Second
-	}
-	return c
+	return sc
 }
 
 // Store performs state changes. Use New.
@@ -194,7 +155,9 @@ type hooks struct {
 
 // New returns a store on the pool.
 func New(pool *pgxpool.Pool, config Config) *Store {
-	s := &Store{pool: pool, q: dbsqlc.New(pool), config: config.withDefaults(), node: cmp.Or(config.Node, NewNode())}
+	s := &Store{pool: pool, q: dbsqlc.New(pool), config: config, node: cmp.Or(config.Node, NewNode())}
+	s.config.Logger = cmp.Or(config.Logger, slog.Default())
+	s.config.StatementTimeout = cmp.Or(config.StatementTimeout, 15*time.Second)
 	drain := make(chan struct{})
 	s.hooks.draining.Store(&drain)
 	s.ready.init()

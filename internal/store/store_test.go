@@ -2,12 +2,14 @@ package store_test
 
 import (
 	"context"
+	"log/slog"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/envelope"
@@ -23,17 +25,28 @@ type bundle struct {
 	ledger *ledger
 }
 
+// settings are those of a server for which nothing is set.
+func settings() store.Config {
+	c := store.FromConfig(config.Default())
+	c.Logger = slog.New(slog.DiscardHandler)
+	return c
+}
+
 // setup makes each test also one of OnChanges: at its end, every event has been told.
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	return newBundle(t, dbtest.New(t), store.Config{})
+	return newBundle(t, dbtest.New(t))
 }
 
-func newBundle(t *testing.T, pool *pgxpool.Pool, config store.Config) *bundle {
+func newBundle(t *testing.T, pool *pgxpool.Pool, change ...func(*store.Config)) *bundle {
 	t.Helper()
+	c := settings()
+	for _, f := range change {
+		f(&c)
+	}
 	l := &ledger{}
-	config.OnChanges = l.add
-	b := &bundle{store.New(pool, config), t, pool, l}
+	c.OnChanges = l.add
+	b := &bundle{store.New(pool, c), t, pool, l}
 	t.Cleanup(b.requireTold)
 	return b
 }
@@ -41,7 +54,7 @@ func newBundle(t *testing.T, pool *pgxpool.Pool, config store.Config) *bundle {
 // node is another store on the same database.
 func (b *bundle) node() *bundle {
 	b.t.Helper()
-	return newBundle(b.t, b.pool, store.Config{})
+	return newBundle(b.t, b.pool)
 }
 
 func newJob(queue string) *envelope.Job {

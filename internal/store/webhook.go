@@ -201,7 +201,7 @@ func (s *Store) ChangeWebhook(ctx context.Context, id [16]byte, change func(curr
 			return err
 		}
 		if in.Secret != "" {
-			if err := s.rotate(ctx, q, id, in.Secret, s.config.SecretOverlap); err != nil {
+			if err := s.rotate(ctx, q, id, in.Secret, secretOverlap); err != nil {
 				return err
 			}
 		}
@@ -258,7 +258,7 @@ func (s *Store) DeleteWebhook(ctx context.Context, id [16]byte) error {
 // RotateSecret makes secret the current one; the one before stays valid for overlap, negative: as configured.
 func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, overlap time.Duration) (*Webhook, error) {
 	if overlap < 0 {
-		overlap = s.config.SecretOverlap
+		overlap = secretOverlap
 	}
 	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, id, secret, overlap) })
 }

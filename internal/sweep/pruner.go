@@ -1,7 +1,6 @@
 package sweep
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"sync/atomic"
@@ -13,70 +12,29 @@ import (
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
 	"github.com/ojsd/ojsd/internal/store"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
-	day = 24 * time.Hour
-
 	// idlePrune is how often an idle server looks for what time alone has made old.
 	idlePrune = 10 * time.Minute
 
-	// prunePages bounds a statement over finished jobs, which reads them page by page: a few thousand rows.
-	prunePages = 100
-
-	// pruneBudget is for how long a run goes through finished jobs; the next one goes on where it stopped.
-	pruneBudget  = 20 * time.Second
 	pruneTimeout = time.Minute
 )
 
-// PrunerConfig says how long jobs are kept (contract 20 §8.4). The zero value of a field means its default, a negative one
-// that there is no limit.
+// PruneInterval is how often retention is looked at while jobs move.
+const PruneInterval = time.Minute
+
+// PrunerConfig says how long jobs are kept that are not dropped with their day. Zero: no limit.
 type PrunerConfig struct {
-	// Interval is how often retention is looked at while jobs move. 60 s.
+	// Interval is how often retention is looked at while jobs move.
 	Interval time.Duration
 
-	// DeadLetterMaxAge and DeadLetterMaxCount bound the dead letters; both apply. 180 days and 10 000.
+	// DeadLetterMaxAge and DeadLetterMaxCount bound the dead letters; both apply.
 	DeadLetterMaxAge   time.Duration
 	DeadLetterMaxCount int64
 
-	// Discarded is for discarded jobs that are no dead letters. 30 days.
+	// Discarded is for discarded jobs that are no dead letters.
 	Discarded time.Duration
-
-	// Completed and Cancelled are for finished jobs. The maintainer drops whole days at the longer of the two; jobs of the
-	// state with the shorter one are removed here, once their day is over for that long. 7 days each.
-	Completed, Cancelled time.Duration
-}
-
-// WithDefaults fills in what is zero.
-func (c PrunerConfig) WithDefaults() PrunerConfig {
-	c.Interval = cmp.Or(c.Interval, time.Minute)
-	c.DeadLetterMaxAge = cmp.Or(c.DeadLetterMaxAge, 180*day)
-	c.DeadLetterMaxCount = cmp.Or(c.DeadLetterMaxCount, 10_000)
-	c.Discarded = cmp.Or(c.Discarded, 30*day)
-	c.Completed = cmp.Or(c.Completed, 7*day)
-	c.Cancelled = cmp.Or(c.Cancelled, 7*day)
-	return c
-}
-
-// Longest is for how long days of finished jobs are kept: the longer of the two times, negative if one has no limit.
-func (c PrunerConfig) Longest() time.Duration {
-	if c.Completed < 0 || c.Cancelled < 0 {
-		return -1
-	}
-	return max(c.Completed, c.Cancelled)
-}
-
-// shorter is the state whose jobs are to be removed one by one, if there is one.
-func (c PrunerConfig) shorter() (state ojs.JobState, keep time.Duration, ok bool) {
-	longest := c.Longest()
-	switch {
-	case c.Completed >= 0 && (longest < 0 || c.Completed < longest):
-		return ojs.StateCompleted, c.Completed, true
-	case c.Cancelled >= 0 && (longest < 0 || c.Cancelled < longest):
-		return ojs.StateCancelled, c.Cancelled, true
-	}
-	return "", 0, false
 }
 
 // Pruner removes jobs that retention has overtaken. Every node runs one; what one node is removing, another leaves alone. It
@@ -92,10 +50,6 @@ type Pruner struct {
 	store   *store.Store
 	stirred atomic.Bool
 	ranAt   atomic.Int64 // local time of the latest run in nanoseconds
-
-	// Only the running goroutine touches it: up to which page days are done. Jobs are only ever added to the latest day, so
-	// a day that was gone through once stays clean.
-	done map[time.Time]int64
 }
 
 type prunerSignals struct {
@@ -106,11 +60,11 @@ type prunerSignals struct {
 func (ts *prunerSignals) Init(tb testutil.TestingTB) { ts.Pruned.Init(tb) }
 
 // Pruned counts what one run removed.
-type Pruned struct{ DeadLetters, Discarded, Done int64 }
+type Pruned struct{ DeadLetters, Discarded int64 }
 
 // NewPruner returns a pruner; Start it.
 func NewPruner(archetype *baseservice.Archetype, s *store.Store, config PrunerConfig) *Pruner {
-	p := baseservice.Init(archetype, &Pruner{store: s, config: config.WithDefaults(), done: map[time.Time]int64{}})
+	p := baseservice.Init(archetype, &Pruner{store: s, config: config})
 	p.ranAt.Store(time.Now().UnixNano())
 	return p
 }
@@ -182,7 +136,7 @@ func (p *Pruner) run(ctx context.Context) {
 	}
 	if pruned != (Pruned{}) {
 		p.Logger.InfoContext(ctx, p.Name+": jobs removed", slog.Int64("dead_letters", pruned.DeadLetters),
-			slog.Int64("discarded", pruned.Discarded), slog.Int64("finished", pruned.Done))
+			slog.Int64("discarded", pruned.Discarded))
 	}
 	p.TestSignals.Pruned.Signal(pruned)
 }
@@ -191,43 +145,8 @@ func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 	if n.DeadLetters, err = p.store.PruneDeadLetters(ctx, p.config.DeadLetterMaxAge, p.config.DeadLetterMaxCount); err != nil {
 		return n, err
 	}
-	if p.config.Discarded >= 0 {
-		if n.Discarded, err = p.store.PruneDiscarded(ctx, p.config.Discarded); err != nil {
-			return n, err
-		}
-	}
-	if state, keep, ok := p.config.shorter(); ok {
-		n.Done, err = p.pruneDone(ctx, state, keep)
+	if p.config.Discarded > 0 {
+		n.Discarded, err = p.store.PruneDiscarded(ctx, p.config.Discarded)
 	}
 	return n, err
-}
-
-// pruneDone goes through each day that is over for long enough, once.
-func (p *Pruner) pruneDone(ctx context.Context, state ojs.JobState, keep time.Duration) (removed int64, err error) {
-	days, err := p.store.DoneDays(ctx, keep)
-	if err != nil {
-		return 0, err
-	}
-	kept := make(map[time.Time]int64, len(days)) // forgets days that were dropped
-	for _, d := range days {
-		kept[d.Start] = p.done[d.Start]
-	}
-	p.done = kept
-	start := time.Now()
-	for _, d := range days {
-		for p.done[d.Start] < d.Pages {
-			if time.Since(start) > pruneBudget {
-				p.Stir()
-				return removed, nil
-			}
-			from := p.done[d.Start]
-			n, err := p.store.PruneDone(ctx, d, state, from, from+prunePages)
-			if err != nil {
-				return removed, err
-			}
-			removed += n
-			p.done[d.Start] = from + prunePages
-		}
-	}
-	return removed, nil
 }

@@ -37,7 +37,7 @@ func TestPruner(t *testing.T) {
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, dbtest.New(t))
-		startstoptest.Stress(t.Context(), t, sweep.NewPruner(archetype(), b.store, sweep.PrunerConfig{}))
+		startstoptest.Stress(t.Context(), t, sweep.NewPruner(archetype(), b.store, sweep.PrunerConfig{Interval: sweep.PruneInterval}))
 	})
 
 	t.Run("EachKindHasItsRetention", func(t *testing.T) {
@@ -45,25 +45,21 @@ func TestPruner(t *testing.T) {
 		b := setup(t, dbtest.New(t))
 		exec(b, discardedRows, true)
 		exec(b, discardedRows, false)
-		exec(b, `CREATE TABLE ojs.jobs_done_p20260101 PARTITION OF ojs.jobs_done FOR VALUES FROM ('2026-01-01 00:00Z') TO ('2026-01-02 00:00Z')`)
-		exec(b, `INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args)
-			SELECT gen_random_uuid(), 't', 'q', s, now(), '2026-01-01 12:00Z', '[]' FROM unnest(ARRAY['completed', 'completed', 'cancelled']) s`)
 		config := sweep.PrunerConfig{
-			DeadLetterMaxAge: 5*time.Hour + 30*time.Minute, DeadLetterMaxCount: 3, Discarded: 8*time.Hour + 30*time.Minute, Completed: time.Hour, Cancelled: -1,
+			Interval: sweep.PruneInterval, DeadLetterMaxAge: 5*time.Hour + 30*time.Minute, DeadLetterMaxCount: 3, Discarded: 8*time.Hour + 30*time.Minute,
 		}
-		require.EqualValues(t, -1, config.Longest())
 		_, pruned := started(t, b, config)
-		require.Equal(t, sweep.Pruned{DeadLetters: 7, Discarded: 2, Done: 2}, pruned)
+		require.Equal(t, sweep.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
 		_, again := started(t, b, config)
 		require.Equal(t, sweep.Pruned{}, again)
 	})
 
-	t.Run("NegativeMeansForEver", func(t *testing.T) {
+	t.Run("ZeroMeansForEver", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, dbtest.New(t))
 		exec(b, discardedRows, true)
 		exec(b, discardedRows, false)
-		_, pruned := started(t, b, sweep.PrunerConfig{DeadLetterMaxAge: -1, DeadLetterMaxCount: -1, Discarded: -1})
+		_, pruned := started(t, b, sweep.PrunerConfig{Interval: sweep.PruneInterval})
 		require.Equal(t, sweep.Pruned{}, pruned)
 	})
 
@@ -78,11 +74,4 @@ func TestPruner(t *testing.T) {
 		require.LessOrEqual(t, p.NextIn(), 50*time.Millisecond)
 		require.Equal(t, sweep.Pruned{DeadLetters: 6}, p.TestSignals.Pruned.WaitOrTimeout())
 	})
-}
-
-func TestRetentionOfFinishedJobs(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, 7*24*time.Hour, sweep.PrunerConfig{}.WithDefaults().Longest())
-	require.Equal(t, 9*time.Hour, sweep.PrunerConfig{Completed: time.Hour, Cancelled: 9 * time.Hour}.WithDefaults().Longest())
-	require.EqualValues(t, -1, sweep.PrunerConfig{Cancelled: -5}.WithDefaults().Longest())
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/store"
 	"github.com/ojsd/ojsd/internal/sweep"
@@ -42,7 +43,9 @@ func TestRoster(t *testing.T) {
 	t.Run("WritesSignsOfLife", func(t *testing.T) {
 		t.Parallel()
 		pool := dbtest.New(t)
-		s := store.New(pool, store.Config{WorkerDeadAfter: 400 * time.Millisecond})
+		c := store.FromConfig(config.Default())
+		c.WorkerDeadAfter = 400 * time.Millisecond
+		s := store.New(pool, c)
 		roster := sweep.NewRoster(archetype(), s)
 		require.NoError(t, roster.Start(t.Context()))
 		t.Cleanup(roster.Stop)

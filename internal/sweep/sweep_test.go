@@ -10,6 +10,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/envelope"
 	"github.com/ojsd/ojsd/internal/store"
@@ -32,7 +33,9 @@ func archetype() *baseservice.Archetype {
 // setup is a node whose sweeper is not started.
 func setup(t *testing.T, pool *pgxpool.Pool) *bundle {
 	t.Helper()
-	s := store.New(pool, store.Config{Logger: slog.New(slog.DiscardHandler), DefaultVisibility: 300 * time.Millisecond})
+	c := store.FromConfig(config.Default())
+	c.Logger, c.DefaultVisibility = slog.New(slog.DiscardHandler), 300*time.Millisecond
+	s := store.New(pool, c)
 	b := &bundle{t, pool, s, sweep.NewSweeper(archetype(), s)}
 	s.OnCommit(b.sweeper.Stir)
 	return b

@@ -30,7 +30,7 @@ func (t *Tracer) Enqueue(ctx context.Context, job *envelope.Job) Enqueue {
 	if t.recording() {
 		e = t.startEnqueue(ctx, request, own, job)
 	}
-	if request.IsValid() && !own.Present && !t.config.NoInject {
+	if request.IsValid() && !own.Present {
 		if e.span != nil && e.span.IsRecording() {
 			request = e.span.SpanContext()
 		}
@@ -109,7 +109,7 @@ type Attempt struct {
 }
 
 // Executing reports whether attempts are recorded.
-func (t *Tracer) Executing() bool { return t.recording() && !t.config.NoExecuteSpans }
+func (t *Tracer) Executing() bool { return t.recording() }
 
 // Execute records an attempt. The job's trace context is its parent, unless that is long ago.
 func (t *Tracer) Execute(a Attempt) {
@@ -131,7 +131,7 @@ func (t *Tracer) Execute(a Attempt) {
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.Start)}
 	if own := envelope.TraceContextOf(a.Meta); own.Traceparent != "" {
 		parent := remote(own.Traceparent, own.Tracestate)
-		if a.Start.Sub(a.CreatedAt) > t.config.MaxParentDelay {
+		if a.Start.Sub(a.CreatedAt) > maxParentDelay {
 			options = append(options, trace.WithLinks(trace.Link{SpanContext: parent}))
 		} else {
 			ctx = trace.ContextWithRemoteSpanContext(ctx, parent)

@@ -22,18 +22,12 @@ type Config struct {
 	// Provider makes the spans. nil: none are recorded.
 	Provider trace.TracerProvider
 
-	// NoInject leaves meta alone: otherwise a job whose meta has no trace context gets that of its request.
-	NoInject bool
-
-	// NoExecuteSpans leaves out ojs.execute, one span per attempt.
-	NoExecuteSpans bool
-
-	// MaxParentDelay is the wait of a job beyond which its execution begins a trace of its own. 1 h.
-	MaxParentDelay time.Duration
-
 	// MaxMetaBytes is what meta may not exceed by what is added. 65 536.
 	MaxMetaBytes int
 }
+
+// maxParentDelay is the wait of a job beyond which its execution begins a trace of its own: backends drop traces that stay open.
+const maxParentDelay = time.Hour
 
 // Tracer makes spans. Use New; a nil Tracer makes none and adds nothing.
 type Tracer struct {
@@ -43,9 +37,6 @@ type Tracer struct {
 
 // New returns a tracer.
 func New(config Config) *Tracer {
-	if config.MaxParentDelay == 0 {
-		config.MaxParentDelay = time.Hour
-	}
 	if config.MaxMetaBytes == 0 {
 		config.MaxMetaBytes = 65_536
 	}

@@ -14,7 +14,13 @@ import (
 	"github.com/ojsd/ojsd/internal/tracing"
 )
 
-// Config holds what a dispatcher decides by. The zero value of a field means its default.
+// What no setting changes.
+const (
+	Workers     = 100 // requests of a node at a time: more need more nodes
+	RetryJitter = 0.1 // so that what failed together does not come back together
+)
+
+// Config holds what a dispatcher decides by. Values are taken as they are.
 type Config struct {
 	// Rules say what may be called.
 	Rules egress.Rules
@@ -25,28 +31,19 @@ type Config struct {
 	// ProxyURL is the proxy that all requests go through. nil: none; the environment's proxies are not used.
 	ProxyURL *url.URL
 
-	// RetrySchedule are the pauses before the second, third, … attempt. 1 min, 5 min, 30 min, 2 h, 8 h, 16 h, 24 h.
+	// RetrySchedule are the pauses before the second, third, … attempt.
 	RetrySchedule []time.Duration
 
-	// RetryJitter is the most that is added to a pause, as a share of it. 0.1; negative: nothing.
+	// RetryJitter is the most that is added to a pause, as a share of it.
 	RetryJitter float64
 
-	// SignatureList puts the signatures of all valid secrets into X-OJS-Signature, separated by commas.
-	SignatureList bool
-
-	// GoneIsFailure treats the answer 410 like any other failure, instead of disabling the subscription.
-	GoneIsFailure bool
-
-	// MaxRedirects, 0 to 3, are followed if they keep method and body. 0.
-	MaxRedirects int
-
-	// Workers is how many requests of this node run at a time. 100.
+	// Workers is how many requests of this node run at a time.
 	Workers int
 
-	// Retention is how long finished deliveries stay in the log; negative: for ever. 168 h.
+	// Retention is how long finished deliveries stay in the log; 0: for ever.
 	Retention time.Duration
 
-	// Service is the {service} of the source of test events. ojs.
+	// Service is the {service} of the source of test events.
 	Service string
 
 	// Version of the server, for User-Agent.
@@ -71,28 +68,7 @@ type Observer struct {
 	Done func(eventType string, retries int)
 }
 
-// defaultSchedule is the table of contract 40 §9.7, which has eight attempts.
-var defaultSchedule = []time.Duration{
-	time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 8 * time.Hour, 16 * time.Hour, 24 * time.Hour,
-}
-
 func (c Config) withDefaults() Config {
-	if c.RetrySchedule == nil {
-		c.RetrySchedule = defaultSchedule
-	}
-	if c.RetryJitter == 0 {
-		c.RetryJitter = 0.1
-	}
-	c.RetryJitter = max(c.RetryJitter, 0)
-	if c.Workers == 0 {
-		c.Workers = 100
-	}
-	if c.Retention == 0 {
-		c.Retention = 168 * time.Hour
-	}
-	if c.Service == "" {
-		c.Service = "ojs"
-	}
 	if c.Observer.Attempt == nil {
 		c.Observer.Attempt = func(string, string, string, time.Duration) {}
 	}

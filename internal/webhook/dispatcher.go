@@ -313,7 +313,7 @@ func (d *Dispatcher) prune(ctx context.Context) {
 		d.Logger.ErrorContext(ctx, "webhook deliveries waited for nobody", slog.String("category", "webhook"), slog.Group("attributes", "deliveries", healed))
 		d.Wake()
 	}
-	for d.config.Retention >= 0 && ctx.Err() == nil {
+	for d.config.Retention > 0 && ctx.Err() == nil {
 		n, err := d.store.PruneDeliveries(ctx, d.config.Retention)
 		if err != nil && ctx.Err() == nil {
 			d.Logger.WarnContext(ctx, "webhook deliveries were not pruned", slog.String("category", "webhook"), slog.Any("error", err))

@@ -18,7 +18,7 @@ func (c Config) judge(res Result, try int) (o store.DeliveryOutcome, gone bool) 
 	switch {
 	case res.accepted():
 		o.Status = "delivered"
-	case res.Error == "" && res.Code == http.StatusGone && !c.GoneIsFailure:
+	case res.Error == "" && res.Code == http.StatusGone:
 		o.Status, gone = "dead", true
 	case try > len(c.RetrySchedule):
 		o.Status = "dead"
@@ -28,7 +28,7 @@ func (c Config) judge(res Result, try int) (o store.DeliveryOutcome, gone bool) 
 	return o, gone
 }
 
-// pause is what the table says, and a little more, so that what failed together does not come back together.
+// pause is what the schedule says, and a little more, so that what failed together does not come back together.
 func (c Config) pause(try int) time.Duration {
 	pause := c.RetrySchedule[try-1]
 	return pause + time.Duration(rand.Float64()*c.RetryJitter*float64(pause))

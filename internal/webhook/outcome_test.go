@@ -5,11 +5,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/config"
 )
 
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	c := Config{}.withDefaults()
+	c := Config{RetrySchedule: config.Default().Webhooks.RetrySchedule, RetryJitter: RetryJitter}
 	for _, x := range []struct {
 		name   string
 		res    Result
@@ -36,11 +38,7 @@ func TestJudge(t *testing.T) {
 		require.GreaterOrEqual(t, o.Delay, x.least, x.name)
 		require.LessOrEqual(t, o.Delay, x.least+x.least/10, x.name)
 	}
-	c.GoneIsFailure = true
-	o, gone := c.judge(Result{Code: 410}, 1)
-	require.Equal(t, "failed", o.Status)
-	require.False(t, gone)
-	c.RetrySchedule = []time.Duration{}
-	o, _ = c.judge(Result{Code: 500}, 1)
+	c.RetrySchedule = nil
+	o, _ := c.judge(Result{Code: 500}, 1)
 	require.Equal(t, "dead", o.Status)
 }

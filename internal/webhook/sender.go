@@ -77,21 +77,12 @@ func newSender(config Config) *sender {
 		transport.Proxy = http.ProxyURL(config.ProxyURL)
 		transport.DialContext = (&net.Dialer{Timeout: tlsTimeout}).DialContext
 	}
-	s.client = &http.Client{Transport: transport, CheckRedirect: s.redirect}
+	s.client = &http.Client{Transport: transport, CheckRedirect: noRedirect}
 	return s
 }
 
-// redirect follows as many as configured, and only those that keep method and body.
-func (s *sender) redirect(next *http.Request, via []*http.Request) error {
-	if len(via) > s.config.MaxRedirects {
-		return http.ErrUseLastResponse
-	}
-	if code := next.Response.StatusCode; code != http.StatusTemporaryRedirect && code != http.StatusPermanentRedirect {
-		return http.ErrUseLastResponse
-	}
-	next.Header.Del("Referer") // the URL of the endpoint may be a secret
-	return s.admit(next.Context(), next.URL)
-}
+// noRedirect: a redirect is the answer, and no success. Subscriptions name the final URL.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // admit checks a URL as it stands now: the rules may have changed since it was stored.
 func (s *sender) admit(ctx context.Context, u *url.URL) error {
@@ -156,7 +147,7 @@ func (s *sender) headers(h http.Header, m *Message) {
 	if m.Traceparent != "" {
 		h.Set("traceparent", m.Traceparent)
 	}
-	m.sign(h, time.Now(), s.config.SignatureList)
+	m.sign(h, time.Now())
 }
 
 // classify turns an error into the word that the delivery log shows; the text may hold what the client should not see.

@@ -54,7 +54,7 @@ func signer(secrets []store.Secret, proven [16]byte, attempt int) store.Secret {
 	return second
 }
 
-func (m *Message) sign(h http.Header, now time.Time, list bool) {
+func (m *Message) sign(h http.Header, now time.Time) {
 	timestamp := now.Unix()
 	h.Set("X-OJS-Timestamp", strconv.FormatInt(timestamp, 10))
 	all := make([]string, len(m.Secrets))
@@ -62,11 +62,7 @@ func (m *Message) sign(h http.Header, now time.Time, list bool) {
 	for i, s := range m.Secrets {
 		all[i], standard[i] = Sign(s.Value, timestamp, m.Body), SignStandard(s.Value, m.ID, timestamp, m.Body)
 	}
-	one := Sign(m.Signer.Value, timestamp, m.Body)
-	if list {
-		one = strings.Join(all, ",")
-	}
-	h.Set("X-OJS-Signature", one)
+	h.Set("X-OJS-Signature", Sign(m.Signer.Value, timestamp, m.Body))
 	h.Set("X-OJS-Signatures", strings.Join(all, ","))
 	if m.Standard {
 		h.Set("webhook-id", m.ID)
