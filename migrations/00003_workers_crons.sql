@@ -31,7 +31,7 @@ CREATE TABLE ojs.workers (
 -- DueGetNext, WorkerExpire: the workers that have been silent for longest.
 CREATE INDEX workers_seen ON ojs.workers (last_seen_at) WHERE stale_at IS NULL;
 -- DueGetNext, WorkerReapClaim: dead workers whose jobs have not all been taken away.
-CREATE INDEX workers_bury ON ojs.workers (reap_at) WHERE reap_at IS NOT NULL;
+CREATE INDEX workers_reap ON ojs.workers (reap_at) WHERE reap_at IS NOT NULL;
 -- DueGetNext, WorkerPrune: dead workers to be removed.
 CREATE INDEX workers_stale ON ojs.workers (stale_at) WHERE stale_at IS NOT NULL;
 

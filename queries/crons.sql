@@ -104,7 +104,7 @@ WITH request AS (
     RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron', clock_timestamp(), m.name, m.type, m.queue,
+    SELECT @event_type::text, 'cron', clock_timestamp(), m.name, m.type, m.queue,
         m.trace_id, @node::integer, m.data
     FROM moved m WHERE m.fresh
 )
@@ -121,7 +121,7 @@ WITH request AS (
     RETURNING cron_id, scheduled_at
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT 'cron.skipped', 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
+SELECT @event_type::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
 FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue;
 

@@ -46,7 +46,7 @@ WITH request AS (
         j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS told_by, l.event_data, l.source
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT 'job.progress', CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
+    SELECT @event_type::text, CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
         COALESCE(NULLIF(m.told_by, ''), m.worker_id), m.trace_id, @node::integer,
         ('{"progress_percent":' || trim_scale(round((COALESCE(m.progress, 0) * 100)::numeric, 6)) || m.event_data
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json

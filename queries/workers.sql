@@ -61,8 +61,12 @@ WITH request AS (
     SELECT * FROM updated UNION ALL SELECT * FROM inserted
 ), described AS (
     SELECT b.*, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
-        n.source, n.load, n.register, n.was_quiet, n.starts,
-        b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
+        n.source, n.load, n.was_quiet,
+        array_remove(ARRAY[
+            CASE WHEN n.starts THEN 'worker.started' END,
+            CASE WHEN @heartbeat_events::boolean AND NOT n.register THEN 'worker.heartbeat' END,
+            CASE WHEN b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' THEN 'worker.quiet' END,
+            CASE WHEN b.stopped AND NOT n.stopped THEN 'worker.stopped' END], NULL) AS event_types
     FROM beat b JOIN planned n ON n.id = b.id
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
@@ -76,17 +80,11 @@ WITH request AS (
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
     FROM described b
-    CROSS JOIN LATERAL (VALUES
-        (1, 'worker.started', b.starts),
-        (2, 'worker.heartbeat', @heartbeat_events::boolean AND NOT b.register),
-        (3, 'worker.quiet', b.quiets),
-        (4, 'worker.stopped', b.stops)
-    ) e (step, type, happened)
-    WHERE e.happened
+    CROSS JOIN LATERAL unnest(b.event_types) WITH ORDINALITY AS e (type, step)
     ORDER BY b.id, e.step
 )
 SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
-    b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
+    b.event_types::text[] AS event_types,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
         THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified
 FROM described b;
@@ -125,7 +123,7 @@ WITH silent AS MATERIALIZED (
     RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, d.was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler', e.dead_at, e.id, e.id, @node::integer,
+    SELECT @event_type::text, 'scheduler', e.dead_at, e.id, e.id, @node::integer,
         ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.dead_at - e.started_at) * 1000)::bigint || '}')::json
     FROM expired e WHERE NOT e.stopped
     ORDER BY e.id
@@ -172,7 +170,7 @@ WITH deleted AS (
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', @source::text, d.now, d.id, d.id, @node::integer,
+    SELECT @event_type::text, @source::text, d.now, d.id, d.id, @node::integer,
         ('{"worker_id":' || to_json(d.id) || ',"reason":"' || @reason::text || '"' || COALESCE(',"jobs_completed":' || sqlc.narg('jobs_completed')::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
     FROM deleted d

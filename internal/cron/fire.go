@@ -314,7 +314,7 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, ma
 
 // log records what became of ticks and advances their crons; fresh are those that had not been recorded.
 func (f *firing) log(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, outcome string) (fresh map[[16]byte]bool, err error) {
-	p := dbsqlc.CronRecordTickParams{Node: f.store.commits.Node}
+	p := dbsqlc.CronRecordTickParams{Node: f.store.commits.Node, EventType: tickEvent(ticks[0].reason)}
 	for _, t := range ticks {
 		var jobID [16]byte
 		if t.job != nil {
@@ -352,13 +352,13 @@ func (f *firing) skipAll(ctx context.Context) error {
 func (f *firing) note(ticks []*tick, fresh map[[16]byte]bool) {
 	for _, t := range ticks {
 		if fresh[t.row.ID] {
-			f.changes = append(f.changes, cronChangeOf(t.row, t.reason))
+			f.changes = append(f.changes, tickChange(t.row, t.reason))
 		}
 	}
 }
 
 func (f *firing) tellGaps(ctx context.Context) error {
-	p := dbsqlc.CronRunInsertGapParams{Node: f.store.commits.Node}
+	p := dbsqlc.CronRunInsertGapParams{Node: f.store.commits.Node, EventType: ojs.EventCronSkipped}
 	for _, t := range f.ticks {
 		addGaps(&p, t.row, t.gaps)
 	}

@@ -235,7 +235,7 @@ func (c *cronChange) tellGaps(ctx context.Context, row *Record) error {
 	if len(p.Ids) == 0 {
 		return nil
 	}
-	p.Node = c.store.commits.Node
+	p.Node, p.EventType = c.store.commits.Node, ojs.EventCronSkipped
 	rows, err := c.q.CronRunInsertGap(ctx, p)
 	c.changes = append(c.changes, gapChanges(rows)...)
 	return err

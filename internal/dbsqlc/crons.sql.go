@@ -523,8 +523,8 @@ WITH request AS (
     RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron', clock_timestamp(), m.name, m.type, m.queue,
-        m.trace_id, $8::integer, m.data
+    SELECT $8::text, 'cron', clock_timestamp(), m.name, m.type, m.queue,
+        m.trace_id, $9::integer, m.data
     FROM moved m WHERE m.fresh
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m
@@ -538,6 +538,7 @@ type CronRecordTickParams struct {
 	Reasons     []string
 	JobIds      [][16]byte
 	EventData   [][]byte
+	EventType   string
 	Node        int32
 }
 
@@ -556,6 +557,7 @@ func (q *Queries) CronRecordTick(ctx context.Context, arg CronRecordTickParams) 
 		arg.Reasons,
 		arg.JobIds,
 		arg.EventData,
+		arg.EventType,
 		arg.Node,
 	)
 	if err != nil {
@@ -652,7 +654,7 @@ func (q *Queries) CronRunCount(ctx context.Context, cronID [16]byte) (int64, err
 
 const cronRunInsertGap = `-- name: CronRunInsertGap :many
 WITH request AS (
-    SELECT unnest($2::uuid[]) AS id, unnest($3::timestamptz[]) AS scheduled_at, unnest($4::json[]) AS data
+    SELECT unnest($3::uuid[]) AS id, unnest($4::timestamptz[]) AS scheduled_at, unnest($5::json[]) AS data
 ), run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason)
     SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM request i
@@ -660,12 +662,13 @@ WITH request AS (
     RETURNING cron_id, scheduled_at
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT 'cron.skipped', 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $1::integer, i.data
+SELECT $1::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $2::integer, i.data
 FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue
 `
 
 type CronRunInsertGapParams struct {
+	EventType   string
 	Node        int32
 	Ids         [][16]byte
 	ScheduledAt []pgtype.Timestamptz
@@ -681,6 +684,7 @@ type CronRunInsertGapRow struct {
 // Records local times that a clock change left out. Each writes one event, when its row is inserted.
 func (q *Queries) CronRunInsertGap(ctx context.Context, arg CronRunInsertGapParams) ([]CronRunInsertGapRow, error) {
 	rows, err := q.db.Query(ctx, cronRunInsertGap,
+		arg.EventType,
 		arg.Node,
 		arg.Ids,
 		arg.ScheduledAt,

@@ -46,8 +46,8 @@ WITH deleted AS (
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', $2::text, d.now, d.id, d.id, $3::integer,
-        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $4::text || '"' || COALESCE(',"jobs_completed":' || $5::bigint, '')
+    SELECT $2::text, $3::text, d.now, d.id, d.id, $4::integer,
+        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $5::text || '"' || COALESCE(',"jobs_completed":' || $6::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
     FROM deleted d
 )
@@ -56,6 +56,7 @@ SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('o
 
 type WorkerDeregisterParams struct {
 	ID            string
+	EventType     string
 	Source        string
 	Node          int32
 	Reason        string
@@ -72,6 +73,7 @@ type WorkerDeregisterRow struct {
 func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
 	rows, err := q.db.Query(ctx, workerDeregister,
 		arg.ID,
+		arg.EventType,
 		arg.Source,
 		arg.Node,
 		arg.Reason,
@@ -112,7 +114,7 @@ WITH silent AS MATERIALIZED (
     RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, d.was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler', e.dead_at, e.id, e.id, $3::integer,
+    SELECT $3::text, 'scheduler', e.dead_at, e.id, e.id, $4::integer,
         ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.dead_at - e.started_at) * 1000)::bigint || '}')::json
     FROM expired e WHERE NOT e.stopped
     ORDER BY e.id
@@ -123,6 +125,7 @@ SELECT e.id, e.dead_at, e.last_seen_at, e.stopped, (CASE WHEN e.was_quiet THEN p
 type WorkerExpireParams struct {
 	ExpireAfterMs int64
 	MaxRows       int32
+	EventType     string
 	Node          int32
 }
 
@@ -137,7 +140,12 @@ type WorkerExpireRow struct {
 // Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
 // away; if it stops before, another node does so when reap_at is past.
 func (q *Queries) WorkerExpire(ctx context.Context, arg WorkerExpireParams) ([]WorkerExpireRow, error) {
-	rows, err := q.db.Query(ctx, workerExpire, arg.ExpireAfterMs, arg.MaxRows, arg.Node)
+	rows, err := q.db.Query(ctx, workerExpire,
+		arg.ExpireAfterMs,
+		arg.MaxRows,
+		arg.EventType,
+		arg.Node,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -283,12 +291,16 @@ WITH request AS (
     SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM updated UNION ALL SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM inserted
 ), described AS (
     SELECT b.id, b.state, b.directive, b.started_at, b.last_beat_at, b.last_seen_at, b.stale_at, b.dead_at, b.reap_at, b.stopped, b.active_jobs, b.active_job_ids, b.queues, b.concurrency, b.fetch_queues, b.fetch_count, b.hostname, b.pid, b.facts, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
-        n.source, n.load, n.register, n.was_quiet, n.starts,
-        b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
+        n.source, n.load, n.was_quiet,
+        array_remove(ARRAY[
+            CASE WHEN n.starts THEN 'worker.started' END,
+            CASE WHEN $15::boolean AND NOT n.register THEN 'worker.heartbeat' END,
+            CASE WHEN b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' THEN 'worker.quiet' END,
+            CASE WHEN b.stopped AND NOT n.stopped THEN 'worker.stopped' END], NULL) AS event_types
     FROM beat b JOIN planned n ON n.id = b.id
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, $15::integer,
+    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, $16::integer,
         (CASE e.type
             WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.from_queues, '[]')
                 || ',"concurrency":' || b.at_once || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
@@ -298,17 +310,11 @@ WITH request AS (
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
     FROM described b
-    CROSS JOIN LATERAL (VALUES
-        (1, 'worker.started', b.starts),
-        (2, 'worker.heartbeat', $16::boolean AND NOT b.register),
-        (3, 'worker.quiet', b.quiets),
-        (4, 'worker.stopped', b.stops)
-    ) e (step, type, happened)
-    WHERE e.happened
+    CROSS JOIN LATERAL unnest(b.event_types) WITH ORDINALITY AS e (type, step)
     ORDER BY b.id, e.step
 )
 SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
-    b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
+    b.event_types::text[] AS event_types,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
         THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified
 FROM described b
@@ -329,8 +335,8 @@ type WorkerHeartbeatParams struct {
 	Facts           [][]byte
 	Loads           []string
 	Sources         []string
-	Node            int32
 	HeartbeatEvents bool
+	Node            int32
 }
 
 type WorkerHeartbeatRow struct {
@@ -338,9 +344,7 @@ type WorkerHeartbeatRow struct {
 	State      string
 	Directive  string
 	LastBeatAt pgtype.Timestamptz
-	Starts     bool
-	Quiets     bool
-	Stops      bool
+	EventTypes []string
 	Notified   string
 }
 
@@ -365,8 +369,8 @@ func (q *Queries) WorkerHeartbeat(ctx context.Context, arg WorkerHeartbeatParams
 		arg.Facts,
 		arg.Loads,
 		arg.Sources,
-		arg.Node,
 		arg.HeartbeatEvents,
+		arg.Node,
 	)
 	if err != nil {
 		return nil, err
@@ -380,9 +384,7 @@ func (q *Queries) WorkerHeartbeat(ctx context.Context, arg WorkerHeartbeatParams
 			&i.State,
 			&i.Directive,
 			&i.LastBeatAt,
-			&i.Starts,
-			&i.Quiets,
-			&i.Stops,
+			&i.EventTypes,
 			&i.Notified,
 		); err != nil {
 			return nil, err

@@ -291,7 +291,7 @@ func (s *Store) deleteDeadLetters(ctx context.Context, f Filter, upTo Key, sourc
 	p := dbsqlc.DeadLetterDeleteParams{
 		After: pg.Beginning, AfterID: noID, Since: since, Until: until, UntilID: highest, Ids: f.ids(), Queues: pg.Strings(f.Queues),
 		Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes), ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes),
-		MaxRows: batchRows, Source: source, Reason: reason, Node: s.commits.Node,
+		MaxRows: batchRows, Source: source, Reason: reason, Node: s.commits.Node, EventType: eventlog.StateChanged,
 	}
 	if !upTo.At.IsZero() {
 		p.Until, p.UntilID = pgtype.Timestamptz{Time: upTo.At, Valid: true}, upTo.ID

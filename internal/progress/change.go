@@ -3,6 +3,7 @@ package progress
 import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func progressChange(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []eventlog.Change {
@@ -10,6 +11,6 @@ func progressChange(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []event
 		return changes
 	}
 	return append(changes, eventlog.Change{
-		Type: "job.progress", JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID.String, At: r.Now.Time,
+		Type: ojs.EventJobProgress, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID.String, At: r.Now.Time,
 	})
 }

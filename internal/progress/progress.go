@@ -120,7 +120,7 @@ func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
 }
 
 func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.JobProgressRow, error) {
-	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node}
+	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
 	for _, r := range reports {
 		progress, source := -1.0, ""
 		if r.Progress != nil {

@@ -179,7 +179,7 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 		}
 		return changed, func() { s.afterRetry(ctx, rows) }, err
 	default:
-		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.commits.Node})
+		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.commits.Node, EventType: eventlog.StateChanged, Reason: reasonDeleted})
 		for _, r := range gone {
 			changed[r.ID] = true
 		}

@@ -48,8 +48,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, e
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
-		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.commits.Node,
-		LockTimeout:          lockTimeout,
+		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.commits.Node, EventType: ojs.EventJobCompleted,
+		LockTimeout:       lockTimeout,
 		DefaultResultTtlS: s.resultTTL(),
 	}
 	for i, a := range acks {
@@ -98,7 +98,7 @@ func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (r
 		if err != nil || len(free) == 0 {
 			return err
 		}
-		part := dbsqlc.JobCompleteParams{LockTimeout: p.LockTimeout, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node}
+		part := dbsqlc.JobCompleteParams{LockTimeout: p.LockTimeout, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node, EventType: p.EventType}
 		for i, id := range p.Ids {
 			if slices.Contains(free, id) {
 				part.Ids, part.Workers, part.Attempts = append(part.Ids, id), append(part.Workers, p.Workers[i]), append(part.Attempts, p.Attempts[i])

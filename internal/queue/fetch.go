@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ojsd/ojsd/ojs"
+
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -204,6 +206,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
 		Node:             s.commits.Node,
+		EventType:        ojs.EventJobStarted,
 	}
 	for i, p := range probes {
 		params.Queues[i], params.Priorities[i], params.Lows[i] = p.queue, p.priority, p.low

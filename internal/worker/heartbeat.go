@@ -94,7 +94,7 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 		if err != nil {
 			return err
 		}
-		eventlog.Emit(ctx, s.commits, rows, s.beatChange(beats, at))
+		eventlog.Emit(ctx, s.commits, rows, beatChange)
 		for _, r := range rows {
 			answer := &res[at[r.ID]]
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
@@ -156,6 +156,7 @@ func textList(texts []string) []byte {
 
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
 	p := dbsqlc.JobHeartbeatParams{
+		EventType:        ojs.EventJobHeartbeat,
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.JobHeartbeatInterval.Seconds(),
 	}
 	at := map[string]int{}

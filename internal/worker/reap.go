@@ -84,9 +84,9 @@ func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
 }
 
 func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
-	died, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node})
+	died, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped})
 	if err == nil {
-		eventlog.Emit(ctx, s.commits, died, dieChange)
+		eventlog.Emit(ctx, s.commits, died, expireChange)
 	}
 	for _, d := range died {
 		s.workers.SetQuiet(d.ID, false)
@@ -168,7 +168,7 @@ func (s *Store) listHeld(ctx context.Context, dead []deceased) ([]dbsqlc.JobList
 	defer cancel()
 	ids, diedAt := idsOf(dead)
 	return s.db.Q.JobListByDeadWorkers(ctx, dbsqlc.JobListByDeadWorkersParams{
-		WorkerIds: ids, DiedAt: diedAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), MaxRows: reapBatch,
+		WorkerIds: ids, DeadAt: diedAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), MaxRows: reapBatch,
 	})
 }
 

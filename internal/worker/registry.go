@@ -36,7 +36,7 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	gone, err := s.db.Q.WorkerDeregister(ctx, dbsqlc.WorkerDeregisterParams{
-		ID: l.WorkerID, Source: eventlog.WorkerSource(l.WorkerID), Node: s.commits.Node, Reason: l.Reason,
+		ID: l.WorkerID, Source: eventlog.WorkerSource(l.WorkerID), Node: s.commits.Node, Reason: l.Reason, EventType: ojs.EventWorkerStopped,
 		JobsCompleted: pgtype.Int8{Int64: l.JobsCompleted, Valid: l.JobsCompleted >= 0},
 	})
 	if err != nil {
