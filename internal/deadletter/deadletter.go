@@ -35,7 +35,7 @@ func New(db *pg.DB, commits *eventlog.Commits, jobs *queue.Store) *Store {
 // batchRows bounds a statement that retries or deletes many: 20 ms for a delete.
 const batchRows = 1000
 
-// Filter chooses dead letters (contract 20 §8.2). Empty fields match all.
+// Filter chooses dead letters (docs/reference/retries.md, Dead-letter endpoints). Empty fields match all.
 type Filter struct {
 	IDs                    [][16]byte
 	Queues                 []string

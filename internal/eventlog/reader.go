@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
-// maxCatchUp bounds read-your-writes (contract 40 §2.3).
+// maxCatchUp bounds read-your-writes (docs/reference/events.md, Publication).
 const maxCatchUp = 100 * time.Millisecond
 
 // Reader reads published events. All transports use it: the table is the truth, a notification only says that it is
@@ -99,7 +99,7 @@ func (r *Reader) expired(ctx context.Context, pruned int64) error {
 	}
 }
 
-// ListNewest is the admin listing (contract 40 §5.3): newest first, and how many match, counted up to 10 000. It takes no
+// ListNewest is the admin listing (docs/reference/events.md, Newest first): newest first, and how many match, counted up to 10 000. It takes no
 // notice of Query.After.
 func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
 	f, err := query.filters()
@@ -172,7 +172,7 @@ func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) 
 }
 
 // WaitCaughtUp returns when all that this node had committed at the time of the call is published, or after 100 ms:
-// read-your-writes for polling (contract 40 §2.3). It costs no query, and no time if nothing is pending.
+// read-your-writes for polling (docs/reference/events.md, Publication). It costs no query, and no time if nothing is pending.
 func (r *Reader) WaitCaughtUp(ctx context.Context) {
 	if r.relay == nil {
 		return

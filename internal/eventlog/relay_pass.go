@@ -55,7 +55,7 @@ func (p *pass) caughtUp() bool { return p.locked && !p.more && p.wait == 0 }
 // errClaimed says that retention or reset holds the log.
 var errClaimed = errors.New("the log is claimed")
 
-// runOnce publishes what may be published (design §4) in one short READ COMMITTED transaction. The lock serialises the
+// runOnce publishes what may be published, in one short READ COMMITTED transaction. The lock serialises the
 // relays of all nodes, and every statement after it sees what earlier holders did.
 func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Cancel is a request to stop jobs for good (contract 10 §11).
+// Cancel is a request to stop jobs for good (docs/reference/http.md, Cancel).
 type Cancel struct {
 	By     string // shown as cancelled_by
 	Reason string // "": none

@@ -33,7 +33,7 @@ type conn interface {
 // errTaken ends the transaction of an insert whose client-chosen ids turned out to be in use.
 var errTaken = errors.New("id is in use")
 
-// Enqueue stores a job (contract 10 §5). An id that is in use gives ojs.ErrDuplicate.
+// Enqueue stores a job (docs/reference/http.md, Enqueue). An id that is in use gives ojs.ErrDuplicate.
 func (s *Store) Enqueue(ctx context.Context, job *job.Job) (*job.Record, error) {
 	assignID(job)
 	b := s.enqueue

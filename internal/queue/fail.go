@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Nack reports failure, or hands a job back (contract 10 §9).
+// Nack reports failure, or hands a job back (docs/reference/http.md, Nack).
 type Nack struct {
 	JobID    [16]byte
 	WorkerID string // "": not said

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// Fetch asks for jobs (contract 10 §7).
+// Fetch asks for jobs (docs/reference/http.md, Fetch).
 type Fetch struct {
 	Queues       []string // in order of preference
 	Count        int
@@ -66,7 +66,7 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*jo
 // Fetch claims up to Count jobs, highest in dispatch order first. With Wait it parks until there is one. A caller that
 // is gone (ctx) claims nothing more.
 //
-// A worker that shall be quiet gets nothing, at once (contract 20 §6.3).
+// A worker that shall be quiet gets nothing, at once (docs/reference/workers.md, Quiet workers).
 func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {

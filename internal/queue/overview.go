@@ -12,7 +12,7 @@ import (
 // maxOverview bounds the queues and the workers of an overview.
 const maxOverview = 1000
 
-// Overview is what a live view of the whole system shows (contract 40 §6.6). It is read from the kept counts, so it costs
+// Overview is what a live view of the whole system shows (docs/reference/events.md, Statistics stream). It is read from the kept counts, so it costs
 // the same whatever the backlog is.
 type Overview struct {
 	Queues  []dbsqlc.QueueCountListRow

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// QueueStats are the figures of one queue (contract 30 §4.2).
+// QueueStats are the figures of one queue.
 type QueueStats struct {
 	Name       string
 	Status     string // active, paused, draining

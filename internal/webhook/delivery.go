@@ -41,7 +41,7 @@ type Claimed struct {
 	Next       time.Duration // until something that is not due yet is; negative: nothing waits
 }
 
-// ClaimDeliveries leases at most want due deliveries to this node (contract 40 §9.6). They must be sent only after this has
+// ClaimDeliveries leases at most want due deliveries to this node (docs/reference/webhooks.md, Deliveries). They must be sent only after this has
 // returned: then the claim is committed.
 func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err error) {
 	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {

@@ -23,7 +23,7 @@ const (
 	minRows = 20
 )
 
-// MakeDeliveries reads on in the log of events and makes the deliveries that subscriptions want of it (contract 40 §9.6).
+// MakeDeliveries reads on in the log of events and makes the deliveries that subscriptions want of it (docs/reference/webhooks.md, Deliveries).
 func (s *Store) MakeDeliveries(ctx context.Context) (made Made, err error) {
 	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
 		made = Made{}

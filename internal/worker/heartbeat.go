@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Beat is a worker's sign of life (contract 10 §10, 20 §6.1), or its registration.
+// Beat is a worker's sign of life (docs/reference/workers.md, Heartbeat, docs/reference/workers.md, Heartbeat), or its registration.
 type Beat struct {
 	WorkerID     string
 	Register     bool   // a new start: what it reported before does not bind it
