@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -15,36 +14,6 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
-
-// failure is what tests read of an error object.
-type failure struct {
-	Code        string  `json:"code"`
-	TimeoutKind string  `json:"timeout_kind"`
-	Limit       float64 `json:"limit_seconds"`
-	Elapsed     float64 `json:"elapsed_seconds"`
-	Retryable   bool    `json:"retryable"`
-}
-
-func errorOf(t *testing.T, job *job.Record) (f failure) {
-	t.Helper()
-	require.NoError(t, json.Unmarshal(job.Error, &f), "%s", job.Error)
-	return f
-}
-
-// sweep applies what is due until the job has left the state.
-func (b *bundle) sweep(id [16]byte, from ojs.JobState) *job.Record {
-	b.T.Helper()
-	require.Eventually(b.T, func() bool {
-		_, err := b.PromoteDue(b.T.Context(), pg.Beginning)
-		require.NoError(b.T, err)
-		_, _, err = b.FailOverdue(b.T.Context(), pg.Beginning)
-		require.NoError(b.T, err)
-		return b.State(id) != from
-	}, 20*time.Second, 5*time.Millisecond)
-	job, err := b.Get(b.T.Context(), id)
-	require.NoError(b.T, err)
-	return job
-}
 
 // Contract 20 §5, §10: what the clock alone does to a job.
 func TestDeadlines(t *testing.T) {
@@ -64,8 +33,8 @@ func TestDeadlines(t *testing.T) {
 			require.Equal(t, string(ojs.StateDiscarded), j.State)
 			require.False(t, j.Failed, "no completed_at")
 			require.Empty(t, j.Errors)
-			f := errorOf(t, j)
-			require.Equal(t, failure{"total_timeout", "total", 0.06, f.Elapsed, false}, f)
+			f := domaintest.ErrorOf(t, j)
+			require.Equal(t, domaintest.Failure{"total_timeout", "total", 0.06, f.Elapsed, false}, f)
 			require.GreaterOrEqual(t, f.Elapsed, 0.06)
 			types := b.EventTypes(id)
 			require.Equal(t, "job.discarded:"+string(state)+">discarded", types[len(types)-1])
@@ -81,7 +50,7 @@ func TestDeadlines(t *testing.T) {
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 		require.True(t, j.Failed)
 		require.Len(t, j.Errors, 1)
-		require.Equal(t, "total_timeout", errorOf(t, j).Code)
+		require.Equal(t, "total_timeout", domaintest.ErrorOf(t, j).Code)
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.discarded:active>discarded"}, b.EventTypes(id))
 	})
 
@@ -105,7 +74,7 @@ func TestDeadlines(t *testing.T) {
 		b.Exec(`UPDATE ojs.jobs SET next_attempt_at = now() + interval '1 hour', due_at = total_due_at WHERE id = $1`, id)
 		j = b.ApplyDueUntilLeft(id, ojs.StateRetryable)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
-		require.Equal(t, "total_timeout", errorOf(t, j).Code)
+		require.Equal(t, "total_timeout", domaintest.ErrorOf(t, j).Code)
 		require.Len(t, j.Errors, 1, "only failed attempts are history")
 	})
 
@@ -115,7 +84,7 @@ func TestDeadlines(t *testing.T) {
 		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 50 }))[0].ID
 		j := b.ApplyDueUntilLeft(id, ojs.StateAvailable)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
-		require.Equal(t, "enqueue_ttl_expired", errorOf(t, j).Code)
+		require.Equal(t, "enqueue_ttl_expired", domaintest.ErrorOf(t, j).Code)
 		types := b.EventTypes(id)
 		require.Equal(t, "job.expired:available>discarded", types[len(types)-1])
 
@@ -147,8 +116,8 @@ func TestDeadlines(t *testing.T) {
 		require.NoError(t, err)
 		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateRetryable), j.State)
-		f := errorOf(t, j)
-		require.Equal(t, failure{"stalled", "stalled", 0.5, f.Elapsed, true}, f)
+		f := domaintest.ErrorOf(t, j)
+		require.Equal(t, domaintest.Failure{"stalled", "stalled", 0.5, f.Elapsed, true}, f)
 		require.GreaterOrEqual(t, f.Elapsed, 0.5)
 		require.GreaterOrEqual(t, j.NextAttemptAt.Time.Sub(started), 800*time.Millisecond)
 	})
@@ -160,8 +129,8 @@ func TestDeadlines(t *testing.T) {
 		b.Fetched(1, "q")
 		j := b.ApplyDueUntilLeft(id, ojs.StateActive)
 		require.Equal(t, string(ojs.StateRetryable), j.State)
-		f := errorOf(t, j)
-		require.Equal(t, failure{"timeout", "execution", 0.05, f.Elapsed, true}, f)
+		f := domaintest.ErrorOf(t, j)
+		require.Equal(t, domaintest.Failure{"timeout", "execution", 0.05, f.Elapsed, true}, f)
 	})
 
 	t.Run("DeadLettersWhereThePolicySaysSo", func(t *testing.T) {

@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"github.com/ojsd/ojsd/internal/pg"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,17 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
-
-// quiet is setup without the log lines of thousands of jobs, and for tests that take events back.
-func quiet(t *testing.T) *bundle {
-	t.Helper()
-	pool := dbtest.New(t)
-	return &bundle{Store: store.New(pool, settings()), t: t, pool: pool}
-}
 
 // querier is the pool, a connection or a transaction.
 type querier interface {
@@ -82,7 +73,7 @@ func (b *bundle) difference(p push) string { return b.differenceOn(b.Pool, p) }
 
 // differenceOn is difference for SQL sent on db.
 func (b *bundle) differenceOn(db querier, p push) string {
-	job, wire := p.http()
+	in, wire := p.http()
 	id, err := p.sql(b.T.Context(), db)
 	if wire != nil {
 		var pg *pgconn.PgError
@@ -97,13 +88,13 @@ func (b *bundle) differenceOn(db querier, p push) string {
 	if err != nil {
 		return "only SQL refuses: " + err.Error()
 	}
-	if job.ClientID {
-		require.Equal(b.T, job.ID, id)
-		job.ClientID = false
+	if in.ClientID {
+		require.Equal(b.T, in.ID, id)
+		in.ClientID = false
 	}
-	stored, err := b.Enqueue(b.T.Context(), job)
+	stored, err := b.Enqueue(b.T.Context(), in)
 	require.NoError(b.T, err)
-	want, got := b.row(stored.ID, job), b.row(id, job)
+	want, got := b.row(stored.ID, in), b.row(id, in)
 	b.Exec("WITH e AS (DELETE FROM ojs.events) DELETE FROM ojs.jobs")
 	for i := range want {
 		if want[i] != got[i] {
@@ -132,10 +123,10 @@ SELECT ARRAY['type=' || j.type, 'queue=' || j.queue, 'state=' || j.state, 'prior
         FROM ojs.events e WHERE e.job_id = j.id)]
 FROM ojs.jobs j WHERE j.id = $1`
 
-func (b *bundle) row(id [16]byte, job *job.Job) []string {
+func (b *bundle) row(id [16]byte, in *job.Job) []string {
 	b.T.Helper()
 	var cells []*string
-	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), rowSQL, id, job.ScheduledAt.Relative, job.ExpiresAt.Relative).Scan(&cells))
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), rowSQL, id, in.ScheduledAt.Relative, in.ExpiresAt.Relative).Scan(&cells))
 	row := make([]string, len(cells))
 	for i, cell := range cells {
 		row[i] = "NULL"
@@ -217,7 +208,7 @@ func TestSQLEnqueueEqualsHTTP(t *testing.T) {
 	for name, list := range values {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := quiet(t)
+			b := setup(t, unchecked)
 			for _, value := range list {
 				require.Empty(t, b.difference(options(`"`+name+`":`+value)), "%s: %.300s", name, value)
 			}
@@ -227,7 +218,7 @@ func TestSQLEnqueueEqualsHTTP(t *testing.T) {
 
 func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	const id = "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f"
 	arrays := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	var cases []push
@@ -266,7 +257,7 @@ func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 // TestSQLEnqueueKnowsTheNamesOfEnvelope finds names that were added there and not here.
 func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	source, err := os.ReadFile("../envelope/attrs.go")
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"([a-z_]+)"`).FindAllSubmatch(source, -1)
@@ -284,7 +275,7 @@ func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 // TestSQLEnqueueEqualsHTTPForAnyOptions combines values.
 func TestSQLEnqueueEqualsHTTPForAnyOptions(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	names := make([]string, 0, len(values))
 	for name := range values {
 		names = append(names, name)
@@ -308,7 +299,7 @@ func TestSQLEnqueueEqualsHTTPForAnyOptions(t *testing.T) {
 // TestSQLEnqueueReadsAnyJSON: literals of all kinds reach the row as they came.
 func TestSQLEnqueueReadsAnyJSON(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	char := rapid.SampledFrom([]string{"a", " ", "{", "]", ",", ":", "é", "😀", "\x7f", "0", "3", `\\`, `\"`, `\n`, `\/`, `\u0000`, `\ud83d`, `\ude00`, `\u0061`, `\u005c`, `\uFFFF`})
 	str := rapid.Map(rapid.SliceOfN(char, 0, 8), func(parts []string) string { return `"` + strings.Join(parts, "") + `"` })
 	var value func(depth int) *rapid.Generator[string]
