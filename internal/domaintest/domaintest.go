@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -232,6 +233,12 @@ func (b *Bundle) Number(sql string, args ...any) (n int) {
 func (b *Bundle) EventTypes(id [16]byte) []string {
 	b.T.Helper()
 	return b.Texts(`SELECT type || COALESCE(':' || from_state, '') || COALESCE('>' || to_state, '') FROM ojs.events WHERE job_id = $1 ORDER BY seq, sub`, id)
+}
+
+// Plan is how Postgres would execute a query.
+func (b *Bundle) Plan(query string) string {
+	b.T.Helper()
+	return strings.Join(b.Texts("EXPLAIN "+query), "\n")
 }
 
 // Lock locks the row of a job as an application does that has called ojs.cancel in a transaction it keeps open.

@@ -20,12 +20,12 @@ func TestEnqueueOfNoJobs(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, stored)
 				require.Empty(t, errs)
-				return queue.Answer{Status: 200, Body: []byte("none")}, true, nil
+				return queue.Answer{Status: 200, Body: []byte(`[]`)}, true, nil
 			})
 			require.NoError(t, err)
 			return answer
 		}
-		require.Equal(t, queue.Answer{Status: 200, Body: []byte("none")}, call())
+		require.Equal(t, queue.Answer{Status: 200, Body: []byte(`[]`)}, call())
 		require.True(t, call().Replayed)
 	}
 

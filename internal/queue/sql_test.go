@@ -258,7 +258,7 @@ func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
-	source, err := os.ReadFile("../envelope/attrs.go")
+	source, err := os.ReadFile("../job/attrs.go")
 	require.NoError(t, err)
 	names := regexp.MustCompile(`"([a-z_]+)"`).FindAllSubmatch(source, -1)
 	require.Greater(t, len(names), 50)
