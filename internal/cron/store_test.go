@@ -411,7 +411,7 @@ func TestCronEnqueue(t *testing.T) {
 			_, err := b.PromoteDue(t.Context(), pg.Beginning)
 			require.NoError(t, err)
 			return len(b.Fetched(1, "q")) == 1
-		}, 10*time.Second, 50*time.Millisecond)
+		}, domaintest.WaitFor, 50*time.Millisecond)
 		require.Empty(t, b.Texts(`SELECT type FROM ojs.events WHERE type = 'job.state_changed'`), "looking is no transition")
 	})
 

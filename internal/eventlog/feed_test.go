@@ -96,6 +96,17 @@ func (b *testBundle) publish(t *testing.T, f *Feed, names ...string) {
 	f.Wake()
 }
 
+// watchedContext calls waiting when somebody is about to wait for its end, too.
+type watchedContext struct {
+	context.Context
+	waiting func()
+}
+
+func (c watchedContext) Done() <-chan struct{} {
+	c.waiting()
+	return c.Context.Done()
+}
+
 func TestFeed(t *testing.T) {
 	t.Parallel()
 
@@ -237,7 +248,7 @@ func TestFeed(t *testing.T) {
 		require.NoError(t, f.Start(t.Context()))
 		for range 100 {
 			f.Wake()
-			time.Sleep(10 * time.Microsecond)
+			require.Eventually(t, func() bool { return len(f.wake) == 0 }, waitFor, time.Microsecond)
 		}
 		f.Stop()
 	})
@@ -269,10 +280,13 @@ func TestFeed(t *testing.T) {
 		_, err = lock.Exec(t.Context(), "LOCK TABLE ojs.events")
 		require.NoError(t, err)
 		var reading sync.WaitGroup
+		asked := make(chan struct{}, 6) // for a turn
 		for range 6 {
 			s := f.subscribe(t, Query{}, &Position{})
 			reading.Go(func() {
-				items, _, err := s.Next(t.Context(), nil, 10)
+				var once sync.Once
+				ctx := watchedContext{t.Context(), func() { once.Do(func() { asked <- struct{}{} }) }}
+				items, _, err := s.Next(ctx, nil, 10)
 				if err != nil || len(items) != 1 {
 					t.Errorf("%d items, %v", len(items), err)
 				}
@@ -283,6 +297,9 @@ func TestFeed(t *testing.T) {
 			return n
 		}
 		require.Eventually(t, func() bool { return waiting() == 2 }, waitFor, time.Millisecond)
+		for range 6 {
+			await(t, asked)
+		}
 		for range 20 {
 			require.LessOrEqual(t, waiting(), 2)
 		}
