@@ -13,10 +13,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestGRPCStreamEvents(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
 // lineBuffer is a log.
@@ -266,7 +266,7 @@ func TestLogSettings(t *testing.T) {
 	t.Run("PayloadsWithAWarning", func(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, slog.LevelInfo, func(c *app.Config) { c.LogPayloads = true })
-		require.Equal(t, "WARN", log.line(t, "logging.payloads is on: the log shows args and results of jobs, whatever they hold").at("severity"))
+		require.Equal(t, "WARN", log.line(t, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold").at("severity"))
 		id := work(t, a)
 		require.Equal(t, `[{"n":1.50}]`, log.line(t, "job enqueued", id).at("attributes.args"))
 		require.Equal(t, `{"r":[2.0]}`, log.line(t, "job completed", id).at("attributes.result"))

@@ -14,10 +14,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/app"
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -30,7 +30,7 @@ const mediaOJS = "application/openjobspec+json"
 // api is a running node and a client of it.
 type api struct {
 	t      testing.TB
-	server *app.Server
+	server *app.Node
 	client *http.Client
 	url    string
 
@@ -250,7 +250,7 @@ func (a *api) nack(id string, more ...string) reply {
 // queue is a name that no other test uses.
 func queue() string { return "q-" + newID() }
 
-func newID() string { return ojs.FormatID(store.NewID()) }
+func newID() string { return ojs.FormatID(job.NewID()) }
 
 // jobIn makes a job in the state, in a queue of its own. cancelled-active was cancelled while worker w1 held it.
 func (a *api) jobIn(state string) string {
@@ -282,11 +282,14 @@ func (a *api) jobIn(state string) string {
 	return id
 }
 
+// waitFor bounds each wait of a test. A wait costs it only if the test fails, so it leaves room for a busy machine.
+const waitFor = time.Minute
+
 // eventually waits for what another goroutine or the server's timers bring.
 func eventually(t testing.TB, condition func() bool) {
 	t.Helper()
 	for start := time.Now(); !condition(); time.Sleep(5 * time.Millisecond) {
-		require.Less(t, time.Since(start), 10*time.Second, "it did not happen")
+		require.Less(t, time.Since(start), waitFor, "it did not happen")
 	}
 }
 
@@ -296,9 +299,9 @@ func repeated(c byte, n int) string { return string(bytes.Repeat([]byte{c}, n)) 
 // parked starts a fetch and returns when it waits for jobs.
 func (a *api) parked(queue string, more ...string) <-chan reply {
 	a.t.Helper()
-	before := a.server.Store().Parked()
+	before := a.server.Domains().Jobs.Parked()
 	got := make(chan reply, 1)
 	go func() { got <- a.fetch(queue, more...) }()
-	eventually(a.t, func() bool { return a.server.Store().Parked() > before })
+	eventually(a.t, func() bool { return a.server.Domains().Jobs.Parked() > before })
 	return got
 }

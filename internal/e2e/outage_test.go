@@ -115,10 +115,10 @@ func TestOutageWhileFetchWaits(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
 	a := setup(t, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
-	before := a.server.Store().Parked()
+	before := a.server.Domains().Jobs.Parked()
 	got := make(chan reply, 1)
 	go func() { got <- a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":20000}`) }()
-	eventually(t, func() bool { return a.server.Store().Parked() > before })
+	eventually(t, func() bool { return a.server.Domains().Jobs.Parked() > before })
 	require.NoError(t, cluster.Kill())
 	require.NoError(t, cluster.Restart(t.Context()))
 	var id string

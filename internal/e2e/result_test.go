@@ -7,9 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/app"
 )
 
 // finished makes a completed job; more are members of the job besides type, args and queue.
@@ -159,10 +159,10 @@ func TestResult(t *testing.T) {
 // awaiting starts a wait for a result and returns when it has begun.
 func (a *api) awaiting(id string) <-chan reply {
 	a.t.Helper()
-	before := a.server.Store().Awaited()
+	before := a.server.Domains().Jobs.Awaited()
 	got := make(chan reply, 1)
 	go func() { got <- a.get("/ojs/v1/jobs/" + id + "/result?wait=true&timeout=20") }()
-	eventually(a.t, func() bool { return a.server.Store().Awaited() > before })
+	eventually(a.t, func() bool { return a.server.Domains().Jobs.Awaited() > before })
 	return got
 }
 

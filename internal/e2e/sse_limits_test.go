@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 const allEvents = "/ojs/v1/events/stream"

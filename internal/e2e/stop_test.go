@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/observe/logging"
-	"github.com/ojsd/ojsd/internal/app"
 )
 
 func TestStop(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // socket is a WebSocket client.
