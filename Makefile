@@ -17,8 +17,8 @@ help: ## Show this list.
 run: build ## Build and run a server with a private Postgres in .ojsd/, or on DATABASE_URL.
 	bin/ojsd dev
 
-build: ## Build bin/ojsd, a static binary.
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ojsd ./cmd/ojsd
+build: ## Build bin/ojsd, the server, and bin/ojsd-bench, the load generator: static binaries.
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/ ./cmd/ojsd ./cmd/ojsd-bench
 
 test: postgres ## Run all tests with the race detector, on a real Postgres. Set OJSD_TEST_DATABASE_URL to choose the server.
 	@.ci/ensure-cc
@@ -46,7 +46,7 @@ conformance: build ## Run the conformance suites of ../shared/conformance or OJS
 	@.ci/conformance
 
 bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
-	bin/ojsd bench --private --short
+	bin/ojsd-bench --private --short
 
 # Installs PostgreSQL if it is needed and missing.
 postgres:

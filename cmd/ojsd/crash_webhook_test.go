@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"math/rand/v2"
@@ -19,8 +20,8 @@ import (
 
 const crashSecret = "whsec_the-secret-of-the-crash-test"
 
-// receiver is the endpoint of a subscription. It counts what it has accepted, and now and then fails, or accepts too slowly
-// for a sender that is about to be killed.
+// receiver is the endpoint of a subscription. It counts what it has accepted, now and then fails, and holds requests back
+// while its gate is closed.
 type receiver struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -28,6 +29,9 @@ type receiver struct {
 	events   map[string]string // delivery ids by event id
 	bodies   map[string]string // by delivery id
 	broken   []string
+
+	gate      chan struct{} // requests wait until it is closed; nil: they do not wait
+	held, cut int
 }
 
 func newReceiver(t *testing.T) *receiver {
@@ -48,8 +52,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		return // the sender was killed
 	}
-	if rand.IntN(10) == 0 { // so that a kill finds requests on their way
-		time.Sleep(time.Second)
+	if !r.pass(req.Context()) {
+		return // the sender was killed
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,6 +77,68 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.accepted[id]++
 }
 
+// pass holds a request back while the gate is closed. It returns false if the sender has gone meanwhile.
+func (r *receiver) pass(ctx context.Context) bool {
+	r.mu.Lock()
+	gate := r.gate
+	if gate != nil {
+		r.held++
+	}
+	r.mu.Unlock()
+	if gate == nil {
+		return true
+	}
+	select {
+	case <-gate:
+		return true
+	case <-ctx.Done():
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.cut++
+		return false
+	}
+}
+
+// closeGate has all requests from now on wait until openGate.
+func (r *receiver) closeGate() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gate, r.held, r.cut = make(chan struct{}), 0, 0
+}
+
+func (r *receiver) openGate() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	close(r.gate)
+	r.gate = nil
+}
+
+// waiting is how many requests were held back since closeGate, and how many of them have lost their sender.
+func (r *receiver) waiting() (held, cut int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.held, r.cut
+}
+
+// killWhileDelivering kills the first node while a delivery of it waits for its answer, so that its lease is lost. Which
+// node makes a delivery shows only when its connection ends with the process, so it is tried until one of them was hit.
+func (c *crashTest) killWhileDelivering(r *receiver) {
+	for range 20 {
+		r.closeGate()
+		require.Eventually(c.t, func() bool { held, _ := r.waiting(); return held >= 10 }, time.Minute, time.Millisecond, "no deliveries")
+		c.nodes[0].kill()
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if _, cut := r.waiting(); cut > 0 {
+				r.openGate()
+				return
+			}
+		}
+		r.openGate()
+		c.nodes[0].start()
+	}
+	require.Fail(c.t, "the first node makes no deliveries")
+}
+
 // subscribe registers the receiver for the events that end jobs.
 func (c *crashTest) subscribe(r *receiver) {
 	status, answer := c.post(c.t.Context(), 0, "/ojs/v1/webhooks", map[string]any{
@@ -91,7 +157,7 @@ func (c *crashTest) verifyWebhooks(url string, r *receiver) {
 		var waiting int
 		require.NoError(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM ojs.webhook_deliveries WHERE status <> 'delivered'`).Scan(&waiting))
 		return waiting == 0
-	}, time.Minute, 100*time.Millisecond, "deliveries were not made")
+	}, 3*time.Minute, 100*time.Millisecond, "deliveries were not made")
 
 	var events, deliveries, distinct, stray int
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM ojs.events WHERE type = 'job.completed'),

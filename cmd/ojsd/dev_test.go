@@ -39,9 +39,14 @@ func runUntilReady(t *testing.T, args ...string) string {
 		exit, _, _ := call(t, "healthcheck", "--ready", "--listen="+listen)
 		return exit == 0
 	}
-	require.Eventually(t, ready, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, ready, 2*time.Minute, 50*time.Millisecond)
 	interrupt()
-	require.Zero(t, <-code, stderr.String())
+	select {
+	case exit := <-code:
+		require.Zero(t, exit, stderr.String())
+	case <-time.After(2 * time.Minute):
+		require.Fail(t, "the program does not end")
+	}
 	return stderr.String()
 }
 

@@ -24,7 +24,6 @@ type cli struct {
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of a database up to date, roll it back, or show it."`
 	Doctor  doctorCmd  `cmd:"" help:"Look a database over; exit 1 if something is wrong."`
 	Config  configCmd  `cmd:"" help:"Print all settings, their values and where they come from."`
-	Bench   benchCmd   `cmd:"" help:"Measure a running server."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	Healthcheck     healthcheckCmd     `cmd:"" hidden:"" help:"Exit 0 if the server on this machine answers; for container images."`

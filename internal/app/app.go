@@ -108,7 +108,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 // build is the table of contents of a node.
 func (n *Node) build(ctx context.Context) error {
 	n.archetype = baseservice.NewArchetype(n.config.Logger)
-	n.commits = eventlog.NewCommits(n.config.Events.SourceInstance)
+	n.commits = eventlog.NewCommits()
 	n.commits.EnqueuedOnRequeue = n.config.Events.EnqueuedOnRequeue
 	for _, step := range []func() error{
 		func() error { return n.buildTracing(ctx) },

@@ -162,13 +162,10 @@ type Events struct {
 	RetentionPeriod time.Duration
 	MaxCount        int64
 
-	// SourceInstance adds this node's mark to the sources api, scheduler and cron of events. No setting.
-	SourceInstance bool
-
-	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued. No setting.
+	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued.
 	EnqueuedOnRequeue bool
 
-	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension. No setting.
+	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
 	JobHeartbeatInterval time.Duration
 
 	// WorkerHeartbeat writes worker.heartbeat, one event per heartbeat call.

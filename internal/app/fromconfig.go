@@ -30,7 +30,8 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		},
 		Events: Events{
 			ServiceName: c.Events.ServiceName, RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
-			WorkerHeartbeat: c.Events.WorkerHeartbeat,
+			WorkerHeartbeat: c.Events.WorkerHeartbeat, JobHeartbeatInterval: c.Events.JobHeartbeatMinInterval,
+			EnqueuedOnRequeue: c.Events.EnqueuedOnRequeue,
 		},
 		Realtime: api.Realtime{
 			BufferSize: api.BufferSize, DropOldest: c.Realtime.Overflow == "drop", RateLimit: c.Realtime.RateLimitPerSecond,

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	waitFor = 10 * time.Second
+	waitFor = time.Minute // a limit that a busy machine does not reach
 	tick    = time.Millisecond
 )
 

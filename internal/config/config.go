@@ -87,6 +87,9 @@ type Events struct {
 	MaxCount        int64         `env:"OJS_EVENTS_MAX_COUNT" default:"1000000" range:"0..1000000000000" help:"How many events are kept, the newest; 0: all of the retention period."`
 	ServiceName     string        `env:"OJS_EVENTS_SERVICE_NAME" default:"ojs" pattern:"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$" help:"Name of this deployment in the source of events, ojs://NAME/…, and in telemetry."`
 	WorkerHeartbeat bool          `env:"OJS_EVENTS_WORKER_HEARTBEAT" default:"true" help:"Write an event worker.heartbeat for each heartbeat of a worker."`
+
+	JobHeartbeatMinInterval time.Duration `env:"OJS_EVENTS_JOB_HEARTBEAT_MIN_INTERVAL" default:"0" range:"0..36500d" help:"The least time between two events job.heartbeat of one attempt, for large fleets; 0: one for each heartbeat that extends the job."`
+	EnqueuedOnRequeue       bool          `env:"OJS_EVENTS_ENQUEUED_ON_REQUEUE" default:"false" help:"A job that becomes available again writes the public job.enqueued instead of job.state_changed."`
 }
 
 // Realtime is about SSE, WebSocket and gRPC streams.

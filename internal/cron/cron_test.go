@@ -170,13 +170,11 @@ func TestRefused(t *testing.T) {
 		"* * * * L", "* * L-31 * *", "* * L- * *", "* * W * *", "* * 32W * *", "* * 1-5W * *", "* * * * 8L", "* * * * 1-5L", "* * * * 5#0", "* * * * 5#6", "* * * * #3", "* * * * 5#",
 		"L * * * *", "* * * L *", "TZ=UTC * * * * *", "CRON_TZ=Europe/Berlin 0 9 * * *",
 		"@reboot", "@Daily", "@nothing", "@", "@every", "@every ", "@every1h", "@every 1d", "@every x", "@every -5m", "@every 5", "@every 1h garbage", "@every 1us", "@every 100000h", "@daily x",
-		"* * * * *\x00", "*\u00a0* * * *", "* * * * \xff", strings.Repeat("1,", 5000) + "1 * * * *", strings.Repeat("*", 10_000),
+		"* * * * *\x00", "*\u00a0* * * *", "* * * * \xff", strings.Repeat("1,", 500_000) + "1 * * * *", strings.Repeat("*", 1_000_000), // that costs more than their size would take hours
 	} {
-		start := time.Now()
 		_, err := Parse(expression, "UTC")
-		require.Error(t, err, "%q", expression)
+		require.Error(t, err, "%.100q", expression)
 		require.NotErrorIs(t, err, ErrTimezone)
-		require.Less(t, time.Since(start), time.Second)
 	}
 	_, err := Parse("0 * * * * * *", "UTC")
 	require.EqualError(t, err, "it has 7 fields, not 5 or 6")
@@ -185,10 +183,11 @@ func TestRefused(t *testing.T) {
 func TestNeverFires(t *testing.T) {
 	t.Parallel()
 	for _, expression := range []string{"0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 L-30 2 *", "0 0 31W 2 *", "0 0 0 31 2 ?"} {
-		start := time.Now()
-		_, ok := parse(t, expression, "America/New_York").Next(at(t, "2026-01-01T00:00Z"))
-		require.False(t, ok, expression)
-		require.Less(t, time.Since(start), time.Second)
+		schedule := parse(t, expression, "America/New_York")
+		for range 100 { // trying minute after minute would end by the time limit of the test
+			_, ok := schedule.Next(at(t, "2026-01-01T00:00Z"))
+			require.False(t, ok, expression)
+		}
 	}
 	next, ok := parse(t, "0 0 * 2 5#5", "UTC").Next(at(t, "2010-01-01T00:00Z"))
 	require.True(t, ok)

@@ -120,7 +120,7 @@ func (f *firing) newTick(ctx context.Context, row *Record, now time.Time) *tick 
 		logger.WarnContext(ctx, "job of cron is not valid any more", slog.Any("error", wire))
 		return t
 	}
-	job.Source = f.store.commits.Source("cron")
+	job.Source = "cron"
 	t.job, t.span = job, f.store.tracer.Enqueue(ctx, job)
 	return t
 }
@@ -314,7 +314,7 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, ma
 
 // log records what became of ticks and advances their crons; fresh are those that had not been recorded.
 func (f *firing) log(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, outcome string) (fresh map[[16]byte]bool, err error) {
-	p := dbsqlc.CronTickParams{Node: f.store.commits.Node, Instance: f.store.commits.Instance}
+	p := dbsqlc.CronTickParams{Node: f.store.commits.Node}
 	for _, t := range ticks {
 		var jobID [16]byte
 		if t.job != nil {
@@ -358,7 +358,7 @@ func (f *firing) note(ticks []*tick, fresh map[[16]byte]bool) {
 }
 
 func (f *firing) tellGaps(ctx context.Context) error {
-	p := dbsqlc.CronGapParams{Node: f.store.commits.Node, Instance: f.store.commits.Instance}
+	p := dbsqlc.CronGapParams{Node: f.store.commits.Node}
 	for _, t := range f.ticks {
 		addGaps(&p, t.row, t.gaps)
 	}

@@ -235,7 +235,7 @@ func (c *cronChange) tellGaps(ctx context.Context, row *Record) error {
 	if len(p.Ids) == 0 {
 		return nil
 	}
-	p.Node, p.Instance = c.store.commits.Node, c.store.commits.Instance
+	p.Node = c.store.commits.Node
 	rows, err := c.q.CronGap(ctx, p)
 	c.changes = append(c.changes, gapChanges(rows)...)
 	return err

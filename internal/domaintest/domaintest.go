@@ -68,7 +68,7 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	for _, f := range change {
 		f(&c)
 	}
-	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.StatementTimeout), Commits: eventlog.NewCommits(false)}
+	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.StatementTimeout), Commits: eventlog.NewCommits()}
 	b.Commits.EnqueuedOnRequeue = c.EnqueuedOnRequeue
 	b.Commits.OnChanges(b.record)
 	b.Archetype = baseservice.NewArchetype(c.Logger)

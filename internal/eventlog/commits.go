@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"net/url"
-	"strconv"
 )
 
 // Commits is the bus of what this node has committed. Domains emit the event rows of each commit to it; whoever logs,
@@ -14,9 +13,6 @@ type Commits struct {
 	// Node marks the event rows of this process, so that it does not wake its own fetchers twice.
 	Node int32
 
-	// Instance is put behind the sources api, scheduler and cron of events; "": nothing.
-	Instance string
-
 	// EnqueuedOnRequeue makes jobs that become available again write the public job.enqueued.
 	EnqueuedOnRequeue bool
 
@@ -24,15 +20,11 @@ type Commits struct {
 	wake    []func()
 }
 
-// NewCommits returns a bus for one process. sourceInstance adds the node's number to the sources of its events.
-func NewCommits(sourceInstance bool) *Commits {
+// NewCommits returns a bus for one process.
+func NewCommits() *Commits {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
-	c := &Commits{Node: max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))}
-	if sourceInstance {
-		c.Instance = "/" + strconv.Itoa(int(c.Node))
-	}
-	return c
+	return &Commits{Node: max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))}
 }
 
 // OnChanges adds a subscriber. It gets the events of each commit, in their order, on the goroutine that committed and
@@ -83,9 +75,6 @@ func (c *Commits) publicRequeues(changes []Change) {
 		}
 	}
 }
-
-// Source is the source of an event that this node writes: api, scheduler or cron.
-func (c *Commits) Source(name string) string { return name + c.Instance }
 
 // WorkerSource is the source of a worker's call, without the service name.
 func WorkerSource(workerID string) string {

@@ -82,18 +82,16 @@ func TestUniqueRefuses(t *testing.T) {
 }
 
 // Names are looked up in one pass, so that neither many names nor many arguments cost more than their size: looking
-// each one up would take minutes here.
+// each one up would take hours here, and the test would end by its time limit.
 func TestUniqueResolvesInLinearTime(t *testing.T) {
 	t.Parallel()
-	names, args := make([]string, 20_000), make([]string, 20_000)
+	names, args := make([]string, 100_000), make([]string, 100_000)
 	for i := range names {
 		names[i] = fmt.Sprintf(`"n%d"`, len(names)-i)
 		args[i] = fmt.Sprintf(`{"n%d":1}`, i+1)
 	}
 	body := `{"type":"a","args":[` + strings.Join(args, ",") + `],"unique":{"keys":["args"],"args_keys":[` + strings.Join(names, ",") + `]}}`
-	start := time.Now()
 	j, err := DecodeJob([]byte(body), Limits{MaxEnvelopeBytes: 10 << 20})
 	require.Nil(t, err)
 	require.Len(t, j.Unique.ArgsKeys, len(names))
-	require.Less(t, time.Since(start), 5*time.Second)
 }

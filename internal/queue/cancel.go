@@ -88,7 +88,7 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	p := dbsqlc.JobCancelParams{States: texts(states), Source: s.commits.Source("api"), Node: s.commits.Node}
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.commits.Node}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)
@@ -100,7 +100,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, Instance: s.commits.Instance})
+	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node})
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}

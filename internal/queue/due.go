@@ -23,7 +23,7 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.db.Q.JobPromoteDue(ctx, dbsqlc.JobPromoteDueParams{
-		After: after, MaxRows: dueBatch, Node: s.commits.Node, Instance: s.commits.Instance, Loud: s.commits.EnqueuedOnRequeue,
+		After: after, MaxRows: dueBatch, Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue,
 	})
 	if err != nil {
 		return 0, err
@@ -83,7 +83,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	elapsed := now.Sub(r.StartedAt.Time)
 	n := nack{
 		Nack:      Nack{JobID: r.ID, Attempt: r.Attempt},
-		startedAt: r.StartedAt, dueOnly: true, reason: job.VisibilityTimeout, source: s.commits.Source("scheduler"),
+		startedAt: r.StartedAt, dueOnly: true, reason: job.VisibilityTimeout, source: "scheduler",
 	}
 	switch {
 	case r.TotalDueAt.Valid && !r.TotalDueAt.Time.After(now):

@@ -303,7 +303,7 @@ func (s *Store) insertParams(jobs []*job.Job, todo []int) dbsqlc.JobInsertParams
 		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
 		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
-		Source: cmp.Or(jobs[todo[0]].Source, s.commits.Source("api")), Node: s.commits.Node,
+		Source: cmp.Or(jobs[todo[0]].Source, "api"), Node: s.commits.Node,
 	}
 	for n, i := range todo {
 		j := jobs[i]

@@ -68,7 +68,7 @@ func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][1
 	if len(ids) == 0 {
 		return Cancelled{s, nil}, nil
 	}
-	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: s.commits.Source(source), Node: s.commits.Node}
+	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: source, Node: s.commits.Node}
 	for _, c := range cancels {
 		p.EventData = append(p.EventData, c.eventData())
 	}
@@ -111,7 +111,7 @@ func (s *Store) FailLost(ctx context.Context, lost []Lost) ([]*job.Record, error
 	for i, l := range lost {
 		nacks[i] = nack{
 			Nack:      Nack{JobID: l.JobID, WorkerID: l.WorkerID, Attempt: l.Attempt, Error: l.Error},
-			startedAt: l.StartedAt, reason: l.Reason, source: s.commits.Source("scheduler"),
+			startedAt: l.StartedAt, reason: l.Reason, source: "scheduler",
 		}
 	}
 	return s.flushFail(ctx, nacks)

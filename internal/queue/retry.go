@@ -56,7 +56,7 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r retrial) ([]
 	if err != nil || len(locked) == 0 {
 		return nil, err
 	}
-	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, Instance: s.commits.Instance, Loud: s.commits.EnqueuedOnRequeue}
+	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue}
 	if r.override != nil {
 		if locked[0].Extra, err = s.override(ctx, q, &p, *r.override, locked[0]); err != nil {
 			return nil, err

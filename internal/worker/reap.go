@@ -84,7 +84,7 @@ func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
 }
 
 func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
-	died, err := s.db.Q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, Instance: s.commits.Instance})
+	died, err := s.db.Q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node})
 	if err == nil {
 		eventlog.Emit(ctx, s.commits, died, dieChange)
 	}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+const (
+	// batchSize is the number of jobs in one batch call.
+	batchSize = 1000
+	// visibilityTimeoutMS is longer than any scenario, so that no job returns to its queue because the machine is busy.
+	// So every second delivery is an error of the server.
+	visibilityTimeoutMS = 600_000
+	jobType             = "bench.noop"
+)
+
+// bodies are the request bodies of one load, built once and sent many times.
+type bodies struct {
+	queue   string
+	args    string // of each job
+	waitMS  int    // of fetches
+	enqueue []byte
+	batch   []byte
+}
+
+func newBodies(queue string, argsBytes, waitMS int) bodies {
+	args := jobArgs(argsBytes)
+	job := fmt.Sprintf(`{"type":%q,"args":%s,"options":{"queue":%q}}`, jobType, args, queue)
+	return bodies{
+		queue:   queue,
+		args:    args,
+		waitMS:  waitMS,
+		enqueue: []byte(job),
+		batch:   batchBody(job, batchSize),
+	}
+}
+
+// jobArgs is the args of a small job: an id and some text, about size bytes.
+func jobArgs(size int) string {
+	return `[{"id":123456,"text":"` + strings.Repeat("x", max(1, size-len(`[{"id":123456,"text":""}]`))) + `"}]`
+}
+
+func batchBody(job string, n int) []byte {
+	return []byte(`{"jobs":[` + strings.TrimSuffix(strings.Repeat(job+",", n), ",") + `]}`)
+}
+
+// enqueueOne enqueues one job.
+func (c *client) enqueueOne() error {
+	body, err := c.do(opEnqueue)
+	if err != nil {
+		return err
+	}
+	job, err := member(body, "job")
+	if err != nil {
+		return fmt.Errorf("enqueue: %w", err)
+	}
+	id, err := idMember(job, "id")
+	if err != nil {
+		return fmt.Errorf("enqueue: %w", err)
+	}
+	c.enqueued = append(c.enqueued, id)
+	return nil
+}
+
+// enqueueBatch enqueues n jobs, batchSize at most, in one call.
+func (c *client) enqueueBatch(n int) error {
+	if n == batchSize {
+		c.calls[opBatch].SetBodyRaw(c.bodies.batch)
+	} else {
+		c.calls[opBatch].SetBodyRaw(batchBody(string(c.bodies.enqueue), n))
+	}
+	body, err := c.do(opBatch)
+	if err != nil {
+		return err
+	}
+	before := len(c.enqueued)
+	c.enqueued, err = appendIDs(c.enqueued, body, "jobs")
+	if err != nil {
+		return fmt.Errorf("enqueue batch: %w", err)
+	}
+	if got := len(c.enqueued) - before; got != n {
+		return fmt.Errorf("enqueue batch: sent %d jobs, the answer has %d", n, got)
+	}
+	return nil
+}
+
+// fetch takes up to n jobs, and waits up to bodies.waitMS for the first one.
+func (c *client) fetch(n int) ([]jobID, error) {
+	req := c.calls[opFetch]
+	buf := req.Body()[:0]
+	buf = append(buf, `{"queues":["`...)
+	buf = append(buf, c.bodies.queue...)
+	buf = append(buf, `"],"count":`...)
+	buf = strconv.AppendInt(buf, int64(n), 10)
+	buf = append(buf, `,"worker_id":"`...)
+	buf = append(buf, c.name...)
+	buf = append(buf, `","visibility_timeout_ms":`...)
+	buf = strconv.AppendInt(buf, visibilityTimeoutMS, 10)
+	buf = append(buf, `,"wait_ms":`...)
+	buf = strconv.AppendInt(buf, int64(c.bodies.waitMS), 10)
+	req.SetBodyRaw(append(buf, '}'))
+	body, err := c.do(opFetch)
+	if err != nil {
+		return nil, err
+	}
+	before := len(c.fetched)
+	if c.fetched, err = appendIDs(c.fetched, body, "jobs"); err != nil {
+		return nil, fmt.Errorf("fetch: %w", err)
+	}
+	jobs := c.fetched[before:]
+	if len(jobs) > n {
+		return jobs, fmt.Errorf("fetch: asked for %d jobs, got %d", n, len(jobs))
+	}
+	return jobs, nil
+}
+
+func (c *client) appendAck(buf []byte, id jobID) []byte {
+	var text [idLen]byte
+	id.put(text[:])
+	buf = append(buf, `{"job_id":"`...)
+	buf = append(buf, text[:]...)
+	buf = append(buf, `","worker_id":"`...)
+	buf = append(buf, c.name...)
+	return append(buf, `"}`...)
+}
+
+// ack acknowledges one job.
+func (c *client) ack(id jobID) error {
+	req := c.calls[opAck]
+	req.SetBodyRaw(c.appendAck(req.Body()[:0], id))
+	body, err := c.do(opAck)
+	if err != nil {
+		return err
+	}
+	done, err := member(body, "acknowledged")
+	if err != nil {
+		return fmt.Errorf("ack: %w", err)
+	}
+	if string(done) != "true" {
+		return fmt.Errorf("ack of %s: the answer has no acknowledged:true: %.200s", id, body)
+	}
+	c.acked = append(c.acked, id)
+	return nil
+}
+
+// ackBatch acknowledges all jobs in one call. Its error is that of the first job whose ack was refused.
+func (c *client) ackBatch(ids []jobID) error {
+	req := c.calls[opAckBatch]
+	buf := req.Body()[:0]
+	buf = append(buf, `{"acks":[`...)
+	for _, id := range ids {
+		buf = append(c.appendAck(buf, id), ',')
+	}
+	req.SetBodyRaw(append(bytes.TrimSuffix(buf, []byte(",")), "]}"...))
+	body, err := c.do(opAckBatch)
+	if err != nil {
+		return err
+	}
+	if err := c.readAckItems(ids, body); err != nil {
+		return fmt.Errorf("ack batch: %w", err)
+	}
+	return nil
+}
+
+func (c *client) readAckItems(ids []jobID, body []byte) error {
+	items, err := member(body, "items")
+	if err != nil {
+		return err
+	}
+	var refused error
+	n := 0
+	err = elements(items, func(item []byte) error {
+		id, err := idMember(item, "job_id")
+		if err != nil {
+			return err
+		}
+		if n >= len(ids) || id != ids[n] {
+			return fmt.Errorf("item %d of the answer is about %s, not about the job that was sent in this place", n, id)
+		}
+		n++
+		status, err := stringMember(item, "status")
+		if string(status) == "ok" {
+			c.acked = append(c.acked, id)
+		} else if refused == nil {
+			refused = fmt.Errorf("item %d: %.300s", n-1, item)
+		}
+		return err
+	})
+	if err == nil && n != len(ids) {
+		err = fmt.Errorf("sent %d acks, the answer has %d", len(ids), n)
+	}
+	if err != nil {
+		return err
+	}
+	return refused
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// figure is the outcome of one round of one measurement.
+type figure struct {
+	Name     string
+	Params   []param
+	Metrics  []metric // the first is the most important one
+	Jobs     int      // how many jobs or requests were measured
+	Errors   int
+	Problems []string // with any, the figure must not be used
+}
+
+// param is one setting of a measurement, such as conns=32.
+type param struct {
+	Name  string
+	Value any
+}
+
+// metric is one number. Its name ends in its unit: _per_s, _ms, _per_job.
+type metric struct {
+	Name  string
+	Value float64
+}
+
+// summary is a figure over all its rounds: one line of output.
+type summary struct {
+	Figure   string            `json:"figure"`
+	Params   map[string]any    `json:"params,omitempty"`
+	Rounds   int               `json:"rounds"`
+	Metrics  map[string]spread `json:"metrics"`
+	Jobs     int               `json:"jobs"`
+	Errors   int               `json:"errors"`
+	OK       bool              `json:"ok"`
+	Problems []string          `json:"problems,omitempty"`
+
+	params  []param
+	metrics []string
+}
+
+// spread is one metric over all rounds.
+type spread struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// summarize merges rounds, which all have the same name, params and metrics.
+func summarize(rounds []figure) summary {
+	first := rounds[0]
+	s := summary{Figure: first.Name, Rounds: len(rounds), Metrics: map[string]spread{}, params: first.Params}
+	if len(first.Params) > 0 {
+		s.Params = map[string]any{}
+	}
+	for _, p := range first.Params {
+		s.Params[p.Name] = p.Value
+	}
+	for i, m := range first.Metrics {
+		var values []float64
+		for _, f := range rounds {
+			values = append(values, f.Metrics[i].Value)
+		}
+		s.metrics = append(s.metrics, m.Name)
+		s.Metrics[m.Name] = spreadOf(values)
+	}
+	for _, f := range rounds {
+		s.Jobs += f.Jobs
+		s.Errors += f.Errors
+		s.Problems = append(s.Problems, f.Problems...)
+	}
+	s.OK = len(s.Problems) == 0
+	return s
+}
+
+func spreadOf(values []float64) spread {
+	slices.Sort(values)
+	n := len(values)
+	median := (values[(n-1)/2] + values[n/2]) / 2
+	return spread{Median: round(median), Min: round(values[0]), Max: round(values[n-1])}
+}
+
+// round keeps four digits after the point: more would be noise.
+func round(v float64) float64 { return math.Round(v*1e4) / 1e4 }
+
+// percentile takes sorted values; 0 without any.
+func percentile(sorted []time.Duration, p float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	rank := int(math.Ceil(p / 100 * float64(len(sorted))))
+	return sorted[min(max(rank, 1), len(sorted))-1]
+}
+
+// latencies makes the metrics prefix+"p50_ms" and so on, and prefix+"max_ms" for 100; it sorts its argument.
+func latencies(prefix string, samples []time.Duration, percentiles ...float64) []metric {
+	slices.Sort(samples)
+	var metrics []metric
+	for _, p := range percentiles {
+		name := fmt.Sprintf("p%g", p)
+		if p == 100 {
+			name = "max"
+		}
+		ms := float64(percentile(samples, p)) / float64(time.Millisecond)
+		metrics = append(metrics, metric{prefix + name + "_ms", ms})
+	}
+	return metrics
+}
+
+// reporter prints summaries and remembers whether one of them had problems.
+type reporter struct {
+	figures, text io.Writer // JSON lines; lines for people
+	invalid       bool
+}
+
+func (r *reporter) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(r.text, format+"\n", args...) // a closed stderr must not end the run
+}
+
+func (r *reporter) report(s summary) error {
+	r.invalid = r.invalid || !s.OK
+	line, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("write figure: %w", err)
+	}
+	if _, err := r.figures.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write figure: %w", err)
+	}
+	r.printf("%s", s.text())
+	for _, p := range s.Problems {
+		r.printf("  INVALID: %s", p)
+	}
+	return nil
+}
+
+// text is the form for people: medians, and the range of the first metric.
+func (s summary) text() string {
+	title := s.Figure
+	for _, p := range s.params {
+		title += fmt.Sprintf(" %s=%v", p.Name, p.Value)
+	}
+	var parts []string
+	for i, name := range s.metrics {
+		m := s.Metrics[name]
+		text := metricText(name, m.Median)
+		if i == 0 && s.Rounds > 1 {
+			text += fmt.Sprintf(" [%s … %s]", numberText(m.Min), numberText(m.Max))
+		}
+		parts = append(parts, text)
+	}
+	return fmt.Sprintf("%-44s %s  (%s jobs, %d round(s), %d errors)",
+		title, strings.Join(parts, "  "), numberText(float64(s.Jobs)), s.Rounds, s.Errors)
+}
+
+// metricText writes jobs_per_s as "12 345 jobs/s" and fetch_p50_ms as "fetch p50 1.23 ms".
+func metricText(name string, value float64) string {
+	number := numberText(value)
+	if label, ok := strings.CutSuffix(name, "_per_s"); ok {
+		return number + " " + strings.ReplaceAll(label, "_", " ") + "/s"
+	}
+	if label, ok := strings.CutSuffix(name, "_per_job"); ok {
+		return number + " " + strings.ReplaceAll(label, "_", " ") + "/job"
+	}
+	if label, ok := strings.CutSuffix(name, "_ms"); ok {
+		return strings.ReplaceAll(label, "_", " ") + " " + number + " ms"
+	}
+	return strings.ReplaceAll(name, "_", " ") + " " + number
+}
+
+// numberText groups thousands and keeps three digits of small numbers.
+func numberText(v float64) string {
+	switch {
+	case v >= 1000:
+		text := strconv.FormatFloat(v, 'f', 0, 64)
+		for i := len(text) - 3; i > 0; i -= 3 {
+			text = text[:i] + " " + text[i:]
+		}
+		return text
+	case v >= 100 || v == math.Trunc(v):
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 10:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	default:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	}
+}

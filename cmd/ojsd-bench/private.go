@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/embedpg"
+)
+
+const (
+	// startTimeout includes making the cluster and running all migrations on a busy machine.
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 30 * time.Second
+
+	privateDatabase = "ojsd"
+)
+
+// privateServer is a PostgreSQL and an `ojsd serve` on it, in a temporary directory. It exists for one run.
+type privateServer struct {
+	url         string
+	databaseURL string
+	dir         string
+	postgres    *embedpg.Server
+	cmd         *exec.Cmd // nil: not started
+	log         *os.File
+	ended       chan error
+}
+
+// startPrivateServer starts the binary ojsd, or the one that findOJSD finds if that is empty. PostgreSQL is installed if
+// it is missing, as `ojsd dev` does.
+func startPrivateServer(ctx context.Context, ojsd, executable string) (*privateServer, error) {
+	ojsd, err := findOJSD(ojsd, executable)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "ojsd-bench-")
+	if err != nil {
+		return nil, err
+	}
+	s := &privateServer{dir: dir, ended: make(chan error, 1)}
+	if err := s.start(ctx, ojsd); err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func findOJSD(given, executable string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
+	beside := filepath.Join(filepath.Dir(executable), "ojsd")
+	if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
+		return beside, nil
+	}
+	inPath, err := exec.LookPath("ojsd")
+	if err != nil {
+		return "", fmt.Errorf("no ojsd binary at %s or in PATH: run make build, or give --ojsd", beside)
+	}
+	return inPath, nil
+}
+
+func (s *privateServer) start(ctx context.Context, ojsd string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := s.startPostgres(ctx); err != nil {
+		return err
+	}
+	if err := s.launch(ojsd); err != nil {
+		return err
+	}
+	if err := s.waitReady(ctx); err != nil {
+		return fmt.Errorf("%w; the end of its log:\n%s", err, s.logTail())
+	}
+	return nil
+}
+
+func (s *privateServer) startPostgres(ctx context.Context) error {
+	// Run by root, PostgreSQL runs as another user, who has to pass through here.
+	if err := os.Chmod(s.dir, 0o755); err != nil {
+		return err
+	}
+	cfg := embedpg.Config{DataDir: filepath.Join(s.dir, "data"), Fsync: true}
+	var err error
+	s.postgres, err = embedpg.Start(ctx, cfg)
+	if errors.Is(err, embedpg.ErrNotInstalled) {
+		if err := embedpg.Install(ctx); err != nil {
+			return err
+		}
+		s.postgres, err = embedpg.Start(ctx, cfg)
+	}
+	if err != nil {
+		return err
+	}
+	s.databaseURL = s.postgres.URL(privateDatabase)
+	return s.postgres.CreateDatabase(ctx, privateDatabase)
+}
+
+func (s *privateServer) launch(ojsd string) error {
+	address, err := freeAddress()
+	if err != nil {
+		return err
+	}
+	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
+		return err
+	}
+	s.url = "http://" + address
+	cmd := exec.Command(ojsd, "serve", "--migrate", "--database-url", s.databaseURL, "--listen", address)
+	cmd.Stdout, cmd.Stderr = s.log, s.log
+	cmd.Env = append(withoutServerSettings(os.Environ()), serverSettings...)
+	// Ctrl-C in a terminal goes to the whole process group; in a group of its own the child gets only stop's signal.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.cmd = cmd
+	go func() { s.ended <- cmd.Wait() }()
+	return nil
+}
+
+// serverSettings allow as many streams from one address as a run asks for, at any rate, and webhooks to this machine.
+var serverSettings = []string{
+	"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT=1000000", "OJS_REALTIME_MAX_CONNECTIONS=1000000", "OJS_REALTIME_RATE_LIMIT_PER_SECOND=0",
+	"OJS_WEBHOOKS_ALLOW_HTTP=true", "OJS_WEBHOOKS_ALLOW_NETWORKS=127.0.0.0/8",
+	"OJS_GRPC_ENABLED=false", // not used here, and its default port may be taken
+}
+
+// withoutServerSettings drops the variables of env that configure a server or a PostgreSQL client, so that a private
+// server never uses another database and is the same on every machine.
+func withoutServerSettings(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		return strings.HasPrefix(v, "DATABASE_") || strings.HasPrefix(v, "OJS") || strings.HasPrefix(v, "PG")
+	})
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), l.Close()
+}
+
+func (s *privateServer) waitReady(ctx context.Context) error {
+	for !ready(ctx, s.url+"/readyz") {
+		select {
+		case err := <-s.ended:
+			s.ended <- err
+			return fmt.Errorf("the server ended: %w", err)
+		case <-ctx.Done():
+			return fmt.Errorf("the server did not become ready: %w", context.Cause(ctx))
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func ready(ctx context.Context, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// stop ends what was started: the server in order, or killed if that takes too long, then PostgreSQL and the directory.
+func (s *privateServer) stop() {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(os.Interrupt) // it may have ended already
+		select {
+		case <-s.ended: //nolint:errcheck // its exit code does not matter any more
+		case <-time.After(stopTimeout):
+			_ = s.cmd.Process.Kill()
+			<-s.ended //nolint:errcheck // it was killed
+		}
+	}
+	if s.log != nil {
+		_ = s.log.Close()
+	}
+	if s.postgres != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		_ = s.postgres.Remove(ctx) // stopped in any case; what it leaves lies below the system's temporary directory
+	}
+	_ = os.RemoveAll(s.dir)
+}
+
+func (s *privateServer) logTail() string {
+	text, _ := os.ReadFile(s.log.Name()) // only for an error message
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-20):], "\n")
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// buildOJSD builds the server. It uses the race detector if this test does, because the packages are compiled so already.
+func buildOJSD(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ojsd")
+	args := []string{"build", "-buildvcs=false", "-o", path}
+	info, ok := debug.ReadBuildInfo()
+	require.True(t, ok)
+	if slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		args = append(args, "-race")
+	}
+	output, err := exec.CommandContext(t.Context(), "go", append(args, "../ojsd")...).CombinedOutput()
+	require.NoError(t, err, string(output))
+	return path
+}
+
+func TestPrivateServer(t *testing.T) {
+	t.Parallel()
+	ojsd := buildOJSD(t)
+
+	// The scenarios here are those that need something of a real server: its SQL functions, or its settings for streams
+	// and webhooks.
+	t.Run("ServesScenarios", func(t *testing.T) {
+		t.Parallel()
+		cfg := tiny("", "drain", "streams", "webhooks", "schedule", "backlog")
+		cfg.Private, cfg.OJSD = true, ojsd
+		cfg.Scheduled, cfg.Burst, cfg.Rate, cfg.StreamRate, cfg.HookRate = 200, 300, 100, 50, 20
+		cfg.Duration, cfg.stallTimeout = time.Second, time.Minute
+		r := measure(t, cfg)
+		require.NoError(t, r.err)
+		require.Equal(t, []string{
+			"drain", "drain", "streams", "webhooks", "schedule.latency", "schedule.burst", "backlog", "backlog", "backlog.rest",
+		}, r.names())
+		require.Equal(t, 300, r.figures[5].Jobs)
+		require.Positive(t, r.figures[5].Metrics["last_available_ms"].Median)
+		require.Contains(t, r.text, "fsync=on")
+		require.Contains(t, r.text, "by ojs.enqueue()")
+	})
+
+	t.Run("RemovesAllItStarted", func(t *testing.T) {
+		t.Parallel()
+		s, err := startPrivateServer(t.Context(), ojsd, "")
+		require.NoError(t, err)
+		db, err := openDatabase(t.Context(), s.databaseURL)
+		require.NoError(t, err)
+		db.close()
+		s.stop()
+		require.NoDirExists(t, s.dir)
+		_, err = openDatabase(t.Context(), s.databaseURL)
+		require.Error(t, err)
+		require.False(t, ready(t.Context(), s.url+"/readyz"))
+	})
+
+	t.Run("ShowsTheLogOfAServerThatDoesNotStart", func(t *testing.T) {
+		t.Parallel()
+		_, err := startPrivateServer(t.Context(), "/bin/ls", "")
+		require.ErrorContains(t, err, "the server ended: exit status")
+		require.ErrorContains(t, err, "--migrate")
+	})
+}
+
+func TestFindOJSD(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", filepath.Join(dir, "bin"))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
+	this := filepath.Join(dir, "ojsd-bench")
+
+	_, err := findOJSD("", this)
+	require.ErrorContains(t, err, "give --ojsd")
+	for _, want := range []string{filepath.Join(dir, "bin", "ojsd"), filepath.Join(dir, "ojsd")} {
+		require.NoError(t, os.WriteFile(want, nil, 0o755))
+		got, err := findOJSD("", this)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	got, err := findOJSD("/other/ojsd", this)
+	require.NoError(t, err)
+	require.Equal(t, "/other/ojsd", got)
+}
