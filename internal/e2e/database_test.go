@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -32,4 +33,36 @@ func (a *api) query(sql string, args ...any) []string {
 	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(a.t, err)
 	return values
+}
+
+func execute(t testing.TB, url, sql string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(context.Background())) }()
+	_, err = conn.Exec(t.Context(), sql)
+	require.NoError(t, err)
+}
+
+// lockJobs keeps everybody else from the table until released.
+func lockJobs(t *testing.T, url string) (release func()) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "BEGIN; LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE")
+	require.NoError(t, err)
+	return func() { _ = conn.Close(context.Background()) }
+}
+
+// waitForLock returns when somebody waits for a lock.
+func waitForLock(t *testing.T, url string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(context.Background())) }()
+	eventually(t, func() bool {
+		var n int
+		require.NoError(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ojs.jobs'::regclass").Scan(&n))
+		return n > 0
+	})
 }

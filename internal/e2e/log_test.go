@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,37 +14,6 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/observe/logging"
 )
-
-// lineBuffer is a log.
-type lineBuffer struct{ lockedBuffer }
-
-// lines are those in which the message and everything else stands that is asked for.
-func (b *lineBuffer) lines(t *testing.T, message string, holds ...string) (found []reply) {
-	t.Helper()
-	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {
-		r := reply{t: t, body: line}
-		if r.at("message") == message && !slices.ContainsFunc(holds, func(s string) bool { return !strings.Contains(line, s) }) {
-			found = append(found, r)
-		}
-	}
-	return found
-}
-
-// line waits for the only one.
-func (b *lineBuffer) line(t *testing.T, message string, holds ...string) reply {
-	t.Helper()
-	eventually(t, func() bool { return len(b.lines(t, message, holds...)) > 0 })
-	found := b.lines(t, message, holds...)
-	require.Len(t, found, 1, message)
-	return found[0]
-}
-
-func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*api, *lineBuffer) {
-	t.Helper()
-	log := &lineBuffer{}
-	a := setup(t, append([]func(*app.Config){func(c *app.Config) { c.Logger = logging.New(log, "json", level) }}, change...)...)
-	return a, log
-}
 
 // Contract 40 §13.
 func TestLog(t *testing.T) {

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -135,11 +134,4 @@ func TestOutageWhileFetchWaits(t *testing.T) {
 		require.Equal(t, 503, r.status, r.body)
 		require.Equal(t, id, a.fetch("q").at("jobs.0.id"))
 	}
-}
-
-func requireRetryAfter(t *testing.T, r reply) {
-	t.Helper()
-	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, seconds, 1)
 }
