@@ -12,7 +12,7 @@ import (
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	records := func(a *api, id string, n int) (lines []string) {
+	records := func(a *node, id string, n int) (lines []string) {
 		a.published(id, n)
 		r := a.get("/ojs/v1/jobs/" + id + "/history?limit=200").is(200)
 		for i := range r.elements("events") {

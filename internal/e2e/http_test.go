@@ -30,7 +30,7 @@ type reply struct {
 }
 
 // do sends a request; headers are written "Name: value".
-func (a *api) do(method, path string, body io.Reader, headers ...string) reply {
+func (a *node) do(method, path string, body io.Reader, headers ...string) reply {
 	a.t.Helper()
 	req, err := http.NewRequestWithContext(a.t.Context(), method, a.url+path, body)
 	require.NoError(a.t, err)
@@ -41,7 +41,7 @@ func (a *api) do(method, path string, body io.Reader, headers ...string) reply {
 	return a.send(req)
 }
 
-func (a *api) send(req *http.Request) reply {
+func (a *node) send(req *http.Request) reply {
 	a.t.Helper()
 	res, err := a.client.Do(req)
 	require.NoError(a.t, err)
@@ -51,27 +51,27 @@ func (a *api) send(req *http.Request) reply {
 	return reply{a.t, res.StatusCode, res.Header, string(text)}
 }
 
-func (a *api) get(path string, headers ...string) reply {
+func (a *node) get(path string, headers ...string) reply {
 	a.t.Helper()
 	return a.do(http.MethodGet, path, nil, headers...)
 }
 
-func (a *api) post(path, body string, headers ...string) reply {
+func (a *node) post(path, body string, headers ...string) reply {
 	a.t.Helper()
 	return a.do(http.MethodPost, path, strings.NewReader(body), headers...)
 }
 
-func (a *api) put(path, body string, headers ...string) reply {
+func (a *node) put(path, body string, headers ...string) reply {
 	a.t.Helper()
 	return a.do(http.MethodPut, path, strings.NewReader(body), headers...)
 }
 
-func (a *api) patch(path, body string) reply {
+func (a *node) patch(path, body string) reply {
 	a.t.Helper()
 	return a.do("PATCH", path, strings.NewReader(body))
 }
 
-func (a *api) del(path string, headers ...string) reply {
+func (a *node) del(path string, headers ...string) reply {
 	a.t.Helper()
 	return a.do(http.MethodDelete, path, nil, headers...)
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -21,40 +22,46 @@ func queue() string { return "q-" + newID() }
 func newID() string { return ojs.FormatID(job.NewID()) }
 
 // push enqueues and returns the job's id. body is the object without its braces.
-func (a *api) push(body string, args ...any) string {
+func (a *node) push(body string, args ...any) string {
 	a.t.Helper()
 	return a.post("/ojs/v1/jobs", "{"+fmt.Sprintf(body, args...)+"}").is(http.StatusCreated).at("job.id")
 }
 
 // pushMany enqueues n jobs in one call.
-func (a *api) pushMany(t testing.TB, queue string, n int) []string {
+func (a *node) pushMany(t testing.TB, queue string, n int) []string {
 	t.Helper()
 	job := fmt.Sprintf(`{"type":"t","args":[],"queue":"%s"}`, queue)
 	return a.post("/ojs/v1/jobs/batch", `{"jobs":[`+strings.TrimSuffix(strings.Repeat(job+",", n), ",")+`]}`).is(201).list("jobs", "id")
 }
 
-func (a *api) fetch(queue string, more ...string) reply {
+func (a *node) fetch(queue string, more ...string) reply {
 	a.t.Helper()
 	body := fmt.Sprintf(`{"queues":["%s"]%s}`, queue, strings.Join(append([]string{""}, more...), ","))
 	return a.post("/ojs/v1/workers/fetch", body).is(http.StatusOK)
 }
 
 // parked starts a fetch and returns when it waits for jobs.
-func (a *api) parked(queue string, more ...string) <-chan reply {
+func (a *node) parked(queue string, more ...string) <-chan reply {
 	a.t.Helper()
-	before := a.server.Domains().Jobs.Parked()
+	return a.whenParked(func() reply { return a.fetch(queue, more...) })
+}
+
+// whenParked starts a call that fetches and returns when it waits for jobs.
+func (a *node) whenParked(fetch func() reply) <-chan reply {
+	a.t.Helper()
+	before := a.app.Domains().Jobs.Parked()
 	got := make(chan reply, 1)
-	go func() { got <- a.fetch(queue, more...) }()
-	eventually(a.t, func() bool { return a.server.Domains().Jobs.Parked() > before })
+	go func() { got <- fetch() }()
+	eventually(a.t, func() bool { return a.app.Domains().Jobs.Parked() > before })
 	return got
 }
 
-func (a *api) ack(id string, more ...string) reply {
+func (a *node) ack(id string, more ...string) reply {
 	a.t.Helper()
 	return a.post("/ojs/v1/workers/ack", fmt.Sprintf(`{"job_id":"%s"%s}`, id, strings.Join(append([]string{""}, more...), ",")))
 }
 
-func (a *api) nack(id string, more ...string) reply {
+func (a *node) nack(id string, more ...string) reply {
 	a.t.Helper()
 	if len(more) == 0 {
 		more = []string{`"error":{"message":"boom"}`}
@@ -62,13 +69,13 @@ func (a *api) nack(id string, more ...string) reply {
 	return a.post("/ojs/v1/workers/nack", fmt.Sprintf(`{"job_id":"%s",%s}`, id, strings.Join(more, ",")))
 }
 
-func (a *api) job(id string) reply {
+func (a *node) job(id string) reply {
 	a.t.Helper()
 	return a.get("/ojs/v1/jobs/"+id, "OJS-Version: 1.0").is(http.StatusOK)
 }
 
 // jobIn makes a job in the state, in a queue of its own. cancelled-active was cancelled while worker w1 held it.
-func (a *api) jobIn(state string) string {
+func (a *node) jobIn(state string) string {
 	a.t.Helper()
 	q, extra := queue(), ""
 	switch state {
@@ -98,7 +105,7 @@ func (a *api) jobIn(state string) string {
 }
 
 // busy is a job that has been fetched.
-func (a *api) busy(q, more string) string {
+func (a *node) busy(q, more string) string {
 	a.t.Helper()
 	id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
 	require.Equal(a.t, id, a.fetch(q).at("jobs.0.id"))
@@ -106,7 +113,7 @@ func (a *api) busy(q, more string) string {
 }
 
 // finished makes a completed job; more are members of the job besides type, args and queue.
-func (a *api) finished(result, more string) string {
+func (a *node) finished(result, more string) string {
 	a.t.Helper()
 	q := queue()
 	id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
@@ -116,7 +123,7 @@ func (a *api) finished(result, more string) string {
 }
 
 // deadLetter makes a dead letter of the type in the queue.
-func (a *api) deadLetter(q, kind, failure string) string {
+func (a *node) deadLetter(q, kind, failure string) string {
 	a.t.Helper()
 	id := a.push(`"type":"%s","args":[1],"queue":"%s","retry":{"max_attempts":1,"on_exhaustion":"dead_letter"}`, kind, q)
 	require.Equal(a.t, id, a.fetch(q).at("jobs.0.id"))
@@ -125,25 +132,25 @@ func (a *api) deadLetter(q, kind, failure string) string {
 }
 
 // beat sends a heartbeat; more are members of its body.
-func (a *api) beat(worker string, more ...string) reply {
+func (a *node) beat(worker string, more ...string) reply {
 	a.t.Helper()
 	id, err := json.Marshal(worker)
 	require.NoError(a.t, err)
 	return a.post("/ojs/v1/workers/heartbeat", fmt.Sprintf(`{"worker_id":%s%s}`, id, strings.Join(append([]string{""}, more...), ","))).is(200)
 }
 
-func (a *api) direct(worker, command string) reply {
+func (a *node) direct(worker, command string) reply {
 	a.t.Helper()
 	return a.post("/ojs/v1/admin/workers/"+url.PathEscape(worker)+"/"+command, "")
 }
 
-func (a *api) worker(id string) reply {
+func (a *node) worker(id string) reply {
 	a.t.Helper()
 	return a.get("/ojs/v1/workers/" + url.PathEscape(id))
 }
 
 // workerEvents are the published worker.* events of a worker, each with its data, without the heartbeats.
-func (a *api) workerEvents(worker string) (types []string, data []reply) {
+func (a *node) workerEvents(worker string) (types []string, data []reply) {
 	a.t.Helper()
 	r := a.get("/ojs/v1/events?limit=200&types=worker.started,worker.quiet,worker.stopped").is(200)
 	for _, element := range r.elements("events") {
@@ -155,19 +162,39 @@ func (a *api) workerEvents(worker string) (types []string, data []reply) {
 	return types, data
 }
 
+// withoutParking requires that no fetch of the node waits for jobs while f runs.
+func (a *node) withoutParking(f func()) {
+	a.t.Helper()
+	done, most := make(chan struct{}), make(chan int)
+	go func() {
+		for parked := 0; ; {
+			parked = max(parked, a.app.Domains().Jobs.Parked())
+			select {
+			case <-done:
+				most <- parked
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	f()
+	close(done)
+	require.Zero(a.t, <-most, "a fetch has waited")
+}
+
 // report sends a progress report in the form of PUT; body is the object without its braces.
-func (a *api) report(id, body string, args ...any) reply {
+func (a *node) report(id, body string, args ...any) reply {
 	a.t.Helper()
 	return a.put("/ojs/v1/jobs/"+id+"/progress", "{"+fmt.Sprintf(body, args...)+"}")
 }
 
-func (a *api) events(id, kind string) reply {
+func (a *node) events(id, kind string) reply {
 	a.t.Helper()
 	return a.get("/ojs/v1/events?job_id=" + id + "&types=" + kind).is(200)
 }
 
 // eventOf finds the event of a job over HTTP.
-func (a *api) eventOf(t testing.TB, job, kind string) reply {
+func (a *node) eventOf(t testing.TB, job, kind string) reply {
 	t.Helper()
 	var r reply
 	eventually(t, func() bool {
@@ -178,13 +205,13 @@ func (a *api) eventOf(t testing.TB, job, kind string) reply {
 }
 
 // published waits until so many events of a job can be read.
-func (a *api) published(id string, n int) {
+func (a *node) published(id string, n int) {
 	a.t.Helper()
 	eventually(a.t, func() bool { return a.get("/ojs/v1/jobs/"+id+"/history").is(200).at("total") == strconv.Itoa(n) })
 }
 
 // settled waits until the job's latest transition is published, so that a stream opened now begins behind it.
-func (a *api) settled(id string) {
+func (a *node) settled(id string) {
 	a.t.Helper()
 	state := a.job(id).at("job.state")
 	eventually(a.t, func() bool {
@@ -194,17 +221,17 @@ func (a *api) settled(id string) {
 }
 
 // awaiting starts a wait for a result and returns when it has begun.
-func (a *api) awaiting(id string) <-chan reply {
+func (a *node) awaiting(id string) <-chan reply {
 	a.t.Helper()
-	before := a.server.Domains().Jobs.Awaited()
+	before := a.app.Domains().Jobs.Awaited()
 	got := make(chan reply, 1)
 	go func() { got <- a.get("/ojs/v1/jobs/" + id + "/result?wait=true&timeout=20") }()
-	eventually(a.t, func() bool { return a.server.Domains().Jobs.Awaited() > before })
+	eventually(a.t, func() bool { return a.app.Domains().Jobs.Awaited() > before })
 	return got
 }
 
 // fillUp writes more events than the buffers of a connection hold.
-func (a *api) fillUp(t *testing.T) {
+func (a *node) fillUp(t *testing.T) {
 	t.Helper()
 	for range 12 {
 		a.pushMany(t, "full", 1000)

@@ -150,7 +150,7 @@ func TestLog(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, a *api, path, header, value string) *http.Request {
+func must(t *testing.T, a *node, path, header, value string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.url+path, nil)
 	require.NoError(t, err)
@@ -213,7 +213,7 @@ func TestLogShowsNoSecrets(t *testing.T) {
 
 func TestLogSettings(t *testing.T) {
 	t.Parallel()
-	work := func(t *testing.T, a *api) (id string) {
+	work := func(t *testing.T, a *node) (id string) {
 		q := queue()
 		id = a.push(`"type":"t","args":[{"n":1.50}],"queue":"%s","meta":{"tenant":"x","Password":"5ecr3t","deep":[{"api_TOKEN":"5ecr3t","b":{"client_s\u0065cret":1,"ok":[]}}],"authorization":{}}`, q)
 		require.Equal(t, 1, a.fetch(q).count("jobs"))
@@ -245,7 +245,7 @@ func TestLogSettings(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, logging.LevelTrace)
 		work(t, a)
-		require.NoError(t, a.server.Stop())
+		require.NoError(t, a.app.Stop())
 		for _, line := range strings.Split(strings.TrimSpace(log.String()), "\n") {
 			var object map[string]any
 			require.NoError(t, json.Unmarshal([]byte(line), &object), line)

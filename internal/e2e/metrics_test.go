@@ -86,7 +86,7 @@ var contractSeries = []struct {
 }
 
 // onceEach makes something of every kind happen in one queue.
-func (a *api) onceEach(q string) {
+func (a *node) onceEach(q string) {
 	a.t.Helper()
 	a.ack(a.busy(q, "")).is(200)
 	a.nack(a.busy(q, ""), `"error":{"message":"boom","retryable":false}`).is(200)
@@ -340,7 +340,7 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 	b.nack(b.busy("dead", ""), `"error":{"code":"DEAD_LETTER","message":"boom"}`).is(200)
 	var of, other scrape
 	for _, shown := range []struct {
-		node *api
+		node *node
 		last *scrape
 	}{{a, &of}, {b, &other}} {
 		eventually(t, func() bool {
@@ -352,7 +352,7 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 		require.NotEmpty(t, of.values(name), name)
 		require.Equal(t, of.values(name), other.values(name), name)
 	}
-	for _, node := range []*api{a, b} {
+	for _, node := range []*node{a, b} {
 		eventually(t, func() bool { return node.scrape().values("ojs_dead_letter_depth")["queue=dead"] == 1 })
 	}
 	require.Equal(t, 3.0, of.values("ojs_queue_active")["queue=q1"])

@@ -33,7 +33,7 @@ type stream struct {
 }
 
 // open subscribes; it returns when the headers are there.
-func (a *api) open(path string, headers ...string) *stream {
+func (a *node) open(path string, headers ...string) *stream {
 	a.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url+path, nil)
@@ -89,7 +89,7 @@ func (s *stream) next() frame {
 	select {
 	case f := <-s.frames:
 		return f
-	case <-time.After(10 * time.Second):
+	case <-time.After(waitFor):
 		require.FailNow(s.t, "no frame")
 		return frame{}
 	}
@@ -121,16 +121,10 @@ func (s *stream) ends() {
 	require.Equal(s.t, frame{}, s.next())
 }
 
-// quiet requires that nothing has come; barrier is an event that must come next.
-func (s *stream) quiet() {
-	s.t.Helper()
-	require.Empty(s.t, s.frames)
-}
-
 // dialStuck opens a stream whose client reads the headers and nothing more.
-func dialStuck(t *testing.T, a *api, path string) net.Conn {
+func dialStuck(t *testing.T, a *node, path string) net.Conn {
 	t.Helper()
-	conn, err := net.Dial("tcp", a.server.Addr())
+	conn, err := net.Dial("tcp", a.app.Addr())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(64<<10))
@@ -147,7 +141,7 @@ func dialStuck(t *testing.T, a *api, path string) net.Conn {
 // readFrames reads until n frames are as wanted and returns those.
 func readFrames(t *testing.T, conn net.Conn, wanted func(frame) bool, n int) (got []frame) {
 	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitFor)))
 	// The rest of a chunked body whose headers have been read.
 	text := bufio.NewScanner(newChunked(conn))
 	text.Buffer(nil, 1<<20)
@@ -188,7 +182,7 @@ type socket struct {
 	conn *websocket.Conn
 }
 
-func (a *api) dial(path string, headers ...string) (*socket, *http.Response, error) {
+func (a *node) dial(path string, headers ...string) (*socket, *http.Response, error) {
 	a.t.Helper()
 	options := &websocket.DialOptions{HTTPClient: a.client, HTTPHeader: http.Header{}, Subprotocols: []string{"other", "ojs.v1"}}
 	for _, h := range headers {
@@ -204,7 +198,7 @@ func (a *api) dial(path string, headers ...string) (*socket, *http.Response, err
 	return &socket{a.t, conn}, res, nil
 }
 
-func (a *api) socket(headers ...string) *socket {
+func (a *node) socket(headers ...string) *socket {
 	a.t.Helper()
 	s, _, err := a.dial("/ojs/v1/ws", headers...)
 	require.NoError(a.t, err)
@@ -217,7 +211,7 @@ func (s *socket) say(format string, args ...any) {
 }
 
 func (s *socket) read() ([]byte, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitFor)
 	defer cancel()
 	_, message, err := s.conn.Read(ctx)
 	return message, err

@@ -61,7 +61,7 @@ func (b *lineBuffer) line(t *testing.T, message string, holds ...string) reply {
 	return found[0]
 }
 
-func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*api, *lineBuffer) {
+func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*node, *lineBuffer) {
 	t.Helper()
 	log := &lineBuffer{}
 	a := setup(t, append([]func(*app.Config){func(c *app.Config) { c.Logger = logging.New(log, "json", level) }}, change...)...)
@@ -71,7 +71,7 @@ func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*
 // scrape is all series of a node by name.
 type scrape map[string]*dto.MetricFamily
 
-func (a *api) scrape() scrape {
+func (a *node) scrape() scrape {
 	a.t.Helper()
 	return parseMetrics(a.t, a.get("/metrics").is(200).body)
 }
@@ -119,24 +119,24 @@ func (s scrape) sums(name string) map[string]float64 {
 	return values
 }
 
-// tracedAPI is an api whose spans are kept in memory.
-type tracedAPI struct {
-	*api
+// tracedNode is a node whose spans are kept in memory.
+type tracedNode struct {
+	*node
 	exporter *tracetest.InMemoryExporter
 }
 
-func setupTraced(t testing.TB, change ...func(*app.Config)) tracedAPI {
+func setupTraced(t testing.TB, change ...func(*app.Config)) tracedNode {
 	t.Helper()
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
 	a := setup(t, append(change, func(c *app.Config) { c.TracerProvider = provider })...)
-	return tracedAPI{a, exporter}
+	return tracedNode{a, exporter}
 }
 
-func (a tracedAPI) in(t testing.TB) tracedAPI { return tracedAPI{a.api.in(t), a.exporter} }
+func (a tracedNode) in(t testing.TB) tracedNode { return tracedNode{a.node.in(t), a.exporter} }
 
 // spans are those of a name for which an attribute has the value.
-func (a tracedAPI) spans(name, key, value string) (found []tracetest.SpanStub) {
+func (a tracedNode) spans(name, key, value string) (found []tracetest.SpanStub) {
 	for _, s := range a.exporter.GetSpans() {
 		if s.Name == name && attr(s, key) == value {
 			found = append(found, s)
@@ -146,7 +146,7 @@ func (a tracedAPI) spans(name, key, value string) (found []tracetest.SpanStub) {
 }
 
 // span waits for the only one.
-func (a tracedAPI) span(name, key, value string) tracetest.SpanStub {
+func (a tracedNode) span(name, key, value string) tracetest.SpanStub {
 	a.t.Helper()
 	var found []tracetest.SpanStub
 	eventually(a.t, func() bool { found = a.spans(name, key, value); return len(found) > 0 })

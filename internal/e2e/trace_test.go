@@ -127,18 +127,18 @@ func TestTrace(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		for name, row := range map[string]struct {
-			end     func(a *api, id string)
+			end     func(a *node, id string)
 			state   string
 			failure string // error.type; "": none
 		}{
-			"Retryable": {func(a *api, id string) { a.nack(id, `"error":{"type":"SmtpError","message":"refused"}`).is(200) }, "retryable", "SmtpError"},
-			"Discarded": {func(a *api, id string) {
+			"Retryable": {func(a *node, id string) { a.nack(id, `"error":{"type":"SmtpError","message":"refused"}`).is(200) }, "retryable", "SmtpError"},
+			"Discarded": {func(a *node, id string) {
 				a.nack(id, `"error":{"code":"bad","message":"refused","retryable":false}`).is(200)
 			}, "discarded", "bad"},
-			"HandedBack": {func(a *api, id string) { a.nack(id, `"requeue":true`).is(200) }, "available", ""},
-			"Cancelled":  {func(a *api, id string) { a.del("/ojs/v1/jobs/" + id).is(200) }, "cancelled", ""},
-			"TimedOut":   {func(*api, string) {}, "retryable", "timeout"},
-			"Lost":       {func(*api, string) {}, "available", "visibility_timeout"},
+			"HandedBack": {func(a *node, id string) { a.nack(id, `"requeue":true`).is(200) }, "available", ""},
+			"Cancelled":  {func(a *node, id string) { a.del("/ojs/v1/jobs/" + id).is(200) }, "cancelled", ""},
+			"TimedOut":   {func(*node, string) {}, "retryable", "timeout"},
+			"Lost":       {func(*node, string) {}, "available", "visibility_timeout"},
 		} {
 			q, extra := queue(), ""
 			switch name {
@@ -149,7 +149,7 @@ func TestTrace(t *testing.T) {
 			}
 			id := a.push(`"type":"end.%s","args":[],"queue":"%s","meta":{"traceparent":"%s"},"retry":{"initial_interval":"PT1H"}%s`, strings.ToLower(name), q, parent2, extra)
 			require.Equal(t, 1, a.fetch(q, `"worker_id":"w1"`).count("jobs"))
-			row.end(a.api, id)
+			row.end(a.node, id)
 			s := a.span("ojs.execute end."+strings.ToLower(name), "ojs.job.id", id)
 			require.Equal(t, trace2+"-"+span2, parentOf(s), name)
 			require.Equal(t, row.state, attr(s, "ojs.job.state"), name)

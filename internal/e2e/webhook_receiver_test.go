@@ -92,6 +92,13 @@ func (e *endpoint) received(path string) (calls []call) {
 	return calls
 }
 
+// atOnce is how many requests run now.
+func (e *endpoint) atOnce() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.running
+}
+
 // await returns the calls of a path when there are n of them.
 func (e *endpoint) await(t testing.TB, path string, n int) []call {
 	t.Helper()
@@ -108,19 +115,26 @@ func (e *endpoint) quick(c *app.Config) {
 }
 
 // subscribe creates a subscription; more are members of its object.
-func (a *api) subscribe(e *endpoint, path, events string, more ...string) string {
+func (a *node) subscribe(e *endpoint, path, events string, more ...string) string {
 	a.t.Helper()
 	body := fmt.Sprintf(`{"url":"%s%s","events":[%s],"secret":"%s"%s}`, e.URL, path, events, hookSecret, strings.Join(append([]string{""}, more...), ","))
 	return a.post("/ojs/v1/webhooks", body).is(http.StatusCreated).at("id")
 }
 
-func (a *api) deliveries(query string) reply {
+func (a *node) deliveries(query string) reply {
 	a.t.Helper()
 	return a.get("/ojs/v1/webhooks/deliveries?" + query).is(http.StatusOK)
 }
 
+// retryNow makes all deliveries due that wait for another attempt.
+func (a *node) retryNow() {
+	a.t.Helper()
+	a.exec(`UPDATE ojs.webhook_deliveries SET next_attempt_at = now() WHERE status = 'failed'`)
+	a.exec(`SELECT pg_notify('ojs_webhooks', 'made')`)
+}
+
 // awaitStatus waits until the only delivery of the subscription has the status, and returns it whole.
-func (a *api) awaitStatus(subscription, status string) reply {
+func (a *node) awaitStatus(subscription, status string) reply {
 	a.t.Helper()
 	eventually(a.t, func() bool {
 		return strings.Join(a.deliveries("subscription_id="+subscription).list("deliveries", "status"), " ") == status
