@@ -87,7 +87,7 @@ CREATE TABLE ojs.jobs (
 -- that whole index (8 000 buffers for 200 rows).
 CREATE INDEX jobs_fetch ON ojs.jobs (queue, priority DESC, ready_seq) WHERE state = 'available';
 
--- JobPromoteDue, JobListOverdue, SweepNextDue, JobListOfWorkers: one timer column serves every transition that time
+-- JobPromoteDue, JobListOverdue, DueGetNext, JobListByDeadWorkers: one timer column serves every transition that time
 -- brings.
 CREATE INDEX jobs_due ON ojs.jobs (due_at) WHERE due_at IS NOT NULL;
 
@@ -103,7 +103,7 @@ CREATE INDEX jobs_dead_letter_queue ON ojs.jobs (queue) WHERE dead_lettered_at I
 -- JobDiscardedListPage, JobDiscardedCount, JobDiscardedPrune: in ojs.jobs only discarded jobs have finished_at.
 CREATE INDEX jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS NOT NULL;
 
--- CronListBusy, CronListLive, CronListHeld, CronSettle, CronHold: the unfinished jobs of a cron. The state is in the
+-- CronListUnfinishedJob, CronListUnfinishedJobs, CronListQueued, CronReleaseQueued, CronQueueJobs: the unfinished jobs of a cron. The state is in the
 -- key because discarded jobs of a cron accumulate.
 CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 
@@ -113,7 +113,7 @@ CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 CREATE TABLE ojs.jobs_done (LIKE ojs.jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (finished_at);
 ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;
 
--- JobListByID, JobListPage, JobListDoneIDs, JobListHeld: look-up by id. Not unique, because a unique index of a
+-- JobListByID, JobListPage, JobListDoneIDs, JobListUnextended: look-up by id. Not unique, because a unique index of a
 -- partitioned table would have to contain finished_at. Unique ids are guarded by the primary key of jobs and by the
 -- look-up in jobs_done after an insert with an id that the client chose.
 CREATE INDEX jobs_done_id ON ojs.jobs_done (id);

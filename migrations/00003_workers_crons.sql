@@ -12,10 +12,10 @@ CREATE TABLE ojs.workers (
     directive      text        CHECK (directive IN ('running', 'quiet', 'terminate')),                                 -- what an operator asked for
     started_at     timestamptz NOT NULL,
     last_beat_at   timestamptz NOT NULL,                       -- latest heartbeat or registration
-    seen_at        timestamptz NOT NULL DEFAULT now(),         -- latest heartbeat, registration, fetch, ack, nack or progress report
+    last_seen_at        timestamptz NOT NULL DEFAULT now(),         -- latest heartbeat, registration, fetch, ack, nack or progress report
     stale_at       timestamptz,                                -- when it was declared dead; NULL: alive
-    died_at        timestamptz,                                -- latest time it was declared dead; it lost the jobs it had fetched before
-    bury_at        timestamptz,                                -- next try to take away the jobs fetched before died_at; NULL: none are left
+    dead_at        timestamptz,                                -- latest time it was declared dead; it lost the jobs it had fetched before
+    reap_at        timestamptz,                                -- next try to take away the jobs fetched before dead_at; NULL: none are left
     stopped        boolean     NOT NULL DEFAULT false,         -- worker.stopped has been written since started_at
     active_jobs    integer     NOT NULL DEFAULT 0,             -- as reported last
     active_job_ids json,                                       -- as reported last
@@ -28,11 +28,11 @@ CREATE TABLE ojs.workers (
     facts          json                                        -- everything else the worker reported
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- SweepNextDue, WorkerDie: the workers that have been silent for longest.
-CREATE INDEX workers_seen ON ojs.workers (seen_at) WHERE stale_at IS NULL;
--- SweepNextDue, WorkerBuryClaim: dead workers whose jobs have not all been taken away.
-CREATE INDEX workers_bury ON ojs.workers (bury_at) WHERE bury_at IS NOT NULL;
--- SweepNextDue, WorkerPrune: dead workers to be removed.
+-- DueGetNext, WorkerExpire: the workers that have been silent for longest.
+CREATE INDEX workers_seen ON ojs.workers (last_seen_at) WHERE stale_at IS NULL;
+-- DueGetNext, WorkerReapClaim: dead workers whose jobs have not all been taken away.
+CREATE INDEX workers_reap ON ojs.workers (reap_at) WHERE reap_at IS NOT NULL;
+-- DueGetNext, WorkerPrune: dead workers to be removed.
 CREATE INDEX workers_stale ON ojs.workers (stale_at) WHERE stale_at IS NOT NULL;
 
 -- Adds a report to what a worker reported before: what it does not repeat stays. Neither document holds U+0000.
@@ -68,7 +68,7 @@ CREATE TABLE ojs.crons (
     updated_at     timestamptz NOT NULL DEFAULT now()
 );
 
--- SweepNextDue, CronListDue: the crons that run next.
+-- DueGetNext, CronListDue: the crons that run next.
 CREATE INDEX crons_next ON ojs.crons (next_run_at) WHERE next_run_at IS NOT NULL;
 
 -- cron_runs records the outcome of each tick. Its primary key makes a tick happen once, whichever nodes try. The newest
@@ -80,7 +80,7 @@ CREATE TABLE ojs.cron_runs (
     outcome      text        NOT NULL CHECK (outcome IN ('fired', 'skipped', 'manual')),
     reason       text,                                         -- why it was skipped
     job_id       uuid,                                         -- the job it enqueued
-    PRIMARY KEY (cron_id, scheduled_at, kind)                  -- CronTick, CronGap; CronRunList reads it backwards
+    PRIMARY KEY (cron_id, scheduled_at, kind)                  -- CronRecordTick, CronRunInsertGap; CronRunList reads it backwards
 );
 
 -- +goose Down

@@ -78,7 +78,7 @@ CREATE TABLE ojs.webhook_deliveries (
 -- The predicates of the next three indexes name no status, so that the planner cannot take an index for a condition
 -- that it only nearly fits.
 
--- WebhookDeliveryLock, WebhookDeliveryClaim, WebhookDeliveryNext, WebhookOrphanList: the order in which deliveries are
+-- WebhookDeliveryLock, WebhookDeliveryClaim, WebhookDeliveryGetNextDue, WebhookDeliveryListOrphans: the order in which deliveries are
 -- started.
 CREATE INDEX webhook_deliveries_due ON ojs.webhook_deliveries (webhook_id, next_attempt_at, event_seq, event_sub) WHERE completed_at IS NULL;
 -- WebhookDeliveryClaim: how many deliveries of a subscription are running.

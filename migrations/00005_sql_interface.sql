@@ -121,7 +121,8 @@ BEGIN
     END IF;
     RETURN now + seconds * interval '1 second';
 EXCEPTION WHEN data_exception THEN
-    PERFORM ojs.refuse(name, 'be an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as PT5M or P1D of at most 36500 days', to_jsonb(value));
+    PERFORM ojs.refuse(name, 'be an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, '
+        'or a duration such as PT5M or P1D of at most 36500 days', to_jsonb(value));
 END
 $$;
 -- +goose StatementEnd
@@ -130,7 +131,8 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ojs.traceparent_id(traceparent jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT (regexp_match(CASE jsonb_typeof(traceparent) WHEN 'string' THEN traceparent #>> '{}' END, '^(?!ff|00-.{53})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$'))[1]
+    SELECT (regexp_match(CASE jsonb_typeof(traceparent) WHEN 'string' THEN traceparent #>> '{}' END,
+        '^(?!ff|00-.{53})[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?$'))[1]
 $$;
 -- +goose StatementEnd
 
@@ -176,13 +178,17 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     max_s        CONSTANT bigint := 3153600000; -- 36 500 days
+    retry_names  CONSTANT text[] := '{max_attempts,initial_interval,max_interval,backoff_coefficient,jitter,non_retryable_errors,
+        on_exhaustion,backoff_strategy}';
     now          timestamptz := clock_timestamp();
     given        jsonb := '{}';
     job_id       uuid := ojs.new_id(now);
     state        text := 'available';
     status       text;
     run_at       timestamptz;
-    dead_at      timestamptz;
+    expires_at   timestamptz;
+    total_due_at timestamptz;
+    ttl_due_at   timestamptz;
     priority     smallint;
     max_attempts bigint;
     timeout_ms   bigint;
@@ -223,12 +229,15 @@ BEGIN
         visible_ms := NULLIF(ojs.option_integer(given, 'visibility_timeout_ms', 0, 604800000), 0);
         grace_s := ojs.option_integer(given, 'grace_period', 0, max_s);
         total_s := ojs.option_integer(given, 'total_timeout', 0, max_s);
+        total_due_at := now + NULLIF(total_s, 0) * interval '1 second';
         ttl_s := ojs.option_integer(given, 'enqueue_ttl', 0, max_s);
+        ttl_due_at := now + NULLIF(ttl_s, 0) * interval '1 second';
         stall_s := ojs.option_integer(given, 'heartbeat_timeout', 0, max_s);
         result_s := ojs.option_integer(given, 'result_ttl', -1, max_s);
         run_at := ojs.option_time(given, 'scheduled_at', now);
-        dead_at := ojs.option_time(given, 'expires_at', now);
-        state := CASE WHEN ojs.option(given, 'pending', 'boolean') = 'true' THEN 'pending' WHEN run_at > now THEN 'scheduled' ELSE 'available' END;
+        expires_at := ojs.option_time(given, 'expires_at', now);
+        state := CASE WHEN ojs.option(given, 'pending', 'boolean') = 'true' THEN 'pending'
+            WHEN run_at > now THEN 'scheduled' ELSE 'available' END;
         IF state = 'pending' AND run_at > now THEN
             PERFORM ojs.refuse('scheduled_at', 'be absent or past when pending is true', given -> 'scheduled_at');
         ELSIF total_s > 0 AND total_s * 1000 < timeout_ms THEN
@@ -237,9 +246,8 @@ BEGIN
         PERFORM ojs.option(given, 'notify', 'boolean');
 
         retry := jsonb_strip_nulls(ojs.option(given, 'retry', 'object'));
-        IF retry - '{max_attempts,initial_interval,max_interval,backoff_coefficient,jitter,non_retryable_errors,on_exhaustion,backoff_strategy}'::text[] <> '{}' THEN
-            PERFORM ojs.refuse('retry', 'have no members but max_attempts, initial_interval, max_interval, backoff_coefficient, jitter, non_retryable_errors, '
-                'on_exhaustion and backoff_strategy');
+        IF retry - retry_names <> '{}' THEN
+            PERFORM ojs.refuse('retry', 'have no members but ' || array_to_string(retry_names, ', '));
         END IF;
         max_attempts := COALESCE(ojs.option_integer(retry, 'max_attempts', 0, 9223372036854775807),
             ojs.option_integer(given, 'max_attempts', 0, 9223372036854775807));
@@ -274,10 +282,12 @@ BEGIN
         extra := concat_ws(',', '"timeout_ms":' || timeout_ms, '"visibility_timeout_ms":' || visible_ms,
             CASE WHEN given ->> 'scheduled_at' ~ '^[0-9]' THEN '"scheduled_at":' || (given -> 'scheduled_at')::text END,
             CASE WHEN given ->> 'expires_at' ~ '^[0-9]' THEN '"expires_at":' || (given -> 'expires_at')::text END,
-            CASE WHEN given ? 'retry' THEN '"retry":' || (options -> 'retry')::text END, '"schema":' || (given -> 'schema')::text, '"tags":' || tags,
-            '"grace_period":' || grace_s, '"total_timeout":' || total_s, '"enqueue_ttl":' || ttl_s, '"heartbeat_timeout":' || stall_s, '"result_ttl":' || result_s,
+            CASE WHEN given ? 'retry' THEN '"retry":' || (options -> 'retry')::text END,
+            '"schema":' || (given -> 'schema')::text, '"tags":' || tags,
+            '"grace_period":' || grace_s, '"total_timeout":' || total_s, '"enqueue_ttl":' || ttl_s,
+            '"heartbeat_timeout":' || stall_s, '"result_ttl":' || result_s,
             CASE WHEN given ->> 'scheduled_at' !~ '^[0-9]' THEN '"scheduled_at":"' || ojs.time_text(run_at) || '"' END,
-            CASE WHEN given ->> 'expires_at' !~ '^[0-9]' THEN '"expires_at":"' || ojs.time_text(dead_at) || '"' END);
+            CASE WHEN given ->> 'expires_at' !~ '^[0-9]' THEN '"expires_at":"' || ojs.time_text(expires_at) || '"' END);
     END IF;
 
     SELECT q.status INTO status FROM ojs.queues q WHERE q.name = queue;
@@ -293,9 +303,9 @@ BEGIN
             trace_id, retry, args, meta, extra)
         VALUES (job_id, type, queue, state, COALESCE(priority, 0), COALESCE(max_attempts, 3),
             CASE WHEN state = 'available' THEN nextval('ojs.ready_seq') END,
-            LEAST(CASE WHEN state = 'scheduled' THEN run_at END, dead_at, now + NULLIF(total_s, 0) * interval '1 second', now + NULLIF(ttl_s, 0) * interval '1 second'),
+            LEAST(CASE WHEN state = 'scheduled' THEN run_at END, expires_at, total_due_at, ttl_due_at),
             now, CASE WHEN state = 'available' THEN now END,
-            run_at, dead_at, now + NULLIF(total_s, 0) * interval '1 second', now + NULLIF(ttl_s, 0) * interval '1 second',
+            run_at, expires_at, total_due_at, ttl_due_at,
             visible_ms, NULLIF(timeout_ms, 0), NULLIF(grace_s, 0) * 1000, NULLIF(stall_s, 0) * 1000, result_s,
             trace_id, policy, args, meta, ('{' || NULLIF(extra, '') || '}')::json)
         ON CONFLICT (id) DO NOTHING

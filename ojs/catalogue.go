@@ -5,7 +5,7 @@ import "net/http"
 // ErrorKind is the `type` of an error. It decides code, HTTP status, retryability and hint; see catalogue.
 type ErrorKind string
 
-// The kinds of contract 10 §2.2; x_ marks those of this server.
+// The kinds of docs/reference/errors.md, Catalogue; x_ marks those of this server.
 const (
 	KindInvalidPayload         ErrorKind = "invalid_payload"
 	KindInvalidJobType         ErrorKind = "invalid_job_type"
@@ -44,7 +44,7 @@ const (
 	KindCursorExpired          ErrorKind = "x_cursor_expired"
 )
 
-// class is one row of contract 10 §2.2. An empty code equals the kind; an empty doc is the kind in upper case, which is
+// class is one row of docs/reference/errors.md, Catalogue. An empty code equals the kind; an empty doc is the kind in upper case, which is
 // also the rule for rows that have no canonical name.
 type class struct {
 	code      string

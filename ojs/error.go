@@ -2,7 +2,7 @@ package ojs
 
 import "strings"
 
-// Error is a refusal that a client sees (contract 10 §2.1). Everything else that goes wrong is logged and shown as
+// Error is a refusal that a client sees (docs/reference/errors.md, Body). Everything else that goes wrong is logged and shown as
 // [ErrInternal].
 type Error struct {
 	Code      string         `json:"code"` // lower_snake_case, from the catalogue

@@ -1,11 +1,42 @@
 package ojs
 
-// EventTypes is the closed catalogue of contract 40 §3.1: nothing else appears in polling, streams, webhooks or notifications.
+// Types of events, the closed catalogue: no other type appears in polling, streams, webhooks or notifications.
+const (
+	EventJobEnqueued  = "job.enqueued"
+	EventJobScheduled = "job.scheduled"
+	EventJobStarted   = "job.started"
+	EventJobCompleted = "job.completed"
+	EventJobFailed    = "job.failed"
+	EventJobDiscarded = "job.discarded"
+	EventJobRetrying  = "job.retrying"
+	EventJobCancelled = "job.cancelled"
+	EventJobHeartbeat = "job.heartbeat"
+	EventJobExpired   = "job.expired"
+	EventJobProgress  = "job.progress"
+
+	EventWorkerStarted   = "worker.started"
+	EventWorkerHeartbeat = "worker.heartbeat"
+	EventWorkerQuiet     = "worker.quiet"
+	EventWorkerStopped   = "worker.stopped"
+
+	EventQueuePaused  = "queue.paused"
+	EventQueueResumed = "queue.resumed"
+
+	EventCronTriggered = "cron.triggered"
+	EventCronSkipped   = "cron.skipped"
+
+	EventWorkflowStarted       = "workflow.started"
+	EventWorkflowStepCompleted = "workflow.step_completed"
+	EventWorkflowCompleted     = "workflow.completed"
+	EventWorkflowFailed        = "workflow.failed"
+)
+
+// EventTypes lists the catalogue.
 var EventTypes = []string{
-	"job.enqueued", "job.scheduled", "job.started", "job.completed", "job.failed", "job.discarded", "job.retrying", "job.cancelled",
-	"job.heartbeat", "job.expired", "job.progress",
-	"worker.started", "worker.heartbeat", "worker.quiet", "worker.stopped",
-	"queue.paused", "queue.resumed",
-	"cron.triggered", "cron.skipped",
-	"workflow.started", "workflow.step_completed", "workflow.completed", "workflow.failed",
+	EventJobEnqueued, EventJobScheduled, EventJobStarted, EventJobCompleted, EventJobFailed, EventJobDiscarded, EventJobRetrying,
+	EventJobCancelled, EventJobHeartbeat, EventJobExpired, EventJobProgress,
+	EventWorkerStarted, EventWorkerHeartbeat, EventWorkerQuiet, EventWorkerStopped,
+	EventQueuePaused, EventQueueResumed,
+	EventCronTriggered, EventCronSkipped,
+	EventWorkflowStarted, EventWorkflowStepCompleted, EventWorkflowCompleted, EventWorkflowFailed,
 }

@@ -1,10 +1,10 @@
 -- Whoever changes or fires a cron locks its row. A tick, its event, the advanced row and the insert of the job are one
 -- transaction.
 
--- name: CronNow :one
+-- name: CronNotify :one
 -- The time, and at commit a notification to the other nodes to look at the earliest next_run_at: this node may have
 -- stopped by then.
-SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS told;
+SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS notified;
 
 -- name: CronGet :one
 -- A cron by name.
@@ -62,7 +62,7 @@ ORDER BY c.next_run_at
 LIMIT @max_rows
 FOR UPDATE SKIP LOCKED;
 
--- name: CronListBusy :many
+-- name: CronListUnfinishedJob :many
 -- One unfinished job of each cron that has any.
 SELECT n.cron::text AS cron, b.id::uuid AS id
 FROM (SELECT unnest(@names::text[]) AS cron) n CROSS JOIN LATERAL (
@@ -70,16 +70,16 @@ FROM (SELECT unnest(@names::text[]) AS cron) n CROSS JOIN LATERAL (
     WHERE j.cron = n.cron AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending') LIMIT 1
 ) b;
 
--- name: CronListLive :many
+-- name: CronListUnfinishedJobs :many
 -- All unfinished jobs of the crons.
 SELECT j.id, j.cron FROM ojs.jobs j
 WHERE j.cron = ANY(@names::text[]) AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending');
 
--- name: CronListDraining :many
+-- name: QueueListDraining :many
 -- Which of the queues take no new jobs.
 SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@queues::text[]) AND q.status = 'draining';
 
--- name: CronTick :many
+-- name: CronRecordTick :many
 -- Records the outcome of ticks: log row, event, next run. A tick that is in the log already only advances its cron.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id,
@@ -104,13 +104,13 @@ WITH request AS (
     RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron' || @instance::text, clock_timestamp(), m.name, m.type, m.queue,
+    SELECT @event_type::text, 'cron', clock_timestamp(), m.name, m.type, m.queue,
         m.trace_id, @node::integer, m.data
     FROM moved m WHERE m.fresh
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m;
 
--- name: CronGap :many
+-- name: CronRunInsertGap :many
 -- Records local times that a clock change left out. Each writes one event, when its row is inserted.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@scheduled_at::timestamptz[]) AS scheduled_at, unnest(@event_data::json[]) AS data
@@ -121,7 +121,7 @@ WITH request AS (
     RETURNING cron_id, scheduled_at
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT 'cron.skipped', 'cron' || @instance::text, clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
+SELECT @event_type::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
 FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue;
 
@@ -161,9 +161,9 @@ DELETE FROM ojs.cron_runs r USING (
 ) old
 WHERE r.cron_id = old.cron_id AND r.scheduled_at = old.scheduled_at AND r.kind = old.kind;
 
--- name: CronMark :many
+-- name: JobUpdateCron :many
 -- Marks jobs as those of a cron, after their insert in the same transaction: JobInsert does not carry values that
--- nearly no job has. A serial job gets no ready_seq until CronSettle releases it. It is due soon, in case that no node
+-- nearly no job has. A serial job gets no ready_seq until CronReleaseQueued releases it. It is due soon, in case that no node
 -- does.
 UPDATE ojs.jobs j
 SET cron = i.cron, cron_serial = i.serial,
@@ -175,21 +175,21 @@ FROM (
 WHERE j.id = i.id
 RETURNING j.id, j.ready_seq, j.due_at;
 
--- name: CronListHeld :many
+-- name: CronListQueued :many
 -- Which of the crons have jobs that wait for another job of the cron, and how many.
-SELECT j.cron::text AS cron, count(*) AS held FROM ojs.jobs j
+SELECT j.cron::text AS cron, count(*) AS queued FROM ojs.jobs j
 WHERE j.cron = ANY(@names::text[]) AND j.state = 'available' AND j.ready_seq IS NULL
 GROUP BY j.cron;
 
--- name: CronQueueUp :exec
+-- name: CronLockSerial :exec
 -- Serializes decisions about the jobs of a cron. It is a statement of its own, so that the next statement sees the
 -- previous decision.
 SELECT pg_advisory_xact_lock(hashtextextended('ojs.cron/' || n.name, 0))
 FROM (SELECT unnest(@names::text[]) AS name ORDER BY 1) n;
 
--- name: CronSettle :many
+-- name: CronReleaseQueued :many
 -- Releases the oldest waiting job of each cron of which no job is active or can be fetched; it goes to the end of its
--- priority. Called after CronQueueUp. The next waiting job is due again in two seconds; the others behind it are looked
+-- priority. Called after CronLockSerial. The next waiting job is due again in two seconds; the others behind it are looked
 -- at once a minute (JobPromoteDue).
 WITH waiting AS MATERIALIZED (
     SELECT n.cron, h.id, h.enqueued_at, b.blocked
@@ -216,9 +216,9 @@ WITH waiting AS MATERIALIZED (
 )
 SELECT id, queue, priority, ready_seq FROM released;
 
--- name: CronHold :exec
+-- name: CronQueueJobs :exec
 -- Takes back jobs of a cron that could be fetched, except keep: a run by hand goes first, or the cron has just become
--- serial. Called after CronQueueUp.
+-- serial. Called after CronLockSerial.
 UPDATE ojs.jobs j
 SET cron_serial = true,
     ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,

@@ -64,7 +64,7 @@ WITH picked AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', @source::text, d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
+    SELECT @event_type::text, @source::text, d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id;
@@ -96,26 +96,9 @@ WITH picked AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.finished_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', 'scheduler', d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, @node::integer, '{"reason":"retention"}'::json
+    SELECT @event_type::text, 'scheduler', d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id;
 
--- name: JobsDoneDayList :many
--- The days of jobs_done that ended longer than keep ago, oldest first, with their size in pages.
-SELECT d.day::text AS day, d.pages::bigint AS pages FROM ojs.jobs_done_days(@keep::interval) d ORDER BY d.day;
 
--- name: JobsDonePrune :many
--- Deletes the jobs of one state on a range of pages of one day. No index finds them, and reading a range of pages needs
--- none.
-WITH deleted AS (
-    DELETE FROM ojs.jobs_done d
-    WHERE d.finished_at >= @day_start::timestamptz AND d.finished_at < @day_end::timestamptz
-        AND d.ctid >= CAST(@from_tid::text AS tid) AND d.ctid < CAST(@to_tid::text AS tid)
-        AND d.state = @state::text
-    RETURNING d.id, d.type, d.queue, d.state, d.trace_id, clock_timestamp() AS now
-)
-INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, @node::integer, '{"reason":"retention"}'::json
-FROM deleted g
-RETURNING job_id::uuid AS id, job_type::text AS type, queue::text AS queue, from_state::text AS state, time;

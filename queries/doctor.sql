@@ -1,5 +1,5 @@
 -- name: DoctorCounts :many
--- Compares the kept counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
+-- Compares the counted counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
 -- returned.
 WITH counted AS (
     SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
@@ -18,7 +18,7 @@ WITH counted AS (
     ) t GROUP BY t.queue, t.state
 )
 SELECT COALESCE(k.queue, h.queue)::text AS queue, COALESCE(k.state, h.state)::text AS state,
-    COALESCE(k.n, 0)::bigint AS kept, COALESCE(h.n, 0)::bigint AS held
+    COALESCE(k.n, 0)::bigint AS counted, COALESCE(h.n, 0)::bigint AS stored
 FROM counted k FULL JOIN stored h ON h.queue = k.queue AND h.state = k.state
 WHERE COALESCE(k.n, 0) <> COALESCE(h.n, 0)
 ORDER BY 1, 2;

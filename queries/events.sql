@@ -6,7 +6,7 @@
 UPDATE ojs.event_relay SET service = @service, compat = @compat
 WHERE service <> @service OR compat <> @compat;
 
--- name: RelayLook :one
+-- name: RelayIsDirty :one
 -- Whether there is anything to publish. Takes no lock; for idle servers and for those that cannot LISTEN.
 SELECT r.watermark, r.moved_at, (
     EXISTS (SELECT FROM ojs.events e WHERE e.seq > r.watermark) OR EXISTS (SELECT FROM ojs.event_gaps)
@@ -44,7 +44,7 @@ SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigi
     COALESCE((SELECT e.seq FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w)
         ORDER BY e.seq DESC LIMIT 1), 0)::bigint AS head,
     ARRAY(SELECT g.seq FROM gap g WHERE g.late ORDER BY g.seq LIMIT @late_rows::integer)::bigint[] AS late,
-    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT @late_rows::integer)::bigint[] AS gone,
+    ARRAY(SELECT g.seq FROM gap g WHERE g.over AND NOT g.late ORDER BY g.seq LIMIT @late_rows::integer)::bigint[] AS rolled_back,
     EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps,
     COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = (SELECT w.watermark FROM ojs.event_relay w)
         ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub
@@ -61,16 +61,16 @@ SELECT r.watermark, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_r
 -- A transaction id for a pass that has nothing to write; see RelayClaim.
 SELECT pg_current_xact_id()::text::bigint AS bound;
 
--- name: RelayGapInsert :exec
+-- name: EventGapInsert :exec
 -- Notes numbers that the watermark passes although their transaction, which is below horizon, may still commit.
 INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 SELECT unnest(@numbers::bigint[]), clock_timestamp(), @horizon::xid8, true;
 
--- name: RelayGapDelete :exec
+-- name: EventGapDelete :exec
 -- Forgets numbers whose transactions have all ended without their row appearing.
 DELETE FROM ojs.event_gaps WHERE seq = ANY(@numbers::bigint[]);
 
--- name: RelayMoveLate :exec
+-- name: EventMoveLate :exec
 -- Moves late rows behind everything published and before everything unpublished, in the order of their numbers.
 WITH deleted AS (
     DELETE FROM ojs.event_gaps WHERE seq = ANY(@numbers::bigint[])
@@ -81,11 +81,11 @@ FROM (
 ) n
 WHERE e.seq = n.seq AND e.sub = 0;
 
--- name: RelayNumberDraw :one
+-- name: RelayDrawNumber :one
 -- Makes sure, before RelayClaim, that the number behind the watermark has been drawn.
 SELECT nextval('ojs.event_seq')::bigint AS seq;
 
--- name: RelayGiveWay :exec
+-- name: RelaySkipNumber :exec
 -- Called when all 65 535 places behind the watermark are taken by late rows. The watermark passes over the next number,
 -- so that its row becomes a late one and comes after those that still wait, whose numbers are lower.
 WITH moved AS (
@@ -104,7 +104,7 @@ WITH published AS MATERIALIZED (
     SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
-        CASE WHEN NOT e.internal AND NOT @quiet::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
+        CASE WHEN NOT e.internal AND NOT @no_notify::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
     FROM ojs.event_relay r CROSS JOIN ojs.events e
     WHERE (e.seq, e.sub) > (@after_seq::bigint, @after_sub::integer) AND e.seq <= @upto::bigint
         AND e.seq <> ALL(@passed::bigint[])
@@ -158,12 +158,12 @@ WITH published AS MATERIALIZED (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null') || ']', ',') AS list
     FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
 )
-SELECT (CASE WHEN NOT @quiet::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'
-    || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS told,
-    a.n AS announced, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS unclaimed
+SELECT (CASE WHEN NOT @no_notify::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'
+    || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS notified,
+    a.n AS notified, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql
 FROM notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u;
 
--- name: ListenProbe :exec
+-- name: SystemNotifyProbe :exec
 -- Sends a notification through the pool, to find out whether the LISTEN connection receives it: a pooler may accept
 -- LISTEN and drop what follows.
 SELECT pg_notify('ojs_probe', @token);
@@ -176,14 +176,14 @@ SELECT r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::int
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
     COALESCE(e.data, '')::text AS data
-FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_seq, @after_sub, @max_rows, @internal,
+FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_seq, @after_sub, @max_rows, @with_internal,
     @types::text[], @sources::text[], @queues::text[], @job_types::text[], sqlc.narg('job_id'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until')) e ON true
 ORDER BY e.seq, e.sub;
 
 -- name: EventListNewest :many
 -- The admin list, newest first. total is exact up to max_total, which bounds the work. There is at least one row.
 WITH matching AS MATERIALIZED (
-    SELECT ojs.event_newest(@max_total, @internal, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
+    SELECT ojs.event_newest(@max_total, @with_internal, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
         sqlc.narg('job_id'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
 ), page AS MATERIALIZED (
     SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
@@ -204,11 +204,11 @@ SELECT s.* FROM ojs.event_shown s WHERE s.seq = @seq AND s.sub = @sub AND NOT s.
 -- The history of a job, internal rows included, oldest first.
 SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq, s.sub LIMIT @max_rows;
 
--- name: EventOldest :many
+-- name: EventGetOldest :many
 -- The oldest event that is kept; at most one row.
 SELECT s.seq, s.sub, s.time FROM ojs.event_shown s WHERE NOT s.internal ORDER BY s.seq, s.sub LIMIT 1;
 
--- name: EventHead :one
+-- name: EventGetHead :one
 -- The end of the log and what retention has dropped, in one snapshot. An empty log ends at the watermark.
 SELECT r.watermark, r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
     COALESCE(h.time, clock_timestamp())::timestamptz AS at

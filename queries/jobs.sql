@@ -60,14 +60,16 @@ WITH clock AS MATERIALIZED (
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
+), described AS (
+    SELECT i.*, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
+    FROM inserted i
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
-        @source::text, i.created_at, i.id, i.type, i.queue, i.trace_id, i.state, i.state = 'pending', i.priority, i.ready_seq, @node::integer,
-        CASE WHEN i.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(i.scheduled_at) || '"}')::json END
-    FROM inserted i
+    SELECT d.event_type, @source::text, d.created_at, d.id, d.type, d.queue, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, @node::integer,
+        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json END
+    FROM described d
 )
-SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra FROM inserted;
+SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra, event_type::text AS event_type FROM described;
 
 -- name: JobListDoneIDs :many
 -- Which of the ids belong to finished jobs. Called after an insert with ids that clients chose, as a statement of its
@@ -113,7 +115,7 @@ WITH probe AS (
     RETURNING j.*, p.ready_seq AS fetched_seq, s.source, p.slot
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
+    SELECT @event_type::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
@@ -149,7 +151,7 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 -- the rows first, to skip those that another transaction holds, costs a fifth of the throughput. Instead the statement
 -- gives up after the lock timeout `patience`; the caller then tries the jobs apart.
 WITH setting AS MATERIALIZED (
-    SELECT set_config('lock_timeout', @patience::text, true) AS patience
+    SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
 ), request AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
@@ -178,7 +180,7 @@ WITH setting AS MATERIALIZED (
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT 'job.completed', CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
+    SELECT @event_type::text, CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
         d.worker_id, d.trace_id, 'active', 'completed', @node::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, r.event_data
     FROM deleted d JOIN request r ON r.id = d.id
@@ -219,9 +221,10 @@ WITH request AS (
         unnest(@errors::text[]) AS error,
         unnest(@event_errors::text[]) AS event_error,
         unnest(@reasons::text[]) AS reason,
+        unnest(@event_types::text[]) AS event_type,
         unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.source
+    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
     FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
         AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
@@ -254,7 +257,7 @@ WITH request AS (
         checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.*, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason,
+    RETURNING j.*, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), event AS (
@@ -263,15 +266,13 @@ WITH request AS (
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 1 AS step, 'job.failed' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
+        SELECT 1 AS step, @failed_event_type::text AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded'
-                ELSE CASE WHEN @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END END,
-            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available' AND NOT @loud::boolean,
+        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -313,12 +314,12 @@ WITH request AS (
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.cancelled', @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, r.event_data
+    SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, r.event_data
     FROM deleted d JOIN request r ON r.id = d.id
 )
 SELECT * FROM moved;
 
--- name: JobLockFree :many
+-- name: JobLockUnlocked :many
 -- Locks those of the jobs that no other transaction holds, and returns them.
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED;
 
@@ -334,7 +335,7 @@ WITH locked AS MATERIALIZED (
     RETURNING j.*
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT 'job.enqueued', 'api' || @instance::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
+    SELECT @event_type::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
     FROM moved m
 )
 SELECT * FROM moved;
@@ -403,10 +404,11 @@ WITH request AS (
         trace_id = CASE WHEN CAST(sqlc.narg('meta') AS json) IS NULL THEN j.trace_id ELSE sqlc.narg('trace_id')::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
     FROM planned p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
+    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue,
+        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE @requeue_event_type::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api' || @instance::text, e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
@@ -417,14 +419,15 @@ WITH request AS (
         SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 3, CASE WHEN m.was = 'discarded' OR @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
-            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable' AND NOT @loud::boolean, m.priority, m.ready_seq,
+        SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue,
+            m.attempt, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
             CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
         FROM moved m
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue FROM moved m;
+SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue,
+    m.event_type::text AS event_type FROM moved m;
 
 -- name: JobDelete :many
 -- Deletes finished and discarded jobs. The internal event takes them out of the counts.
@@ -440,7 +443,7 @@ WITH deleted AS (
     SELECT * FROM deleted UNION ALL SELECT * FROM deleted_done
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, @node::integer, '{"reason":"deleted"}'::json
+    SELECT @event_type::text, 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM all_deleted b
 )
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b;
@@ -455,7 +458,7 @@ WITH request AS (
     SELECT j.id, r.worker_id, r.lease_ms, r.source
     FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.bury_at IS NOT NULL AND j.started_at <= w.died_at)
+        AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
     FOR UPDATE OF j SKIP LOCKED
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
@@ -470,47 +473,47 @@ WITH request AS (
     RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), emitting AS MATERIALIZED (
     SELECT b.id FROM extended b WHERE @event_gap_s::double precision = 0 OR NOT EXISTS (
-        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = 'job.heartbeat' AND e.attempt = b.attempt
+        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = @event_type::text AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => @event_gap_s::double precision))
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, @node::integer,
+    SELECT @event_type::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, @node::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM extended b WHERE b.id IN (SELECT d.id FROM emitting d)
 )
 SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
-    (b.id IN (SELECT d.id FROM emitting d))::boolean AS told
+    (b.id IN (SELECT d.id FROM emitting d))::boolean AS emitted
 FROM extended b;
 
--- name: JobListHeld :many
+-- name: JobListUnextended :many
 -- For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
 -- finished, and which it still holds because another transaction had the row. taken means that the job was fetched
 -- before the worker was declared dead.
 SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[])
 UNION ALL
 SELECT j.id, j.state, j.previous_state, j.worker_id,
-    EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.bury_at IS NOT NULL AND j.started_at <= w.died_at)
+    EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 
--- name: JobListOfWorkers :many
+-- name: JobListByDeadWorkers :many
 -- The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
 -- because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
 -- so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
 -- ones, once for all workers that died together.
 SELECT j.id, j.attempt, j.started_at, d.worker_id::text AS worker_id
-FROM (SELECT unnest(@worker_ids::text[]) AS worker_id, unnest(@died_at::timestamptz[]) AS died_at) d
-JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.died_at
+FROM (SELECT unnest(@worker_ids::text[]) AS worker_id, unnest(@dead_at::timestamptz[]) AS dead_at) d
+JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.dead_at
 WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
     AND j.due_at <= now() + interval '1 millisecond' * @longest_ms::bigint
 LIMIT @max_rows;
 
--- name: JobListHeldBy :many
+-- name: JobListByWorker :many
 -- Of the ids that a worker reported, the jobs it holds.
 SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id = @worker_id::text
 ORDER BY j.id;
 
--- name: JobListMetaHeld :many
+-- name: JobListMetaActive :many
 -- The meta of active jobs, for test directives. The caller parses meta, because -> on json fails for documents with
 -- \u0000.
 SELECT j.id, j.worker_id, j.meta FROM ojs.jobs j
@@ -518,14 +521,14 @@ WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id IS NOT NUL
 
 -- name: JobPromoteDue :many
 -- Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
--- deadline are discarded. @after is explained at SweepNextDue. A job that waits for another job of its cron is due from
--- time to time although nothing moves it; the caller then runs CronSettle, in case the node that should have done so
+-- deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron is due from
+-- time to time although nothing moves it; the caller then runs CronReleaseQueued, in case the node that should have done so
 -- has stopped. now() is used instead of clock_timestamp(), which cannot be an index condition.
 WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
-            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS dead,
-        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS held
+            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS reason,
+        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS queued
     FROM ojs.jobs j
     WHERE j.due_at >= @after AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
@@ -535,42 +538,43 @@ WITH due AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
-        due_at = CASE WHEN d.dead IS NOT NULL THEN NULL
+    SET state = CASE WHEN d.reason IS NOT NULL THEN 'discarded' ELSE 'available' END,
+        due_at = CASE WHEN d.reason IS NOT NULL THEN NULL
             ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
-                CASE WHEN d.held THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
+                CASE WHEN d.queued THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.dead IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE clock.now END,
-        finished_at = CASE WHEN d.dead IS NOT NULL THEN clock.now END,
-        previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
-        checkpoint = CASE WHEN d.dead IS NULL THEN j.checkpoint END,
-        checkpoint_seq = CASE WHEN d.dead IS NULL THEN j.checkpoint_seq END,
-        checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
-        error = CASE d.dead
-            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
-            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
-            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
+        ready_seq = CASE WHEN d.reason IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
+        enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
+        finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
+        previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
+        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
+        checkpoint = CASE WHEN d.reason IS NULL THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN d.reason IS NULL THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN d.reason IS NULL THEN j.checkpoint_at END,
+        error = CASE d.reason
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
+            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.dead,
-        d.held AND d.dead IS NULL AS held,
-        CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.reason,
+        d.queued AND d.reason IS NULL AS queued,
+        CASE d.reason WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline,
+        CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
+            ELSE @requeue_event_type::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
-        'scheduler' || @instance::text, m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT @loud::boolean,
+    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
         m.priority, m.ready_seq, @node::integer,
-        CASE WHEN m.dead = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
+        CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
             WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
             ELSE '{"reason":"retry"}'::json END
-    FROM moved m WHERE NOT m.held
+    FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(dead, '')::text AS dead, held, now::timestamptz AS now FROM moved;
+SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
 -- Jobs wherever they are. One snapshot covers both tables, so a job that is being moved is found exactly once.

@@ -26,13 +26,13 @@ WITH request AS (
             + (date_part('epoch', date_trunc('milliseconds', clock.now) - date_trunc('milliseconds', l.was_at)) * 1000)::bigint END AS quiet_ms
     FROM locked l CROSS JOIN clock
 ), decided AS MATERIALIZED (
-    SELECT p.*, p.quiet_ms >= 1000 OR p.quiet_ms < 0 OR (p.progress >= 1 AND COALESCE(p.was, 0) < 1) AS tell FROM paced p
+    SELECT p.*, p.quiet_ms >= 1000 OR p.quiet_ms < 0 OR (p.progress >= 1 AND COALESCE(p.was, 0) < 1) AS emitted FROM paced p
 ), reported AS (
     UPDATE ojs.jobs j
     SET progress = GREATEST(j.progress, NULLIF(GREATEST(l.progress, -1), -1)),
         progress_message = CASE WHEN l.has_message THEN l.message ELSE j.progress_message END,
         progress_data = COALESCE(l.data, j.progress_data),
-        progress_at = date_trunc('milliseconds', l.now) + CASE WHEN l.tell THEN 0 ELSE l.quiet_ms END * interval '1 microsecond',
+        progress_at = date_trunc('milliseconds', l.now) + CASE WHEN l.emitted THEN 0 ELSE l.quiet_ms END * interval '1 microsecond',
         checkpoint = COALESCE(l.checkpoint, j.checkpoint),
         checkpoint_seq = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_seq ELSE COALESCE(j.checkpoint_seq, 0) + 1 END,
         checkpoint_at = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_at ELSE l.now END,
@@ -43,17 +43,17 @@ WITH request AS (
     FROM decided l
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.lease_until, j.due_at, l.now, l.tell, l.worker_id AS told_by, l.event_data, l.source
+        j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS told_by, l.event_data, l.source
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT 'job.progress', CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
+    SELECT @event_type::text, CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
         COALESCE(NULLIF(m.told_by, ''), m.worker_id), m.trace_id, @node::integer,
         ('{"progress_percent":' || trim_scale(round((COALESCE(m.progress, 0) * 100)::numeric, 6)) || m.event_data
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
-    FROM reported m WHERE m.tell
+    FROM reported m WHERE m.emitted
 )
 SELECT id, type, queue, state, attempt, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now,
-    tell::boolean AS tell
+    emitted::boolean AS emitted
 FROM reported;
 
 -- name: JobCheckpoint :many

@@ -6,7 +6,7 @@ INSERT INTO ojs.queues (name) SELECT unnest(@names::text[]) ON CONFLICT (name) D
 -- A queue by name.
 SELECT * FROM ojs.queues WHERE name = @name;
 
--- name: QueueCountList :many
+-- name: QueueCountListByQueue :many
 -- Jobs of a queue per state, exact in its snapshot: the counts of published events plus the unpublished ones from the
 -- log.
 SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
@@ -21,14 +21,14 @@ SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
         AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
 ) c GROUP BY c.state;
 
--- name: QueueRates :one
+-- name: QueueGetRates :one
 -- The last 60 minutes of a queue.
 SELECT COALESCE(sum(completed), 0)::bigint AS completed, COALESCE(sum(failed), 0)::bigint AS failed,
     COALESCE(sum(started), 0)::bigint AS started,
     COALESCE(sum(duration_ms), 0)::bigint AS duration_ms, COALESCE(sum(wait_ms), 0)::bigint AS wait_ms
 FROM ojs.stats_minute WHERE queue = @queue AND minute > now() - interval '60 minutes';
 
--- name: QueueTotals :one
+-- name: QueueGetTotals :one
 -- Queues per status.
 SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues;
 
@@ -36,7 +36,7 @@ SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, c
 -- Whether a queue ever had a job.
 SELECT EXISTS (SELECT FROM ojs.queues WHERE name = @name)::boolean AS found;
 
--- name: QueueCountListAll :many
+-- name: QueueCountList :many
 -- Counts for live views. Only published events count, so the cost is a row per queue and state however busy the queues
 -- are.
 SELECT c.queue, COALESCE(sum(c.count) FILTER (WHERE c.state = 'available'), 0)::bigint AS available,
@@ -45,7 +45,7 @@ SELECT c.queue, COALESCE(sum(c.count) FILTER (WHERE c.state = 'available'), 0)::
     COALESCE(sum(c.count) FILTER (WHERE c.state = 'retryable'), 0)::bigint AS retryable
 FROM ojs.queue_counts c GROUP BY c.queue ORDER BY c.queue LIMIT @max_rows;
 
--- name: StatsMinuteLatest :one
+-- name: StatsMinuteGetLatest :one
 -- The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
 -- the planner from looking for the minutes in the history of all queues: 420 ms for 1 000 000 rows of 10 queues, 0.2 ms
 -- with it.
@@ -57,7 +57,7 @@ FROM ojs.queues q
     CROSS JOIN LATERAL (SELECT * FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s;
 
 -- name: QueueListAfter :many
--- A page of queues by name, with the number of available jobs, exact in its snapshot as in QueueCountList.
+-- A page of queues by name, with the number of available jobs, exact in its snapshot as in QueueCountListByQueue.
 WITH page AS (
     SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > @after::text ORDER BY q.name LIMIT @max_rows
 ), unpublished AS MATERIALIZED (

@@ -4,21 +4,21 @@ SELECT ojs.reset();
 
 -- name: SystemLockTimeout :exec
 -- For the rest of the transaction.
-SELECT set_config('lock_timeout', @patience::text, true);
+SELECT set_config('lock_timeout', @lock_timeout::text, true);
 
 -- name: SystemPing :one
 -- The database's clock.
 SELECT clock_timestamp()::timestamptz AS now;
 
--- name: SystemPartitionsEnsure :one
+-- name: PartitionEnsure :one
 -- Creates the partitions of the coming days and numbers.
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;
 
--- name: EventPartitionsPrune :one
+-- name: EventPartitionPrune :one
 -- Drops at most one partition of the log.
 SELECT ojs.event_partitions_prune(sqlc.narg('max_age')::interval, @max_count)::integer AS dropped;
 
--- name: JobsDonePartitionsPrune :one
+-- name: JobFinishedPartitionPrune :one
 -- Drops at most one day of finished jobs.
 SELECT ojs.jobs_done_partitions_prune(sqlc.narg('keep')::interval)::integer AS dropped;
 
@@ -41,13 +41,13 @@ UPDATE ojs.idempotency_keys SET status = @status, response = @response WHERE ope
 DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
     SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT @max_rows);
 
--- name: SweepNextDue :one
+-- name: DueGetNext :one
 -- The earliest of everything that time brings: one probe of an index each. Jobs due before `after` have been swept
 -- already. Under a pinned xmin their dead index entries stay, and every look would walk them all; '-infinity' looks at
 -- everything.
 SELECT clock_timestamp()::timestamptz AS now,
     (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= @after ORDER BY j.due_at LIMIT 1) AS job_due,
-    (SELECT w.seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.seen_at LIMIT 1) AS worker_seen,
-    LEAST((SELECT w.bury_at FROM ojs.workers w WHERE w.bury_at IS NOT NULL ORDER BY w.bury_at LIMIT 1),
+    (SELECT w.last_seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.last_seen_at LIMIT 1) AS worker_seen,
+    LEAST((SELECT w.reap_at FROM ojs.workers w WHERE w.reap_at IS NOT NULL ORDER BY w.reap_at LIMIT 1),
         (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
     (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due;

@@ -5,11 +5,11 @@
 -- other, not by the relay: a burst of events for a hundred subscriptions must not delay publication.
 SELECT c.place, (SELECT r.pruned FROM ojs.event_relay r)::bigint AS pruned FROM ojs.webhook_cursor c FOR UPDATE OF c SKIP LOCKED;
 
--- name: WebhookAudienceCount :one
+-- name: WebhookCountSubscribers :one
 -- Subscriptions that get events. One that was deactivated still gets what was published before.
 SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place;
 
--- name: WebhookAudience :many
+-- name: WebhookListSubscribers :many
 -- The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a subscription
 -- that appears later begins behind it, so a pass up to there misses none. The locks keep WebhookDelete from cancelling
 -- deliveries that are being made; nothing else waits for them.
@@ -17,7 +17,7 @@ SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w
 WHERE (w.active OR w.upto_place > c.place) AND w.ordering <> 'subject'
 ORDER BY w.id FOR KEY SHARE OF w;
 
--- name: WebhookAudienceOrdered :many
+-- name: WebhookListSubscribersOrdered :many
 -- The same for ordered subscriptions. Their locks also exclude WebhookDeliveryRecord: a statement that inserts a
 -- delivery behind another must see the current state of that one, or nobody would make the new one due. Everybody takes
 -- these locks in the order of ids, and before locks of deliveries.
@@ -56,7 +56,7 @@ WITH page AS MATERIALIZED (
 ), advanced AS (
     UPDATE ojs.webhook_cursor c SET place = GREATEST(c.place, @after_seq::bigint << 16 | @after_sub::integer, (SELECT max(p.seq << 16 | p.sub) FROM page p))
 )
-SELECT (SELECT count(*) FROM inserted)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+SELECT (SELECT count(*) FROM inserted)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS scanned,
     COALESCE(CASE WHEN (SELECT count(*) FROM inserted) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified;
 
 -- name: WebhookLock :exec
@@ -118,7 +118,7 @@ SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, 
 WHERE w.id = @id::uuid
 RETURNING w.*;
 
--- name: WebhookDeliveryRevive :execrows
+-- name: WebhookDeliveryResume :execrows
 -- Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
 WHERE d.id IN (
@@ -185,7 +185,7 @@ SELECT * FROM ojs.webhook_secrets WHERE key_id <> @key_id AND (expires_at IS NUL
 -- Stores a secret under another key, unless another node has done so.
 UPDATE ojs.webhook_secrets SET secret = @secret, key_id = @key_id WHERE id = @id AND key_id = @old_key_id;
 
--- name: WebhookDeliveryPlan :exec
+-- name: WebhookDeliverySetPlanner :exec
 -- Settings for the transaction. The statistics of a queue are always out of date, and no plan made while most of the
 -- table was pending may read the whole log when it has 1 000 000 rows.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
@@ -240,7 +240,7 @@ SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, tr
     turn, url, timeout_ms, standard_webhooks, proven_secret
 FROM claimed ORDER BY turn, event_seq, event_sub;
 
--- name: WebhookDeliveryNext :one
+-- name: WebhookDeliveryGetNextDue :one
 -- The time until the next delivery is due, in ms; -1 if none waits.
 SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
         ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
@@ -250,7 +250,7 @@ FROM ojs.webhooks w CROSS JOIN LATERAL (
 ) n
 WHERE w.active;
 
--- name: WebhookLockEach :exec
+-- name: WebhookLockByID :exec
 -- Locks subscriptions before their deliveries, in the order that every caller keeps.
 SELECT FROM ojs.webhooks w WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id FOR NO KEY UPDATE;
 
@@ -259,7 +259,7 @@ SELECT FROM ojs.webhooks w WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id FOR NO K
 -- lost claim counts only if it is a success. A finished delivery makes the next one of its subject due. HTTP status 410
 -- ends a subscription only if it came from the URL that the subscription has now.
 WITH outcome AS MATERIALIZED (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@claims::integer[]) AS claims, unnest(@statuses::text[]) AS status, unnest(@gone_urls::text[]) AS gone_url,
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@claims::integer[]) AS claims, unnest(@statuses::text[]) AS status, unnest(@disable_urls::text[]) AS gone_url,
         unnest(@codes::integer[]) AS code, unnest(@errors::text[]) AS error, unnest(@snippets::text[]) AS snippet,
         unnest(@durations_ms::bigint[]) AS duration_ms, unnest(@delays_ms::bigint[]) AS delay_ms, unnest(@secrets::uuid[]) AS secret,
         generate_subscripts(@ids::uuid[], 1) AS turn
@@ -326,7 +326,7 @@ UPDATE ojs.webhook_deliveries
 SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed' ELSE 'pending' END, next_attempt_at = clock_timestamp()
 WHERE id = @id AND claims = @claims AND status = 'delivering';
 
--- name: WebhookDeliveryLog :exec
+-- name: WebhookDeliveryInsertTest :exec
 -- Stores a test delivery, which is in the log like every other request.
 WITH test AS MATERIALIZED (
     SELECT @id::uuid AS id, @webhook_id::uuid AS webhook_id, @event_time::timestamptz AS event_time, @event_type::text AS event_type,
@@ -419,20 +419,20 @@ WITH page AS MATERIALIZED (
 ), total AS (
     SELECT (SELECT count(*) FROM restarted) + (SELECT count(*) FROM inserted) AS n
 )
-SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS scanned,
     COALESCE((SELECT p.seq FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::bigint AS last_seq,
     COALESCE((SELECT p.sub FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::integer AS last_sub,
     COALESCE((SELECT bool_and(sqlc.narg('until')::timestamptz IS NOT NULL AND p.time >= sqlc.narg('until')) FROM page p), true)::boolean AS over,
     COALESCE(CASE WHEN (SELECT n FROM total) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified;
 
--- name: WebhookDeliveryHold :exec
+-- name: WebhookDeliveryQueueOrdered :exec
 -- After a replay: of a subject of an ordered subscription only the first unfinished delivery is due.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = NULL
 WHERE d.webhook_id = @webhook_id AND d.completed_at IS NULL AND d.next_attempt_at <= clock_timestamp() AND d.ordered AND NOT d.leased AND EXISTS (
     SELECT FROM ojs.webhook_deliveries p
     WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub));
 
--- name: WebhookWake :exec
+-- name: WebhookNotify :exec
 -- Tells all nodes to look for due deliveries.
 SELECT pg_notify('ojs_webhooks', '');
 
@@ -446,11 +446,11 @@ WITH finished AS MATERIALIZED (
 )
 DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = o.id;
 
--- name: WebhookOrderedList :many
+-- name: WebhookListOrdered :many
 -- The active ordered subscriptions.
 SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject';
 
--- name: WebhookDeliveryHeal :execrows
+-- name: WebhookDeliveryMakeDue :execrows
 -- A safety net: makes the first unfinished delivery of a subject due if it is not. The caller holds the subscription.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
 WHERE d.id IN (
@@ -460,7 +460,7 @@ WHERE d.id IN (
         WHERE p.webhook_id = h.webhook_id AND p.subject = h.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (h.event_seq, h.event_sub))
     LIMIT 1000);
 
--- name: WebhookOrphanList :many
+-- name: WebhookDeliveryListOrphans :many
 -- Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped half-way. The query steps
 -- from subscription to subscription instead of reading everything that waits.
 WITH RECURSIVE subscription AS (
@@ -472,7 +472,7 @@ WITH RECURSIVE subscription AS (
 )
 SELECT h.webhook_id FROM subscription h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id);
 
--- name: WebhookBacklog :one
+-- name: WebhookGetBacklog :one
 -- The number of subscriptions, and of deliveries that wait or are under way, counted up to max_pending.
 SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
     SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL LIMIT @max_pending::integer) p) AS pending;

@@ -1,7 +1,7 @@
 -- The worker registry. A worker gets no jobs while it has an operator's directive or a reported state of quiet or
 -- terminate. Whoever changes that notifies ojs_workers, so that every node knows it without asking.
 
--- name: WorkerBeat :many
+-- name: WorkerHeartbeat :many
 -- Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
 -- the clock is read under the lock and a worker that was declared dead meanwhile is noticed. A worker that another node
 -- inserts at the same moment is missing from the result; the next call finds it.
@@ -43,13 +43,13 @@ WITH request AS (
         hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
         facts = ojs.facts_merge(w.facts, n.facts),
         started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
-        last_beat_at = clock.now, seen_at = clock.now, stale_at = NULL
+        last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL
     FROM planned n CROSS JOIN clock
     WHERE w.id = n.id AND n.known
     RETURNING w.*
 ), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
-        hostname, pid, facts, started_at, last_beat_at, seen_at)
+        hostname, pid, facts, started_at, last_beat_at, last_seen_at)
     SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
         n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now
     FROM planned n CROSS JOIN clock
@@ -61,8 +61,12 @@ WITH request AS (
     SELECT * FROM updated UNION ALL SELECT * FROM inserted
 ), described AS (
     SELECT b.*, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
-        n.source, n.load, n.register, n.was_quiet, n.starts,
-        b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
+        n.source, n.load, n.was_quiet,
+        array_remove(ARRAY[
+            CASE WHEN n.starts THEN 'worker.started' END,
+            CASE WHEN @heartbeat_events::boolean AND NOT n.register THEN 'worker.heartbeat' END,
+            CASE WHEN b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' THEN 'worker.quiet' END,
+            CASE WHEN b.stopped AND NOT n.stopped THEN 'worker.stopped' END], NULL) AS event_types
     FROM beat b JOIN planned n ON n.id = b.id
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
@@ -76,28 +80,22 @@ WITH request AS (
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
     FROM described b
-    CROSS JOIN LATERAL (VALUES
-        (1, 'worker.started', b.starts),
-        (2, 'worker.heartbeat', @heartbeat_events::boolean AND NOT b.register),
-        (3, 'worker.quiet', b.quiets),
-        (4, 'worker.stopped', b.stops)
-    ) e (step, type, happened)
-    WHERE e.happened
+    CROSS JOIN LATERAL unnest(b.event_types) WITH ORDINALITY AS e (type, step)
     ORDER BY b.id, e.step
 )
 SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
-    b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
+    b.event_types::text[] AS event_types,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
-        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told
+        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified
 FROM described b;
 
--- name: WorkerTouch :exec
+-- name: WorkerUpdateSeen :exec
 -- Notes signs of life other than heartbeats, of workers that are known and not dead, by how long ago they were.
-UPDATE ojs.workers w SET seen_at = GREATEST(w.seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
+UPDATE ojs.workers w SET last_seen_at = GREATEST(w.last_seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
 FROM (
     SELECT k.id, i.age_ms FROM (SELECT unnest(@ids::text[]) AS id, unnest(@ages_ms::bigint[]) AS age_ms) i
     JOIN ojs.workers k ON k.id = i.id
-    WHERE k.stale_at IS NULL AND k.seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
+    WHERE k.stale_at IS NULL AND k.last_seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
     ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
 ) a
 WHERE w.id = a.id;
@@ -106,59 +104,59 @@ WHERE w.id = a.id;
 -- The workers that get no jobs.
 SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate');
 
--- name: WorkerDie :many
+-- name: WorkerExpire :many
 -- Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
--- away; if it stops before, another node does so when bury_at is past.
+-- away; if it stops before, another node does so when reap_at is past.
 WITH silent AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
-    ORDER BY w.seen_at
+    WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * @expire_after_ms::bigint
+    ORDER BY w.last_seen_at
     LIMIT @max_rows
     FOR UPDATE SKIP LOCKED
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM silent LIMIT 1
 ), expired AS (
     UPDATE ojs.workers w
-    SET state = 'stale', directive = NULL, stale_at = clock.now, died_at = clock.now, bury_at = clock.now + interval '5 seconds'
+    SET state = 'stale', directive = NULL, stale_at = clock.now, dead_at = clock.now, reap_at = clock.now + interval '5 seconds'
     FROM silent d CROSS JOIN clock
     WHERE w.id = d.id
-    RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
+    RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, d.was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler' || @instance::text, e.died_at, e.id, e.id, @node::integer,
-        ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.died_at - e.started_at) * 1000)::bigint || '}')::json
+    SELECT @event_type::text, 'scheduler', e.dead_at, e.id, e.id, @node::integer,
+        ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.dead_at - e.started_at) * 1000)::bigint || '}')::json
     FROM expired e WHERE NOT e.stopped
     ORDER BY e.id
 )
-SELECT e.id, e.died_at, e.seen_at, e.stopped, (CASE WHEN e.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM expired e;
+SELECT e.id, e.dead_at, e.last_seen_at, e.stopped, (CASE WHEN e.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM expired e;
 
--- name: WorkerBuryClaim :many
+-- name: WorkerReapClaim :many
 -- Dead workers whose jobs have not all been taken away: the node that declared them dead has stopped, or a job was
 -- locked. The next try is five seconds later.
-UPDATE ojs.workers w SET bury_at = clock_timestamp() + interval '5 seconds'
+UPDATE ojs.workers w SET reap_at = clock_timestamp() + interval '5 seconds'
 WHERE w.id IN (
-    SELECT b.id FROM ojs.workers b WHERE b.bury_at <= now() ORDER BY b.bury_at LIMIT @max_rows FOR UPDATE SKIP LOCKED)
-RETURNING w.id, w.died_at, w.seen_at;
+    SELECT b.id FROM ojs.workers b WHERE b.reap_at <= now() ORDER BY b.reap_at LIMIT @max_rows FOR UPDATE SKIP LOCKED)
+RETURNING w.id, w.dead_at, w.last_seen_at;
 
--- name: WorkerBuried :exec
--- Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later died_at and is left
+-- name: WorkerReapDone :exec
+-- Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later dead_at and is left
 -- alone.
-UPDATE ojs.workers w SET bury_at = NULL
-FROM (SELECT unnest(@ids::text[]) AS id, unnest(@died_at::timestamptz[]) AS died_at) b
-WHERE w.id = b.id AND w.died_at = b.died_at;
+UPDATE ojs.workers w SET reap_at = NULL
+FROM (SELECT unnest(@ids::text[]) AS id, unnest(@dead_at::timestamptz[]) AS dead_at) b
+WHERE w.id = b.id AND w.dead_at = b.dead_at;
 
 -- name: WorkerPrune :execrows
 -- Deletes workers that were declared dead an hour ago.
 DELETE FROM ojs.workers w WHERE w.id IN (
     SELECT p.id FROM ojs.workers p
-    WHERE p.stale_at <= now() - interval '1 hour' AND p.bury_at IS NULL
+    WHERE p.stale_at <= now() - interval '1 hour' AND p.reap_at IS NULL
     ORDER BY p.stale_at LIMIT @max_rows FOR UPDATE SKIP LOCKED);
 
--- name: WorkerExhume :one
+-- name: WorkerReapAgain :one
 -- Prepares the removal of a dead worker: the jobs it holds now are taken away too.
-UPDATE ojs.workers w SET died_at = clock_timestamp(), bury_at = clock_timestamp() + interval '5 seconds'
+UPDATE ojs.workers w SET dead_at = clock_timestamp(), reap_at = clock_timestamp() + interval '5 seconds'
 WHERE w.id = @id AND w.stale_at IS NOT NULL
-RETURNING w.id, w.died_at, w.seen_at;
+RETURNING w.id, w.dead_at, w.last_seen_at;
 
 -- name: WorkerDeleteStale :execrows
 -- Deletes a dead worker.
@@ -172,26 +170,26 @@ WITH deleted AS (
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', @source::text, d.now, d.id, d.id, @node::integer,
+    SELECT @event_type::text, @source::text, d.now, d.id, d.id, @node::integer,
         ('{"worker_id":' || to_json(d.id) || ',"reason":"' || @reason::text || '"' || COALESCE(',"jobs_completed":' || sqlc.narg('jobs_completed')::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
     FROM deleted d
 )
-SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM deleted d;
+SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM deleted d;
 
--- name: WorkerDirect :many
+-- name: WorkerUpdateDirective :many
 -- Stores what an operator asks of one worker.
 UPDATE ojs.workers w SET directive = @directive::text WHERE w.id = @id::text
-RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS told;
+RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS notified;
 
--- name: WorkerDirectAll :many
--- Stores what an operator asks of all living workers. Locks them in the order of WorkerBeat.
+-- name: WorkerUpdateDirectiveAll :many
+-- Stores what an operator asks of all living workers. Locks them in the order of WorkerHeartbeat.
 WITH live AS MATERIALIZED (
     SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
 ), directed AS (
     UPDATE ojs.workers w SET directive = @directive::text FROM live l WHERE w.id = l.id RETURNING w.id, w.state
 )
-SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS told FROM directed d;
+SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS notified FROM directed d;
 
 -- name: WorkerGet :one
 -- A worker by id.
@@ -212,7 +210,7 @@ WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
     AND (cardinality(@queues::text[]) = 0
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])));
 
--- name: WorkerTotals :one
+-- name: WorkerGetTotals :one
 -- Workers per state.
 SELECT count(*) AS total,
     count(*) FILTER (WHERE w.state = 'running') AS running,

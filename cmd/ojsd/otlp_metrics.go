@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// metricsProtocol is how metrics are pushed, by the standard variables of OpenTelemetry (contract 40 §11.3); "": not at
+// metricsProtocol is how metrics are pushed, by the standard variables of OpenTelemetry (docs/reference/observability.md, Metrics); "": not at
 // all. The exporter reads the others by itself.
 func metricsProtocol(getenv func(string) string) string {
 	endpoint := cmp.Or(getenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"), getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))

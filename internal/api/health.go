@@ -79,7 +79,7 @@ func (c *counts) read(ctx context.Context, d Domains) {
 	if !c.at.IsZero() && time.Since(c.at) < countShare {
 		return
 	}
-	queues, err := d.Jobs.QueueTotals(ctx)
+	queues, err := d.Jobs.QueueGetTotals(ctx)
 	if err != nil {
 		return
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // Node is one running server. Use Start.
@@ -109,7 +110,9 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 func (n *Node) build(ctx context.Context) error {
 	n.archetype = baseservice.NewArchetype(n.config.Logger)
 	n.commits = eventlog.NewCommits()
-	n.commits.EnqueuedOnRequeue = n.config.Events.EnqueuedOnRequeue
+	if n.config.Events.EnqueuedOnRequeue {
+		n.commits.RequeueEvent = ojs.EventJobEnqueued
+	}
 	for _, step := range []func() error{
 		func() error { return n.buildTracing(ctx) },
 		n.buildMetrics,

@@ -112,7 +112,7 @@ type Config struct {
 	OnStarted func(address, grpcAddress string)
 }
 
-// GRPC are the settings of the gRPC interface (contract 40 §15).
+// GRPC are the settings of the gRPC interface (docs/reference/configuration.md).
 type GRPC struct {
 	// Enabled opens the port.
 	Enabled bool

@@ -61,7 +61,7 @@ type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
 	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
-	ResultTTL         time.Duration `env:"OJS_JOBS_RESULT_TTL" default:"7d" range:"0..36500d" help:"How long the result of a job is kept, if the job does not say so; 0: as long as the job."`
+	ResultTTL         time.Duration `env:"OJS_JOBS_RESULT_TTL" default:"7d" range:"0..36500d" help:"How long the result of a job is kept, in whole seconds, if the job does not say so; 0: as long as the job."`
 }
 
 // Workers is about the processes that run jobs.

@@ -3,20 +3,25 @@ package cron
 import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/ojs"
 )
 
-func cronChangeOf(row *Record, reason string) eventlog.Change {
-	c := eventlog.Change{Type: "cron.triggered", Subject: row.Name, JobType: row.Type, Queue: row.Queue, Reason: reason}
+// tickEvent is the event of a tick; reason is why it made no job.
+func tickEvent(reason string) string {
 	if reason != "" {
-		c.Type = "cron.skipped"
+		return ojs.EventCronSkipped
 	}
-	return c
+	return ojs.EventCronTriggered
 }
 
-func gapChanges(rows []dbsqlc.CronGapRow) []eventlog.Change {
+func tickChange(row *Record, reason string) eventlog.Change {
+	return eventlog.Change{Type: tickEvent(reason), Subject: row.Name, JobType: row.Type, Queue: row.Queue, Reason: reason}
+}
+
+func gapChanges(rows []dbsqlc.CronRunInsertGapRow) []eventlog.Change {
 	changes := make([]eventlog.Change, len(rows))
 	for i, r := range rows {
-		changes[i] = eventlog.Change{Type: "cron.skipped", Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap}
+		changes[i] = eventlog.Change{Type: ojs.EventCronSkipped, Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap}
 	}
 	return changes
 }

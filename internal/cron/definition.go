@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Definition is a validated cron (contract 20 §11.1). It owns its bytes.
+// Definition is a validated cron (docs/reference/scheduling.md, Cron fields). It owns its bytes.
 type Definition struct {
 	Name        string
 	Expression  string // as sent
@@ -75,7 +75,7 @@ type reader struct {
 	payload.Body
 	patch    bool
 	template payload.Fields
-	root     []byte // object of the options that stand at the root of the body (contract 20 §0); nil: none
+	root     []byte // object of the options that stand at the root of the body (docs/reference/jobs.md, Accepted names); nil: none
 	c        Definition
 }
 
@@ -299,7 +299,7 @@ func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
 	return c, nil
 }
 
-// Job is the job of a firing (contract 20 §11.7). Relative times count from the insert.
+// Job is the job of a firing (docs/reference/scheduling.md, Firing). Relative times count from the insert.
 func (c *Definition) Job(at time.Time, lim job.Limits) (*job.Job, *ojs.Error) {
 	doc := append([]byte(`{"args":`), c.Args...)
 	if c.Type != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-func addGaps(p *dbsqlc.CronGapParams, row *Record, gaps []time.Time) {
+func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 	for _, at := range gaps {
 		p.Ids, p.ScheduledAt = append(p.Ids, row.ID), append(p.ScheduledAt, pg.Timestamp(at))
 		p.EventData = append(p.EventData, append(cronEvent(row, skippedGap), '}'))

@@ -28,7 +28,7 @@ const (
 	unreadableAgain = time.Minute
 )
 
-// Why a tick made no job (contract 40 §3.3).
+// Why a tick made no job (docs/reference/events.md, Payloads).
 const (
 	skippedOverlap   = "overlap_prevention"
 	skippedQueue     = "queue_paused"
@@ -38,7 +38,7 @@ const (
 )
 
 // Fire fires up to 200 crons that are due and returns how many ticks it has dealt with. Any node may call it at any
-// time: the rows of a tick are locked until its job is there and its cron advanced (contract 20 §11.7).
+// time: the rows of a tick are locked until its job is there and its cron advanced (docs/reference/scheduling.md, Firing).
 func (s *Store) Fire(ctx context.Context) (int, error) {
 	ctx, pass := s.tracer.Pass(ctx, "ojs.cron.trigger")
 	bounded, cancel := s.db.Bounded(ctx)
@@ -155,7 +155,7 @@ func (f *firing) findBusy(ctx context.Context) error {
 	if names == nil {
 		return nil
 	}
-	rows, err := f.q.CronListBusy(ctx, names)
+	rows, err := f.q.CronListUnfinishedJob(ctx, names)
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (f *firing) findDraining(ctx context.Context) error {
 	if queues == nil {
 		return nil
 	}
-	draining, err := f.q.CronListDraining(ctx, queues)
+	draining, err := f.q.QueueListDraining(ctx, queues)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (f *firing) findPrevious(ctx context.Context) error {
 	if names == nil {
 		return nil
 	}
-	live, err := f.q.CronListLive(ctx, names)
+	live, err := f.q.CronListUnfinishedJobs(ctx, names)
 	if err != nil || len(live) == 0 {
 		return err
 	}
@@ -208,7 +208,7 @@ func (f *firing) findPrevious(ctx context.Context) error {
 	for i, j := range live {
 		ids[i], byCron[j.Cron.String] = j.ID, append(byCron[j.Cron.String], j.ID)
 	}
-	free, err := f.q.JobLockFree(ctx, ids)
+	free, err := f.q.JobLockUnlocked(ctx, ids)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 			return err
 		}
 		var jobs []*job.Job
-		var mark dbsqlc.CronMarkParams
+		var mark dbsqlc.JobUpdateCronParams
 		for _, t := range ticks {
 			if fresh[t.row.ID] {
 				serial := t.row.OverlapPolicy == OverlapEnqueue
@@ -297,7 +297,7 @@ func (f *firing) cancelPrevious(ctx context.Context, tx pgx.Tx, ticks []*tick, f
 }
 
 // insertMarked inserts jobs of crons and marks their rows as such.
-func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, mark dbsqlc.CronMarkParams) (queue.Inserted, error) {
+func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, mark dbsqlc.JobUpdateCronParams) (queue.Inserted, error) {
 	if len(jobs) == 0 {
 		return queue.Inserted{}, nil
 	}
@@ -305,7 +305,7 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, ma
 	if err != nil {
 		return inserted, err
 	}
-	rows, err := dbsqlc.New(tx).CronMark(ctx, mark)
+	rows, err := dbsqlc.New(tx).JobUpdateCron(ctx, mark)
 	for _, r := range rows {
 		inserted.SetReady(r.ID, r.ReadySeq, r.DueAt)
 	}
@@ -314,7 +314,7 @@ func (s *Store) insertMarked(ctx context.Context, tx pgx.Tx, jobs []*job.Job, ma
 
 // log records what became of ticks and advances their crons; fresh are those that had not been recorded.
 func (f *firing) log(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, outcome string) (fresh map[[16]byte]bool, err error) {
-	p := dbsqlc.CronTickParams{Node: f.store.commits.Node}
+	p := dbsqlc.CronRecordTickParams{Node: f.store.commits.Node, EventType: tickEvent(ticks[0].reason)}
 	for _, t := range ticks {
 		var jobID [16]byte
 		if t.job != nil {
@@ -324,7 +324,7 @@ func (f *firing) log(ctx context.Context, q *dbsqlc.Queries, ticks []*tick, outc
 		p.Outcomes, p.Reasons, p.JobIds = append(p.Outcomes, outcome), append(p.Reasons, t.reason), append(p.JobIds, jobID)
 		p.EventData = append(p.EventData, t.eventData())
 	}
-	rows, err := q.CronTick(ctx, p)
+	rows, err := q.CronRecordTick(ctx, p)
 	fresh = make(map[[16]byte]bool, len(rows))
 	for _, r := range rows {
 		fresh[r.ID] = r.Fresh
@@ -352,20 +352,20 @@ func (f *firing) skipAll(ctx context.Context) error {
 func (f *firing) note(ticks []*tick, fresh map[[16]byte]bool) {
 	for _, t := range ticks {
 		if fresh[t.row.ID] {
-			f.changes = append(f.changes, cronChangeOf(t.row, t.reason))
+			f.changes = append(f.changes, tickChange(t.row, t.reason))
 		}
 	}
 }
 
 func (f *firing) tellGaps(ctx context.Context) error {
-	p := dbsqlc.CronGapParams{Node: f.store.commits.Node}
+	p := dbsqlc.CronRunInsertGapParams{Node: f.store.commits.Node, EventType: ojs.EventCronSkipped}
 	for _, t := range f.ticks {
 		addGaps(&p, t.row, t.gaps)
 	}
 	if p.Ids == nil {
 		return nil
 	}
-	rows, err := f.q.CronGap(ctx, p)
+	rows, err := f.q.CronRunInsertGap(ctx, p)
 	f.changes = append(f.changes, gapChanges(rows)...)
 	return err
 }

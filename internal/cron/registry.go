@@ -17,7 +17,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Put registers a cron or replaces the one of that name (contract 20 §11.3). One whose schedule does not change keeps
+// Put registers a cron or replaces the one of that name (docs/reference/scheduling.md, Cron endpoints). One whose schedule does not change keeps
 // its next run, so that registering at every deploy does not shift it.
 func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created bool, err error) {
 	err = s.inChange(ctx, func(c *cronChange) error {
@@ -143,7 +143,7 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 	c := &cronChange{store: s}
 	err := pgx.BeginFunc(bounded, s.db.Pool, func(tx pgx.Tx) error {
 		*c = cronChange{store: s, q: dbsqlc.New(tx)}
-		row, err := c.q.CronNow(bounded)
+		row, err := c.q.CronNotify(bounded)
 		if err != nil {
 			return err
 		}
@@ -230,13 +230,13 @@ func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err erro
 }
 
 func (c *cronChange) tellGaps(ctx context.Context, row *Record) error {
-	var p dbsqlc.CronGapParams
+	var p dbsqlc.CronRunInsertGapParams
 	addGaps(&p, row, c.gaps)
 	if len(p.Ids) == 0 {
 		return nil
 	}
-	p.Node = c.store.commits.Node
-	rows, err := c.q.CronGap(ctx, p)
+	p.Node, p.EventType = c.store.commits.Node, ojs.EventCronSkipped
+	rows, err := c.q.CronRunInsertGap(ctx, p)
 	c.changes = append(c.changes, gapChanges(rows)...)
 	return err
 }
@@ -244,10 +244,10 @@ func (c *cronChange) tellGaps(ctx context.Context, row *Record) error {
 // serialize makes what a cron has already started wait for each other, because its policy has become enqueue.
 func (c *cronChange) serialize(ctx context.Context, name string) error {
 	c.loose = []string{name}
-	if err := c.q.CronQueueUp(ctx, c.loose); err != nil {
+	if err := c.q.CronLockSerial(ctx, c.loose); err != nil {
 		return err
 	}
-	return c.q.CronHold(ctx, name, [16]byte{})
+	return c.q.CronQueueJobs(ctx, name, [16]byte{})
 }
 
 func description(in *Definition) pgtype.Text {

@@ -16,9 +16,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Jobs of a cron with policy enqueue run one after the other (contract 20 §11.8). All but one at most are held: available
+// Jobs of a cron with policy enqueue run one after the other (docs/reference/scheduling.md, Overlap). All but one at most are held: available
 // to look at, but without ready_seq, so that no fetch meets them. Every statement that makes such a job available leaves
-// it held; only CronSettle releases, one at a time, after each commit that may let one go. Who should have done it may be
+// it held; only CronReleaseQueued releases, one at a time, after each commit that may let one go. Who should have done it may be
 // gone, so the first of those held is due every two seconds.
 
 const (
@@ -45,7 +45,7 @@ func (s *Store) release(ctx context.Context, names []string) {
 }
 
 func (s *Store) releaseHeld(ctx context.Context, names []string) (places []queue.Place, err error) {
-	held, err := s.db.Q.CronListHeld(ctx, names)
+	held, err := s.db.Q.CronListQueued(ctx, names)
 	if err != nil || len(held) == 0 {
 		return nil, err
 	}
@@ -59,10 +59,10 @@ func (s *Store) releaseHeld(ctx context.Context, names []string) (places []queue
 		if err := q.SystemLockTimeout(ctx, settleLock); err != nil {
 			return err
 		}
-		if err := q.CronQueueUp(ctx, names); err != nil {
+		if err := q.CronLockSerial(ctx, names); err != nil {
 			return err
 		}
-		rows, err := q.CronSettle(ctx, names)
+		rows, err := q.CronReleaseQueued(ctx, names)
 		for _, r := range rows {
 			if r.ReadySeq.Valid {
 				places = append(places, queue.Place{r.Queue, r.Priority, r.ReadySeq.Int64})
@@ -81,18 +81,18 @@ func (s *Store) warnOfWaiting(ctx context.Context, names []string) {
 	if len(names) == 0 {
 		return
 	}
-	held, err := s.db.Q.CronListHeld(ctx, names)
+	held, err := s.db.Q.CronListQueued(ctx, names)
 	if err != nil {
 		return // it will be counted at the next tick
 	}
 	for _, h := range held {
-		if h.Held > tooManyHeld {
-			s.logger.WarnContext(ctx, "jobs of a cron wait for each other", slog.String("cron", h.Cron), slog.Int64("waiting", h.Held))
+		if h.Queued > tooManyHeld {
+			s.logger.WarnContext(ctx, "jobs of a cron wait for each other", slog.String("cron", h.Cron), slog.Int64("waiting", h.Queued))
 		}
 	}
 }
 
-// Trigger makes a job of the cron now, paused or not, whatever of its jobs runs (contract 20 §11.3). Those that could
+// Trigger makes a job of the cron now, paused or not, whatever of its jobs runs (docs/reference/scheduling.md, Cron endpoints). Those that could
 // be fetched wait for it.
 func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
 	bounded, cancel := s.db.Bounded(ctx)
@@ -125,7 +125,7 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	if wire != nil {
 		return queue.Inserted{}, wire
 	}
-	draining, err := q.CronListDraining(ctx, []string{j.Queue})
+	draining, err := q.QueueListDraining(ctx, []string{j.Queue})
 	if err != nil {
 		return queue.Inserted{}, err
 	}
@@ -137,13 +137,13 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	}
 	*span = s.tracer.Enqueue(ctx, j)
 	serial := row.OverlapPolicy == OverlapEnqueue
-	mark := dbsqlc.CronMarkParams{Ids: [][16]byte{j.ID}, Names: []string{name}, Serial: []bool{serial}, Held: []bool{false}}
+	mark := dbsqlc.JobUpdateCronParams{Ids: [][16]byte{j.ID}, Names: []string{name}, Serial: []bool{serial}, Held: []bool{false}}
 	res, err := s.insertMarked(ctx, tx, []*job.Job{j}, mark)
 	if err != nil || !serial {
 		return res, err
 	}
-	if err := q.CronQueueUp(ctx, []string{name}); err != nil {
+	if err := q.CronLockSerial(ctx, []string{name}); err != nil {
 		return queue.Inserted{}, err
 	}
-	return res, q.CronHold(ctx, name, j.ID)
+	return res, q.CronQueueJobs(ctx, name, j.ID)
 }

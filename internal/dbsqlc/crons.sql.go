@@ -95,62 +95,6 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 	return items, nil
 }
 
-const cronGap = `-- name: CronGap :many
-WITH request AS (
-    SELECT unnest($3::uuid[]) AS id, unnest($4::timestamptz[]) AS scheduled_at, unnest($5::json[]) AS data
-), run AS (
-    INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason)
-    SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM request i
-    ON CONFLICT DO NOTHING
-    RETURNING cron_id, scheduled_at
-)
-INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT 'cron.skipped', 'cron' || $1::text, clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $2::integer, i.data
-FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
-RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue
-`
-
-type CronGapParams struct {
-	Instance    string
-	Node        int32
-	Ids         [][16]byte
-	ScheduledAt []pgtype.Timestamptz
-	EventData   [][]byte
-}
-
-type CronGapRow struct {
-	Name    string
-	JobType string
-	Queue   string
-}
-
-// Records local times that a clock change left out. Each writes one event, when its row is inserted.
-func (q *Queries) CronGap(ctx context.Context, arg CronGapParams) ([]CronGapRow, error) {
-	rows, err := q.db.Query(ctx, cronGap,
-		arg.Instance,
-		arg.Node,
-		arg.Ids,
-		arg.ScheduledAt,
-		arg.EventData,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CronGapRow
-	for rows.Next() {
-		var i CronGapRow
-		if err := rows.Scan(&i.Name, &i.JobType, &i.Queue); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const cronGet = `-- name: CronGet :one
 SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM ojs.crons WHERE name = $1
 `
@@ -180,22 +124,6 @@ func (q *Queries) CronGet(ctx context.Context, name string) (Cron, error) {
 		&i.UpdatedAt,
 	)
 	return i, err
-}
-
-const cronHold = `-- name: CronHold :exec
-UPDATE ojs.jobs j
-SET cron_serial = true,
-    ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,
-    due_at = CASE WHEN j.state = 'available' THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
-WHERE j.cron = $1::text AND j.id <> $2::uuid AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending')
-    AND (NOT j.cron_serial OR j.state = 'available' AND j.ready_seq IS NOT NULL)
-`
-
-// Takes back jobs of a cron that could be fetched, except keep: a run by hand goes first, or the cron has just become
-// serial. Called after CronQueueUp.
-func (q *Queries) CronHold(ctx context.Context, cron string, keep [16]byte) error {
-	_, err := q.db.Exec(ctx, cronHold, cron, keep)
-	return err
 }
 
 const cronInsert = `-- name: CronInsert :many
@@ -340,65 +268,6 @@ func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]Cron, err
 	return items, nil
 }
 
-const cronListBusy = `-- name: CronListBusy :many
-SELECT n.cron::text AS cron, b.id::uuid AS id
-FROM (SELECT unnest($1::text[]) AS cron) n CROSS JOIN LATERAL (
-    SELECT j.id FROM ojs.jobs j
-    WHERE j.cron = n.cron AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending') LIMIT 1
-) b
-`
-
-type CronListBusyRow struct {
-	Cron string
-	ID   [16]byte
-}
-
-// One unfinished job of each cron that has any.
-func (q *Queries) CronListBusy(ctx context.Context, names []string) ([]CronListBusyRow, error) {
-	rows, err := q.db.Query(ctx, cronListBusy, names)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CronListBusyRow
-	for rows.Next() {
-		var i CronListBusyRow
-		if err := rows.Scan(&i.Cron, &i.ID); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const cronListDraining = `-- name: CronListDraining :many
-SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) AND q.status = 'draining'
-`
-
-// Which of the queues take no new jobs.
-func (q *Queries) CronListDraining(ctx context.Context, queues []string) ([]string, error) {
-	rows, err := q.db.Query(ctx, cronListDraining, queues)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		items = append(items, name)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const cronListDue = `-- name: CronListDue :many
 SELECT c.name, c.id, c.expression, c.timezone, c.type, c.queue, c.args, c.meta, c.options, c.trace_id, c.overlap_policy, c.enabled, c.description, c.last_run_at, c.next_run_at, c.run_count, c.created_at, c.updated_at, now()::timestamptz AS now FROM ojs.crons c
 WHERE c.next_run_at <= now()
@@ -453,28 +322,28 @@ func (q *Queries) CronListDue(ctx context.Context, maxRows int32) ([]CronListDue
 	return items, nil
 }
 
-const cronListHeld = `-- name: CronListHeld :many
-SELECT j.cron::text AS cron, count(*) AS held FROM ojs.jobs j
+const cronListQueued = `-- name: CronListQueued :many
+SELECT j.cron::text AS cron, count(*) AS queued FROM ojs.jobs j
 WHERE j.cron = ANY($1::text[]) AND j.state = 'available' AND j.ready_seq IS NULL
 GROUP BY j.cron
 `
 
-type CronListHeldRow struct {
-	Cron string
-	Held int64
+type CronListQueuedRow struct {
+	Cron   string
+	Queued int64
 }
 
 // Which of the crons have jobs that wait for another job of the cron, and how many.
-func (q *Queries) CronListHeld(ctx context.Context, names []string) ([]CronListHeldRow, error) {
-	rows, err := q.db.Query(ctx, cronListHeld, names)
+func (q *Queries) CronListQueued(ctx context.Context, names []string) ([]CronListQueuedRow, error) {
+	rows, err := q.db.Query(ctx, cronListQueued, names)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []CronListHeldRow
+	var items []CronListQueuedRow
 	for rows.Next() {
-		var i CronListHeldRow
-		if err := rows.Scan(&i.Cron, &i.Held); err != nil {
+		var i CronListQueuedRow
+		if err := rows.Scan(&i.Cron, &i.Queued); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -485,26 +354,60 @@ func (q *Queries) CronListHeld(ctx context.Context, names []string) ([]CronListH
 	return items, nil
 }
 
-const cronListLive = `-- name: CronListLive :many
+const cronListUnfinishedJob = `-- name: CronListUnfinishedJob :many
+SELECT n.cron::text AS cron, b.id::uuid AS id
+FROM (SELECT unnest($1::text[]) AS cron) n CROSS JOIN LATERAL (
+    SELECT j.id FROM ojs.jobs j
+    WHERE j.cron = n.cron AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending') LIMIT 1
+) b
+`
+
+type CronListUnfinishedJobRow struct {
+	Cron string
+	ID   [16]byte
+}
+
+// One unfinished job of each cron that has any.
+func (q *Queries) CronListUnfinishedJob(ctx context.Context, names []string) ([]CronListUnfinishedJobRow, error) {
+	rows, err := q.db.Query(ctx, cronListUnfinishedJob, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CronListUnfinishedJobRow
+	for rows.Next() {
+		var i CronListUnfinishedJobRow
+		if err := rows.Scan(&i.Cron, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const cronListUnfinishedJobs = `-- name: CronListUnfinishedJobs :many
 SELECT j.id, j.cron FROM ojs.jobs j
 WHERE j.cron = ANY($1::text[]) AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending')
 `
 
-type CronListLiveRow struct {
+type CronListUnfinishedJobsRow struct {
 	ID   [16]byte
 	Cron pgtype.Text
 }
 
 // All unfinished jobs of the crons.
-func (q *Queries) CronListLive(ctx context.Context, names []string) ([]CronListLiveRow, error) {
-	rows, err := q.db.Query(ctx, cronListLive, names)
+func (q *Queries) CronListUnfinishedJobs(ctx context.Context, names []string) ([]CronListUnfinishedJobsRow, error) {
+	rows, err := q.db.Query(ctx, cronListUnfinishedJobs, names)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []CronListLiveRow
+	var items []CronListUnfinishedJobsRow
 	for rows.Next() {
-		var i CronListLiveRow
+		var i CronListUnfinishedJobsRow
 		if err := rows.Scan(&i.ID, &i.Cron); err != nil {
 			return nil, err
 		}
@@ -547,49 +450,124 @@ func (q *Queries) CronLock(ctx context.Context, name string) (Cron, error) {
 	return i, err
 }
 
-const cronMark = `-- name: CronMark :many
-UPDATE ojs.jobs j
-SET cron = i.cron, cron_serial = i.serial,
-    ready_seq = CASE WHEN i.serial AND i.held THEN NULL ELSE j.ready_seq END,
-    due_at = CASE WHEN j.state = 'available' AND i.serial AND i.held THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
-FROM (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS cron, unnest($3::boolean[]) AS serial, unnest($4::boolean[]) AS held
-) i
-WHERE j.id = i.id
-RETURNING j.id, j.ready_seq, j.due_at
+const cronLockSerial = `-- name: CronLockSerial :exec
+SELECT pg_advisory_xact_lock(hashtextextended('ojs.cron/' || n.name, 0))
+FROM (SELECT unnest($1::text[]) AS name ORDER BY 1) n
 `
 
-type CronMarkParams struct {
-	Ids    [][16]byte
-	Names  []string
-	Serial []bool
-	Held   []bool
+// Serializes decisions about the jobs of a cron. It is a statement of its own, so that the next statement sees the
+// previous decision.
+func (q *Queries) CronLockSerial(ctx context.Context, names []string) error {
+	_, err := q.db.Exec(ctx, cronLockSerial, names)
+	return err
 }
 
-type CronMarkRow struct {
-	ID       [16]byte
-	ReadySeq pgtype.Int8
-	DueAt    pgtype.Timestamptz
+const cronNotify = `-- name: CronNotify :one
+
+SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS notified
+`
+
+type CronNotifyRow struct {
+	Now      pgtype.Timestamptz
+	Notified interface{}
 }
 
-// Marks jobs as those of a cron, after their insert in the same transaction: JobInsert does not carry values that
-// nearly no job has. A serial job gets no ready_seq until CronSettle releases it. It is due soon, in case that no node
-// does.
-func (q *Queries) CronMark(ctx context.Context, arg CronMarkParams) ([]CronMarkRow, error) {
-	rows, err := q.db.Query(ctx, cronMark,
+// Whoever changes or fires a cron locks its row. A tick, its event, the advanced row and the insert of the job are one
+// transaction.
+// The time, and at commit a notification to the other nodes to look at the earliest next_run_at: this node may have
+// stopped by then.
+func (q *Queries) CronNotify(ctx context.Context) (CronNotifyRow, error) {
+	row := q.db.QueryRow(ctx, cronNotify)
+	var i CronNotifyRow
+	err := row.Scan(&i.Now, &i.Notified)
+	return i, err
+}
+
+const cronQueueJobs = `-- name: CronQueueJobs :exec
+UPDATE ojs.jobs j
+SET cron_serial = true,
+    ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,
+    due_at = CASE WHEN j.state = 'available' THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
+WHERE j.cron = $1::text AND j.id <> $2::uuid AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending')
+    AND (NOT j.cron_serial OR j.state = 'available' AND j.ready_seq IS NOT NULL)
+`
+
+// Takes back jobs of a cron that could be fetched, except keep: a run by hand goes first, or the cron has just become
+// serial. Called after CronLockSerial.
+func (q *Queries) CronQueueJobs(ctx context.Context, cron string, keep [16]byte) error {
+	_, err := q.db.Exec(ctx, cronQueueJobs, cron, keep)
+	return err
+}
+
+const cronRecordTick = `-- name: CronRecordTick :many
+WITH request AS (
+    SELECT unnest($1::uuid[]) AS id,
+        unnest($2::timestamptz[]) AS scheduled_at,
+        unnest($3::timestamptz[]) AS next_run_at,
+        unnest($4::text[]) AS outcome,
+        unnest($5::text[]) AS reason,
+        unnest($6::uuid[]) AS job_id,
+        unnest($7::json[]) AS data
+), run AS (
+    INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason, job_id)
+    SELECT i.id, i.scheduled_at, 'tick', i.outcome, NULLIF(i.reason, ''), CASE WHEN i.outcome = 'fired' THEN i.job_id END FROM request i
+    ON CONFLICT DO NOTHING
+    RETURNING cron_id
+), moved AS (
+    UPDATE ojs.crons c
+    SET next_run_at = i.next_run_at,
+        last_run_at = CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN i.scheduled_at ELSE c.last_run_at END,
+        run_count = c.run_count + CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN 1 ELSE 0 END
+    FROM request i LEFT JOIN run r ON r.cron_id = i.id
+    WHERE c.id = i.id
+    RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
+), event AS (
+    INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
+    SELECT $8::text, 'cron', clock_timestamp(), m.name, m.type, m.queue,
+        m.trace_id, $9::integer, m.data
+    FROM moved m WHERE m.fresh
+)
+SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m
+`
+
+type CronRecordTickParams struct {
+	Ids         [][16]byte
+	ScheduledAt []pgtype.Timestamptz
+	NextRunAt   []pgtype.Timestamptz
+	Outcomes    []string
+	Reasons     []string
+	JobIds      [][16]byte
+	EventData   [][]byte
+	EventType   string
+	Node        int32
+}
+
+type CronRecordTickRow struct {
+	ID    [16]byte
+	Fresh bool
+}
+
+// Records the outcome of ticks: log row, event, next run. A tick that is in the log already only advances its cron.
+func (q *Queries) CronRecordTick(ctx context.Context, arg CronRecordTickParams) ([]CronRecordTickRow, error) {
+	rows, err := q.db.Query(ctx, cronRecordTick,
 		arg.Ids,
-		arg.Names,
-		arg.Serial,
-		arg.Held,
+		arg.ScheduledAt,
+		arg.NextRunAt,
+		arg.Outcomes,
+		arg.Reasons,
+		arg.JobIds,
+		arg.EventData,
+		arg.EventType,
+		arg.Node,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []CronMarkRow
+	var items []CronRecordTickRow
 	for rows.Next() {
-		var i CronMarkRow
-		if err := rows.Scan(&i.ID, &i.ReadySeq, &i.DueAt); err != nil {
+		var i CronRecordTickRow
+		if err := rows.Scan(&i.ID, &i.Fresh); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -600,37 +578,66 @@ func (q *Queries) CronMark(ctx context.Context, arg CronMarkParams) ([]CronMarkR
 	return items, nil
 }
 
-const cronNow = `-- name: CronNow :one
-
-SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS told
+const cronReleaseQueued = `-- name: CronReleaseQueued :many
+WITH waiting AS MATERIALIZED (
+    SELECT n.cron, h.id, h.enqueued_at, b.blocked
+    FROM (SELECT DISTINCT unnest($1::text[]) AS cron) n
+    CROSS JOIN LATERAL (
+        SELECT EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'active')
+            OR EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'available' AND o.ready_seq IS NOT NULL) AS blocked
+    ) b
+    CROSS JOIN LATERAL (
+        SELECT j.id, j.enqueued_at FROM ojs.jobs j
+        WHERE j.cron = n.cron AND j.state = 'available' AND j.ready_seq IS NULL AND j.cron_serial
+        ORDER BY j.enqueued_at, j.id LIMIT 2
+        FOR UPDATE SKIP LOCKED
+    ) h
+), ranked AS (
+    SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM waiting h
+), released AS (
+    UPDATE ojs.jobs j
+    SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked THEN nextval('ojs.ready_seq') END,
+        due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
+            CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
+    FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
+    RETURNING j.id, j.queue, j.priority, j.ready_seq
+)
+SELECT id, queue, priority, ready_seq FROM released
 `
 
-type CronNowRow struct {
-	Now  pgtype.Timestamptz
-	Told interface{}
+type CronReleaseQueuedRow struct {
+	ID       [16]byte
+	Queue    string
+	Priority int16
+	ReadySeq pgtype.Int8
 }
 
-// Whoever changes or fires a cron locks its row. A tick, its event, the advanced row and the insert of the job are one
-// transaction.
-// The time, and at commit a notification to the other nodes to look at the earliest next_run_at: this node may have
-// stopped by then.
-func (q *Queries) CronNow(ctx context.Context) (CronNowRow, error) {
-	row := q.db.QueryRow(ctx, cronNow)
-	var i CronNowRow
-	err := row.Scan(&i.Now, &i.Told)
-	return i, err
-}
-
-const cronQueueUp = `-- name: CronQueueUp :exec
-SELECT pg_advisory_xact_lock(hashtextextended('ojs.cron/' || n.name, 0))
-FROM (SELECT unnest($1::text[]) AS name ORDER BY 1) n
-`
-
-// Serializes decisions about the jobs of a cron. It is a statement of its own, so that the next statement sees the
-// previous decision.
-func (q *Queries) CronQueueUp(ctx context.Context, names []string) error {
-	_, err := q.db.Exec(ctx, cronQueueUp, names)
-	return err
+// Releases the oldest waiting job of each cron of which no job is active or can be fetched; it goes to the end of its
+// priority. Called after CronLockSerial. The next waiting job is due again in two seconds; the others behind it are looked
+// at once a minute (JobPromoteDue).
+func (q *Queries) CronReleaseQueued(ctx context.Context, names []string) ([]CronReleaseQueuedRow, error) {
+	rows, err := q.db.Query(ctx, cronReleaseQueued, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CronReleaseQueuedRow
+	for rows.Next() {
+		var i CronReleaseQueuedRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Queue,
+			&i.Priority,
+			&i.ReadySeq,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const cronRunCount = `-- name: CronRunCount :one
@@ -643,6 +650,62 @@ func (q *Queries) CronRunCount(ctx context.Context, cronID [16]byte) (int64, err
 	var count int64
 	err := row.Scan(&count)
 	return count, err
+}
+
+const cronRunInsertGap = `-- name: CronRunInsertGap :many
+WITH request AS (
+    SELECT unnest($3::uuid[]) AS id, unnest($4::timestamptz[]) AS scheduled_at, unnest($5::json[]) AS data
+), run AS (
+    INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason)
+    SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM request i
+    ON CONFLICT DO NOTHING
+    RETURNING cron_id, scheduled_at
+)
+INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
+SELECT $1::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $2::integer, i.data
+FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
+RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue
+`
+
+type CronRunInsertGapParams struct {
+	EventType   string
+	Node        int32
+	Ids         [][16]byte
+	ScheduledAt []pgtype.Timestamptz
+	EventData   [][]byte
+}
+
+type CronRunInsertGapRow struct {
+	Name    string
+	JobType string
+	Queue   string
+}
+
+// Records local times that a clock change left out. Each writes one event, when its row is inserted.
+func (q *Queries) CronRunInsertGap(ctx context.Context, arg CronRunInsertGapParams) ([]CronRunInsertGapRow, error) {
+	rows, err := q.db.Query(ctx, cronRunInsertGap,
+		arg.EventType,
+		arg.Node,
+		arg.Ids,
+		arg.ScheduledAt,
+		arg.EventData,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []CronRunInsertGapRow
+	for rows.Next() {
+		var i CronRunInsertGapRow
+		if err := rows.Scan(&i.Name, &i.JobType, &i.Queue); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const cronRunList = `-- name: CronRunList :many
@@ -722,147 +785,6 @@ func (q *Queries) CronRunPrune(ctx context.Context, maxRows int32) (int64, error
 		return 0, err
 	}
 	return result.RowsAffected(), nil
-}
-
-const cronSettle = `-- name: CronSettle :many
-WITH waiting AS MATERIALIZED (
-    SELECT n.cron, h.id, h.enqueued_at, b.blocked
-    FROM (SELECT DISTINCT unnest($1::text[]) AS cron) n
-    CROSS JOIN LATERAL (
-        SELECT EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'active')
-            OR EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'available' AND o.ready_seq IS NOT NULL) AS blocked
-    ) b
-    CROSS JOIN LATERAL (
-        SELECT j.id, j.enqueued_at FROM ojs.jobs j
-        WHERE j.cron = n.cron AND j.state = 'available' AND j.ready_seq IS NULL AND j.cron_serial
-        ORDER BY j.enqueued_at, j.id LIMIT 2
-        FOR UPDATE SKIP LOCKED
-    ) h
-), ranked AS (
-    SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM waiting h
-), released AS (
-    UPDATE ojs.jobs j
-    SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked THEN nextval('ojs.ready_seq') END,
-        due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
-            CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
-    FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
-    RETURNING j.id, j.queue, j.priority, j.ready_seq
-)
-SELECT id, queue, priority, ready_seq FROM released
-`
-
-type CronSettleRow struct {
-	ID       [16]byte
-	Queue    string
-	Priority int16
-	ReadySeq pgtype.Int8
-}
-
-// Releases the oldest waiting job of each cron of which no job is active or can be fetched; it goes to the end of its
-// priority. Called after CronQueueUp. The next waiting job is due again in two seconds; the others behind it are looked
-// at once a minute (JobPromoteDue).
-func (q *Queries) CronSettle(ctx context.Context, names []string) ([]CronSettleRow, error) {
-	rows, err := q.db.Query(ctx, cronSettle, names)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CronSettleRow
-	for rows.Next() {
-		var i CronSettleRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Queue,
-			&i.Priority,
-			&i.ReadySeq,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const cronTick = `-- name: CronTick :many
-WITH request AS (
-    SELECT unnest($1::uuid[]) AS id,
-        unnest($2::timestamptz[]) AS scheduled_at,
-        unnest($3::timestamptz[]) AS next_run_at,
-        unnest($4::text[]) AS outcome,
-        unnest($5::text[]) AS reason,
-        unnest($6::uuid[]) AS job_id,
-        unnest($7::json[]) AS data
-), run AS (
-    INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason, job_id)
-    SELECT i.id, i.scheduled_at, 'tick', i.outcome, NULLIF(i.reason, ''), CASE WHEN i.outcome = 'fired' THEN i.job_id END FROM request i
-    ON CONFLICT DO NOTHING
-    RETURNING cron_id
-), moved AS (
-    UPDATE ojs.crons c
-    SET next_run_at = i.next_run_at,
-        last_run_at = CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN i.scheduled_at ELSE c.last_run_at END,
-        run_count = c.run_count + CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN 1 ELSE 0 END
-    FROM request i LEFT JOIN run r ON r.cron_id = i.id
-    WHERE c.id = i.id
-    RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
-), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-    SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron' || $8::text, clock_timestamp(), m.name, m.type, m.queue,
-        m.trace_id, $9::integer, m.data
-    FROM moved m WHERE m.fresh
-)
-SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m
-`
-
-type CronTickParams struct {
-	Ids         [][16]byte
-	ScheduledAt []pgtype.Timestamptz
-	NextRunAt   []pgtype.Timestamptz
-	Outcomes    []string
-	Reasons     []string
-	JobIds      [][16]byte
-	EventData   [][]byte
-	Instance    string
-	Node        int32
-}
-
-type CronTickRow struct {
-	ID    [16]byte
-	Fresh bool
-}
-
-// Records the outcome of ticks: log row, event, next run. A tick that is in the log already only advances its cron.
-func (q *Queries) CronTick(ctx context.Context, arg CronTickParams) ([]CronTickRow, error) {
-	rows, err := q.db.Query(ctx, cronTick,
-		arg.Ids,
-		arg.ScheduledAt,
-		arg.NextRunAt,
-		arg.Outcomes,
-		arg.Reasons,
-		arg.JobIds,
-		arg.EventData,
-		arg.Instance,
-		arg.Node,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CronTickRow
-	for rows.Next() {
-		var i CronTickRow
-		if err := rows.Scan(&i.ID, &i.Fresh); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const cronTrigger = `-- name: CronTrigger :one
@@ -971,4 +893,82 @@ func (q *Queries) CronUpdate(ctx context.Context, arg CronUpdateParams) (Cron, e
 		&i.UpdatedAt,
 	)
 	return i, err
+}
+
+const jobUpdateCron = `-- name: JobUpdateCron :many
+UPDATE ojs.jobs j
+SET cron = i.cron, cron_serial = i.serial,
+    ready_seq = CASE WHEN i.serial AND i.held THEN NULL ELSE j.ready_seq END,
+    due_at = CASE WHEN j.state = 'available' AND i.serial AND i.held THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
+FROM (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS cron, unnest($3::boolean[]) AS serial, unnest($4::boolean[]) AS held
+) i
+WHERE j.id = i.id
+RETURNING j.id, j.ready_seq, j.due_at
+`
+
+type JobUpdateCronParams struct {
+	Ids    [][16]byte
+	Names  []string
+	Serial []bool
+	Held   []bool
+}
+
+type JobUpdateCronRow struct {
+	ID       [16]byte
+	ReadySeq pgtype.Int8
+	DueAt    pgtype.Timestamptz
+}
+
+// Marks jobs as those of a cron, after their insert in the same transaction: JobInsert does not carry values that
+// nearly no job has. A serial job gets no ready_seq until CronReleaseQueued releases it. It is due soon, in case that no node
+// does.
+func (q *Queries) JobUpdateCron(ctx context.Context, arg JobUpdateCronParams) ([]JobUpdateCronRow, error) {
+	rows, err := q.db.Query(ctx, jobUpdateCron,
+		arg.Ids,
+		arg.Names,
+		arg.Serial,
+		arg.Held,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobUpdateCronRow
+	for rows.Next() {
+		var i JobUpdateCronRow
+		if err := rows.Scan(&i.ID, &i.ReadySeq, &i.DueAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueListDraining = `-- name: QueueListDraining :many
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) AND q.status = 'draining'
+`
+
+// Which of the queues take no new jobs.
+func (q *Queries) QueueListDraining(ctx context.Context, queues []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, queueListDraining, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }

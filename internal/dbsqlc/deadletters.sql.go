@@ -94,7 +94,7 @@ WITH picked AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', $13::text, d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $14::integer, ('{"reason":"' || $15::text || '"}')::json
+    SELECT $13::text, $14::text, d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $15::integer, ('{"reason":"' || $16::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id
@@ -113,6 +113,7 @@ type DeadLetterDeleteParams struct {
 	ErrorTypes   []string
 	ErrorCodes   []string
 	MaxRows      int64
+	EventType    string
 	Source       string
 	Node         int32
 	Reason       string
@@ -143,6 +144,7 @@ func (q *Queries) DeadLetterDelete(ctx context.Context, arg DeadLetterDeletePara
 		arg.ErrorTypes,
 		arg.ErrorCodes,
 		arg.MaxRows,
+		arg.EventType,
 		arg.Source,
 		arg.Node,
 		arg.Reason,
@@ -548,18 +550,20 @@ WITH picked AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.finished_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', 'scheduler', d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $5::integer, '{"reason":"retention"}'::json
+    SELECT $5::text, 'scheduler', d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $6::integer, ('{"reason":"' || $7::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id
 `
 
 type JobDiscardedPruneParams struct {
-	After   pgtype.Timestamptz
-	AfterID [16]byte
-	Keep    pgtype.Interval
-	MaxRows int64
-	Node    int32
+	After     pgtype.Timestamptz
+	AfterID   [16]byte
+	Keep      pgtype.Interval
+	MaxRows   int64
+	EventType string
+	Node      int32
+	Reason    string
 }
 
 type JobDiscardedPruneRow struct {
@@ -578,7 +582,9 @@ func (q *Queries) JobDiscardedPrune(ctx context.Context, arg JobDiscardedPrunePa
 		arg.AfterID,
 		arg.Keep,
 		arg.MaxRows,
+		arg.EventType,
 		arg.Node,
+		arg.Reason,
 	)
 	if err != nil {
 		return nil, err
@@ -594,102 +600,6 @@ func (q *Queries) JobDiscardedPrune(ctx context.Context, arg JobDiscardedPrunePa
 			&i.State,
 			&i.FinishedAt,
 			&i.Now,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const jobsDoneDayList = `-- name: JobsDoneDayList :many
-SELECT d.day::text AS day, d.pages::bigint AS pages FROM ojs.jobs_done_days($1::interval) d ORDER BY d.day
-`
-
-type JobsDoneDayListRow struct {
-	Day   string
-	Pages int64
-}
-
-// The days of jobs_done that ended longer than keep ago, oldest first, with their size in pages.
-func (q *Queries) JobsDoneDayList(ctx context.Context, keep pgtype.Interval) ([]JobsDoneDayListRow, error) {
-	rows, err := q.db.Query(ctx, jobsDoneDayList, keep)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []JobsDoneDayListRow
-	for rows.Next() {
-		var i JobsDoneDayListRow
-		if err := rows.Scan(&i.Day, &i.Pages); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const jobsDonePrune = `-- name: JobsDonePrune :many
-WITH deleted AS (
-    DELETE FROM ojs.jobs_done d
-    WHERE d.finished_at >= $2::timestamptz AND d.finished_at < $3::timestamptz
-        AND d.ctid >= CAST($4::text AS tid) AND d.ctid < CAST($5::text AS tid)
-        AND d.state = $6::text
-    RETURNING d.id, d.type, d.queue, d.state, d.trace_id, clock_timestamp() AS now
-)
-INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, $1::integer, '{"reason":"retention"}'::json
-FROM deleted g
-RETURNING job_id::uuid AS id, job_type::text AS type, queue::text AS queue, from_state::text AS state, time
-`
-
-type JobsDonePruneParams struct {
-	Node     int32
-	DayStart pgtype.Timestamptz
-	DayEnd   pgtype.Timestamptz
-	FromTid  string
-	ToTid    string
-	State    string
-}
-
-type JobsDonePruneRow struct {
-	ID    [16]byte
-	Type  string
-	Queue string
-	State string
-	Time  pgtype.Timestamptz
-}
-
-// Deletes the jobs of one state on a range of pages of one day. No index finds them, and reading a range of pages needs
-// none.
-func (q *Queries) JobsDonePrune(ctx context.Context, arg JobsDonePruneParams) ([]JobsDonePruneRow, error) {
-	rows, err := q.db.Query(ctx, jobsDonePrune,
-		arg.Node,
-		arg.DayStart,
-		arg.DayEnd,
-		arg.FromTid,
-		arg.ToTid,
-		arg.State,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []JobsDonePruneRow
-	for rows.Next() {
-		var i JobsDonePruneRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Type,
-			&i.Queue,
-			&i.State,
-			&i.Time,
 		); err != nil {
 			return nil, err
 		}

@@ -27,20 +27,20 @@ WITH counted AS (
     ) t GROUP BY t.queue, t.state
 )
 SELECT COALESCE(k.queue, h.queue)::text AS queue, COALESCE(k.state, h.state)::text AS state,
-    COALESCE(k.n, 0)::bigint AS kept, COALESCE(h.n, 0)::bigint AS held
+    COALESCE(k.n, 0)::bigint AS counted, COALESCE(h.n, 0)::bigint AS stored
 FROM counted k FULL JOIN stored h ON h.queue = k.queue AND h.state = k.state
 WHERE COALESCE(k.n, 0) <> COALESCE(h.n, 0)
 ORDER BY 1, 2
 `
 
 type DoctorCountsRow struct {
-	Queue string
-	State string
-	Kept  int64
-	Held  int64
+	Queue   string
+	State   string
+	Counted int64
+	Stored  int64
 }
 
-// Compares the kept counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
+// Compares the counted counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
 // returned.
 func (q *Queries) DoctorCounts(ctx context.Context) ([]DoctorCountsRow, error) {
 	rows, err := q.db.Query(ctx, doctorCounts)
@@ -54,8 +54,8 @@ func (q *Queries) DoctorCounts(ctx context.Context) ([]DoctorCountsRow, error) {
 		if err := rows.Scan(
 			&i.Queue,
 			&i.State,
-			&i.Kept,
-			&i.Held,
+			&i.Counted,
+			&i.Stored,
 		); err != nil {
 			return nil, err
 		}

@@ -22,16 +22,16 @@ WITH locked AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT 'job.enqueued', 'api' || $2::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer
+    SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer
     FROM moved m
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
 `
 
 type JobActivateParams struct {
-	Ids      [][16]byte
-	Instance string
-	Node     int32
+	Ids       [][16]byte
+	EventType string
+	Node      int32
 }
 
 type JobActivateRow struct {
@@ -90,7 +90,7 @@ type JobActivateRow struct {
 
 // Makes pending jobs available.
 func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]JobActivateRow, error) {
-	rows, err := q.db.Query(ctx, jobActivate, arg.Ids, arg.Instance, arg.Node)
+	rows, err := q.db.Query(ctx, jobActivate, arg.Ids, arg.EventType, arg.Node)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,7 @@ WITH request AS (
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.cancelled', $4::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $5::integer, r.event_data
+    SELECT $4::text, $5::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $6::integer, r.event_data
     FROM deleted d JOIN request r ON r.id = d.id
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
@@ -192,6 +192,7 @@ type JobCancelParams struct {
 	Ids       [][16]byte
 	EventData [][]byte
 	States    []string
+	EventType string
 	Source    string
 	Node      int32
 }
@@ -257,6 +258,7 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 		arg.Ids,
 		arg.EventData,
 		arg.States,
+		arg.EventType,
 		arg.Source,
 		arg.Node,
 	)
@@ -361,8 +363,8 @@ WITH setting AS MATERIALIZED (
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT 'job.completed', CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
-        d.worker_id, d.trace_id, 'active', 'completed', $9::integer,
+    SELECT $9::text, CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
+        d.worker_id, d.trace_id, 'active', 'completed', $10::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, r.event_data
     FROM deleted d JOIN request r ON r.id = d.id
 )
@@ -370,7 +372,7 @@ SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_a
 `
 
 type JobCompleteParams struct {
-	Patience          string
+	LockTimeout       string
 	Ids               [][16]byte
 	Workers           []string
 	Attempts          []int32
@@ -378,6 +380,7 @@ type JobCompleteParams struct {
 	EventData         [][]byte
 	Sources           []string
 	DefaultResultTtlS int64
+	EventType         string
 	Node              int32
 }
 
@@ -440,7 +443,7 @@ type JobCompleteRow struct {
 // gives up after the lock timeout `patience`; the caller then tries the jobs apart.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
-		arg.Patience,
+		arg.LockTimeout,
 		arg.Ids,
 		arg.Workers,
 		arg.Attempts,
@@ -448,6 +451,7 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 		arg.EventData,
 		arg.Sources,
 		arg.DefaultResultTtlS,
+		arg.EventType,
 		arg.Node,
 	)
 	if err != nil {
@@ -569,16 +573,18 @@ WITH deleted AS (
     SELECT id, type, queue, state, trace_id, now FROM deleted UNION ALL SELECT id, type, queue, state, trace_id, now FROM deleted_done
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, $3::integer, '{"reason":"deleted"}'::json
+    SELECT $3::text, 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, $4::integer, ('{"reason":"' || $5::text || '"}')::json
     FROM all_deleted b
 )
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b
 `
 
 type JobDeleteParams struct {
-	Ids    [][16]byte
-	States []string
-	Node   int32
+	Ids       [][16]byte
+	States    []string
+	EventType string
+	Node      int32
+	Reason    string
 }
 
 type JobDeleteRow struct {
@@ -591,7 +597,13 @@ type JobDeleteRow struct {
 
 // Deletes finished and discarded jobs. The internal event takes them out of the counts.
 func (q *Queries) JobDelete(ctx context.Context, arg JobDeleteParams) ([]JobDeleteRow, error) {
-	rows, err := q.db.Query(ctx, jobDelete, arg.Ids, arg.States, arg.Node)
+	rows, err := q.db.Query(ctx, jobDelete,
+		arg.Ids,
+		arg.States,
+		arg.EventType,
+		arg.Node,
+		arg.Reason,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -630,9 +642,10 @@ WITH request AS (
         unnest($10::text[]) AS error,
         unnest($11::text[]) AS event_error,
         unnest($12::text[]) AS reason,
-        unnest($13::text[]) AS source
+        unnest($13::text[]) AS event_type,
+        unnest($14::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.source
+    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
     FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
         AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
@@ -659,30 +672,28 @@ WITH request AS (
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, clock.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $14::integer) END,
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $15::integer) END,
         checkpoint = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint END,
         checkpoint_seq = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_seq END,
         checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $15::integer, e.ran_ms, e.data::json
+        e.priority, e.ready_seq, $16::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 1 AS step, 'job.failed' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
+        SELECT 1 AS step, $17::text AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, CASE f.state WHEN 'retryable' THEN 'job.retrying' WHEN 'discarded' THEN 'job.discarded'
-                ELSE CASE WHEN $16::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END END,
-            f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.state = 'available' AND NOT $16::boolean,
+        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -703,22 +714,23 @@ FROM failed
 `
 
 type JobFailParams struct {
-	Ids         [][16]byte
-	Workers     []string
-	Attempts    []int32
-	StartedAt   []pgtype.Timestamptz
-	DueOnly     []bool
-	Outcomes    []string
-	Releases    []bool
-	DeadLetters []bool
-	DelaysMs    []int64
-	Errors      []string
-	EventErrors []string
-	Reasons     []string
-	Sources     []string
-	MaxErrors   int32
-	Node        int32
-	Loud        bool
+	Ids             [][16]byte
+	Workers         []string
+	Attempts        []int32
+	StartedAt       []pgtype.Timestamptz
+	DueOnly         []bool
+	Outcomes        []string
+	Releases        []bool
+	DeadLetters     []bool
+	DelaysMs        []int64
+	Errors          []string
+	EventErrors     []string
+	Reasons         []string
+	EventTypes      []string
+	Sources         []string
+	MaxErrors       int32
+	Node            int32
+	FailedEventType string
 }
 
 type JobFailRow struct {
@@ -793,10 +805,11 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 		arg.Errors,
 		arg.EventErrors,
 		arg.Reasons,
+		arg.EventTypes,
 		arg.Sources,
 		arg.MaxErrors,
 		arg.Node,
-		arg.Loud,
+		arg.FailedEventType,
 	)
 	if err != nil {
 		return nil, err
@@ -903,7 +916,7 @@ WITH probe AS (
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, p.ready_seq AS fetched_seq, s.source, p.slot
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $10::integer,
+    SELECT $10::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $11::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
@@ -926,6 +939,7 @@ type JobFetchParams struct {
 	LeasesMs         []int64
 	DefaultLeaseMs   int64
 	DefaultTimeoutMs int64
+	EventType        string
 	Node             int32
 }
 
@@ -998,6 +1012,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 		arg.LeasesMs,
 		arg.DefaultLeaseMs,
 		arg.DefaultTimeoutMs,
+		arg.EventType,
 		arg.Node,
 	)
 	if err != nil {
@@ -1123,7 +1138,7 @@ WITH request AS (
     SELECT j.id, r.worker_id, r.lease_ms, r.source
     FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.bury_at IS NOT NULL AND j.started_at <= w.died_at)
+        AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
     FOR UPDATE OF j SKIP LOCKED
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
@@ -1138,16 +1153,16 @@ WITH request AS (
     RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), emitting AS MATERIALIZED (
     SELECT b.id FROM extended b WHERE $6::double precision = 0 OR NOT EXISTS (
-        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = 'job.heartbeat' AND e.attempt = b.attempt
+        SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = $7::text AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => $6::double precision))
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, $7::integer,
+    SELECT $7::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, $8::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM extended b WHERE b.id IN (SELECT d.id FROM emitting d)
 )
 SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
-    (b.id IN (SELECT d.id FROM emitting d))::boolean AS told
+    (b.id IN (SELECT d.id FROM emitting d))::boolean AS emitted
 FROM extended b
 `
 
@@ -1158,6 +1173,7 @@ type JobHeartbeatParams struct {
 	Sources          []string
 	DefaultTimeoutMs int64
 	EventGapS        float64
+	EventType        string
 	Node             int32
 }
 
@@ -1169,7 +1185,7 @@ type JobHeartbeatRow struct {
 	WorkerID string
 	DueAt    pgtype.Timestamptz
 	Now      pgtype.Timestamptz
-	Told     bool
+	Emitted  bool
 }
 
 // Extends the reservation of active jobs that the worker holds or nobody holds, by the given time or by the one chosen
@@ -1183,6 +1199,7 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 		arg.Sources,
 		arg.DefaultTimeoutMs,
 		arg.EventGapS,
+		arg.EventType,
 		arg.Node,
 	)
 	if err != nil {
@@ -1200,7 +1217,7 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 			&i.WorkerID,
 			&i.DueAt,
 			&i.Now,
-			&i.Told,
+			&i.Emitted,
 		); err != nil {
 			return nil, err
 		}
@@ -1268,14 +1285,16 @@ WITH clock AS MATERIALIZED (
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
+), described AS (
+    SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
+    FROM inserted i
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
-        $23::text, i.created_at, i.id, i.type, i.queue, i.trace_id, i.state, i.state = 'pending', i.priority, i.ready_seq, $24::integer,
-        CASE WHEN i.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(i.scheduled_at) || '"}')::json END
-    FROM inserted i
+    SELECT d.event_type, $23::text, d.created_at, d.id, d.type, d.queue, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $24::integer,
+        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json END
+    FROM described d
 )
-SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra FROM inserted
+SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra, event_type::text AS event_type FROM described
 `
 
 type JobInsertParams struct {
@@ -1314,6 +1333,7 @@ type JobInsertRow struct {
 	ScheduledAt pgtype.Timestamptz
 	ExpiresAt   pgtype.Timestamptz
 	Extra       []byte
+	EventType   string
 }
 
 // Every state change of jobs is one statement over arrays: it changes the jobs and writes their events. State and owner
@@ -1365,6 +1385,64 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 			&i.ScheduledAt,
 			&i.ExpiresAt,
 			&i.Extra,
+			&i.EventType,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const jobListByDeadWorkers = `-- name: JobListByDeadWorkers :many
+SELECT j.id, j.attempt, j.started_at, d.worker_id::text AS worker_id
+FROM (SELECT unnest($1::text[]) AS worker_id, unnest($2::timestamptz[]) AS dead_at) d
+JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.dead_at
+WHERE j.state = 'active' AND j.worker_id = ANY($1::text[])
+    AND j.due_at <= now() + interval '1 millisecond' * $3::bigint
+LIMIT $4
+`
+
+type JobListByDeadWorkersParams struct {
+	WorkerIds []string
+	DeadAt    []pgtype.Timestamptz
+	LongestMs int64
+	MaxRows   int32
+}
+
+type JobListByDeadWorkersRow struct {
+	ID        [16]byte
+	Attempt   int32
+	StartedAt pgtype.Timestamptz
+	WorkerID  string
+}
+
+// The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
+// because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
+// so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
+// ones, once for all workers that died together.
+func (q *Queries) JobListByDeadWorkers(ctx context.Context, arg JobListByDeadWorkersParams) ([]JobListByDeadWorkersRow, error) {
+	rows, err := q.db.Query(ctx, jobListByDeadWorkers,
+		arg.WorkerIds,
+		arg.DeadAt,
+		arg.LongestMs,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListByDeadWorkersRow
+	for rows.Next() {
+		var i JobListByDeadWorkersRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Attempt,
+			&i.StartedAt,
+			&i.WorkerID,
 		); err != nil {
 			return nil, err
 		}
@@ -1444,6 +1522,49 @@ func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const jobListByWorker = `-- name: JobListByWorker :many
+SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
+FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'active' AND j.worker_id = $2::text
+ORDER BY j.id
+`
+
+type JobListByWorkerRow struct {
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Attempt    int32
+	StartedAt  pgtype.Timestamptz
+	LeaseUntil pgtype.Timestamptz
+}
+
+// Of the ids that a worker reported, the jobs it holds.
+func (q *Queries) JobListByWorker(ctx context.Context, ids [][16]byte, workerID string) ([]JobListByWorkerRow, error) {
+	rows, err := q.db.Query(ctx, jobListByWorker, ids, workerID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListByWorkerRow
+	for rows.Next() {
+		var i JobListByWorkerRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.Attempt,
+			&i.StartedAt,
+			&i.LeaseUntil,
 		); err != nil {
 			return nil, err
 		}
@@ -1607,100 +1728,12 @@ func (q *Queries) JobListForFail(ctx context.Context, ids [][16]byte) ([]JobList
 	return items, nil
 }
 
-const jobListHeld = `-- name: JobListHeld :many
-SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
-UNION ALL
-SELECT j.id, j.state, j.previous_state, j.worker_id,
-    EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.bury_at IS NOT NULL AND j.started_at <= w.died_at)
-FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'active'
-`
-
-type JobListHeldRow struct {
-	ID            [16]byte
-	State         string
-	PreviousState pgtype.Text
-	WorkerID      pgtype.Text
-	Taken         bool
-}
-
-// For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
-// finished, and which it still holds because another transaction had the row. taken means that the job was fetched
-// before the worker was declared dead.
-func (q *Queries) JobListHeld(ctx context.Context, ids [][16]byte) ([]JobListHeldRow, error) {
-	rows, err := q.db.Query(ctx, jobListHeld, ids)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []JobListHeldRow
-	for rows.Next() {
-		var i JobListHeldRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.State,
-			&i.PreviousState,
-			&i.WorkerID,
-			&i.Taken,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const jobListHeldBy = `-- name: JobListHeldBy :many
-SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
-FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'active' AND j.worker_id = $2::text
-ORDER BY j.id
-`
-
-type JobListHeldByRow struct {
-	ID         [16]byte
-	Type       string
-	Queue      string
-	Attempt    int32
-	StartedAt  pgtype.Timestamptz
-	LeaseUntil pgtype.Timestamptz
-}
-
-// Of the ids that a worker reported, the jobs it holds.
-func (q *Queries) JobListHeldBy(ctx context.Context, ids [][16]byte, workerID string) ([]JobListHeldByRow, error) {
-	rows, err := q.db.Query(ctx, jobListHeldBy, ids, workerID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []JobListHeldByRow
-	for rows.Next() {
-		var i JobListHeldByRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Type,
-			&i.Queue,
-			&i.Attempt,
-			&i.StartedAt,
-			&i.LeaseUntil,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const jobListMetaHeld = `-- name: JobListMetaHeld :many
+const jobListMetaActive = `-- name: JobListMetaActive :many
 SELECT j.id, j.worker_id, j.meta FROM ojs.jobs j
 WHERE j.id = ANY($1::uuid[]) AND j.state = 'active' AND j.worker_id IS NOT NULL AND j.meta IS NOT NULL
 `
 
-type JobListMetaHeldRow struct {
+type JobListMetaActiveRow struct {
 	ID       [16]byte
 	WorkerID pgtype.Text
 	Meta     []byte
@@ -1708,73 +1741,16 @@ type JobListMetaHeldRow struct {
 
 // The meta of active jobs, for test directives. The caller parses meta, because -> on json fails for documents with
 // \u0000.
-func (q *Queries) JobListMetaHeld(ctx context.Context, ids [][16]byte) ([]JobListMetaHeldRow, error) {
-	rows, err := q.db.Query(ctx, jobListMetaHeld, ids)
+func (q *Queries) JobListMetaActive(ctx context.Context, ids [][16]byte) ([]JobListMetaActiveRow, error) {
+	rows, err := q.db.Query(ctx, jobListMetaActive, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []JobListMetaHeldRow
+	var items []JobListMetaActiveRow
 	for rows.Next() {
-		var i JobListMetaHeldRow
+		var i JobListMetaActiveRow
 		if err := rows.Scan(&i.ID, &i.WorkerID, &i.Meta); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const jobListOfWorkers = `-- name: JobListOfWorkers :many
-SELECT j.id, j.attempt, j.started_at, d.worker_id::text AS worker_id
-FROM (SELECT unnest($1::text[]) AS worker_id, unnest($2::timestamptz[]) AS died_at) d
-JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.died_at
-WHERE j.state = 'active' AND j.worker_id = ANY($1::text[])
-    AND j.due_at <= now() + interval '1 millisecond' * $3::bigint
-LIMIT $4
-`
-
-type JobListOfWorkersParams struct {
-	WorkerIds []string
-	DiedAt    []pgtype.Timestamptz
-	LongestMs int64
-	MaxRows   int32
-}
-
-type JobListOfWorkersRow struct {
-	ID        [16]byte
-	Attempt   int32
-	StartedAt pgtype.Timestamptz
-	WorkerID  string
-}
-
-// The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
-// because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
-// so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
-// ones, once for all workers that died together.
-func (q *Queries) JobListOfWorkers(ctx context.Context, arg JobListOfWorkersParams) ([]JobListOfWorkersRow, error) {
-	rows, err := q.db.Query(ctx, jobListOfWorkers,
-		arg.WorkerIds,
-		arg.DiedAt,
-		arg.LongestMs,
-		arg.MaxRows,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []JobListOfWorkersRow
-	for rows.Next() {
-		var i JobListOfWorkersRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Attempt,
-			&i.StartedAt,
-			&i.WorkerID,
-		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -1957,6 +1933,51 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 	return items, nil
 }
 
+const jobListUnextended = `-- name: JobListUnextended :many
+SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+UNION ALL
+SELECT j.id, j.state, j.previous_state, j.worker_id,
+    EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
+FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'active'
+`
+
+type JobListUnextendedRow struct {
+	ID            [16]byte
+	State         string
+	PreviousState pgtype.Text
+	WorkerID      pgtype.Text
+	Taken         bool
+}
+
+// For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
+// finished, and which it still holds because another transaction had the row. taken means that the job was fetched
+// before the worker was declared dead.
+func (q *Queries) JobListUnextended(ctx context.Context, ids [][16]byte) ([]JobListUnextendedRow, error) {
+	rows, err := q.db.Query(ctx, jobListUnextended, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListUnextendedRow
+	for rows.Next() {
+		var i JobListUnextendedRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.PreviousState,
+			&i.WorkerID,
+			&i.Taken,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobLockForRetry = `-- name: JobLockForRetry :many
 SELECT j.id, j.max_attempts,
     (CASE WHEN $1::boolean THEN j.retry END)::json AS retry,
@@ -2009,13 +2030,13 @@ func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams
 	return items, nil
 }
 
-const jobLockFree = `-- name: JobLockFree :many
+const jobLockUnlocked = `-- name: JobLockUnlocked :many
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED
 `
 
 // Locks those of the jobs that no other transaction holds, and returns them.
-func (q *Queries) JobLockFree(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
-	rows, err := q.db.Query(ctx, jobLockFree, ids)
+func (q *Queries) JobLockUnlocked(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, jobLockUnlocked, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -2038,8 +2059,8 @@ const jobPromoteDue = `-- name: JobPromoteDue :many
 WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
-            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS dead,
-        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS held
+            WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS reason,
+        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS queued
     FROM ojs.jobs j
     WHERE j.due_at >= $1 AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
@@ -2049,77 +2070,77 @@ WITH due AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
-        due_at = CASE WHEN d.dead IS NOT NULL THEN NULL
+    SET state = CASE WHEN d.reason IS NOT NULL THEN 'discarded' ELSE 'available' END,
+        due_at = CASE WHEN d.reason IS NOT NULL THEN NULL
             ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
-                CASE WHEN d.held THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
+                CASE WHEN d.queued THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.dead IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE clock.now END,
-        finished_at = CASE WHEN d.dead IS NOT NULL THEN clock.now END,
-        previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
-        checkpoint = CASE WHEN d.dead IS NULL THEN j.checkpoint END,
-        checkpoint_seq = CASE WHEN d.dead IS NULL THEN j.checkpoint_seq END,
-        checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
-        error = CASE d.dead
-            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
-            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
-            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
+        ready_seq = CASE WHEN d.reason IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
+        enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
+        finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
+        previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
+        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
+        checkpoint = CASE WHEN d.reason IS NULL THEN j.checkpoint END,
+        checkpoint_seq = CASE WHEN d.reason IS NULL THEN j.checkpoint_seq END,
+        checkpoint_at = CASE WHEN d.reason IS NULL THEN j.checkpoint_at END,
+        error = CASE d.reason
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
+            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.dead,
-        d.held AND d.dead IS NULL AS held,
-        CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.reason,
+        d.queued AND d.reason IS NULL AS queued,
+        CASE d.reason WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline,
+        CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
+            ELSE $3::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR $3::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
-        'scheduler' || $4::text, m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT $3::boolean,
-        m.priority, m.ready_seq, $5::integer,
-        CASE WHEN m.dead = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
+    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
+        m.priority, m.ready_seq, $4::integer,
+        CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
             WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
             ELSE '{"reason":"retry"}'::json END
-    FROM moved m WHERE NOT m.held
+    FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(dead, '')::text AS dead, held, now::timestamptz AS now FROM moved
+SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved
 `
 
 type JobPromoteDueParams struct {
-	After    pgtype.Timestamptz
-	MaxRows  int32
-	Loud     bool
-	Instance string
-	Node     int32
+	After            pgtype.Timestamptz
+	MaxRows          int32
+	RequeueEventType string
+	Node             int32
 }
 
 type JobPromoteDueRow struct {
-	ID       [16]byte
-	Type     string
-	Queue    string
-	State    string
-	Priority int16
-	Attempt  int32
-	ReadySeq pgtype.Int8
-	Cron     pgtype.Text
-	Was      string
-	Dead     string
-	Held     pgtype.Bool
-	Now      pgtype.Timestamptz
+	ID        [16]byte
+	Type      string
+	Queue     string
+	State     string
+	Priority  int16
+	Attempt   int32
+	ReadySeq  pgtype.Int8
+	Cron      pgtype.Text
+	Was       string
+	Reason    string
+	EventType string
+	Queued    pgtype.Bool
+	Now       pgtype.Timestamptz
 }
 
 // Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
-// deadline are discarded. @after is explained at SweepNextDue. A job that waits for another job of its cron is due from
-// time to time although nothing moves it; the caller then runs CronSettle, in case the node that should have done so
+// deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron is due from
+// time to time although nothing moves it; the caller then runs CronReleaseQueued, in case the node that should have done so
 // has stopped. now() is used instead of clock_timestamp(), which cannot be an index condition.
 func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([]JobPromoteDueRow, error) {
 	rows, err := q.db.Query(ctx, jobPromoteDue,
 		arg.After,
 		arg.MaxRows,
-		arg.Loud,
-		arg.Instance,
+		arg.RequeueEventType,
 		arg.Node,
 	)
 	if err != nil {
@@ -2139,8 +2160,9 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 			&i.ReadySeq,
 			&i.Cron,
 			&i.Was,
-			&i.Dead,
-			&i.Held,
+			&i.Reason,
+			&i.EventType,
+			&i.Queued,
 			&i.Now,
 		); err != nil {
 			return nil, err
@@ -2202,10 +2224,11 @@ WITH request AS (
         trace_id = CASE WHEN CAST($10 AS json) IS NULL THEN j.trace_id ELSE $11::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
     FROM planned p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
+    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue,
+        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $12::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api' || $12::text, e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, $13::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
@@ -2216,31 +2239,31 @@ WITH request AS (
         SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 3, CASE WHEN m.was = 'discarded' OR $14::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END, m.enqueued_at, m.id, m.type, m.queue,
-            m.attempt, m.trace_id, m.was, 'available', m.was = 'retryable' AND NOT $14::boolean, m.priority, m.ready_seq,
+        SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue,
+            m.attempt, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
             CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
         FROM moved m
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue FROM moved m
+SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue,
+    m.event_type::text AS event_type FROM moved m
 `
 
 type JobRetryParams struct {
-	Ids             [][16]byte
-	Extras          [][]byte
-	UnexpiredExtras [][]byte
-	States          []string
-	Queue           pgtype.Text
-	Priority        pgtype.Int2
-	MaxAttempts     pgtype.Int8
-	Retry           []byte
-	Args            []byte
-	Meta            []byte
-	TraceID         pgtype.Text
-	Instance        string
-	Node            int32
-	Loud            bool
+	Ids              [][16]byte
+	Extras           [][]byte
+	UnexpiredExtras  [][]byte
+	States           []string
+	Queue            pgtype.Text
+	Priority         pgtype.Int2
+	MaxAttempts      pgtype.Int8
+	Retry            []byte
+	Args             []byte
+	Meta             []byte
+	TraceID          pgtype.Text
+	RequeueEventType string
+	Node             int32
 }
 
 type JobRetryRow struct {
@@ -2255,6 +2278,7 @@ type JobRetryRow struct {
 	Cron       pgtype.Text
 	Was        string
 	OldQueue   string
+	EventType  string
 }
 
 // Makes discarded jobs available again with all their attempts, and jobs in backoff without waiting any longer; only
@@ -2274,9 +2298,8 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 		arg.Args,
 		arg.Meta,
 		arg.TraceID,
-		arg.Instance,
+		arg.RequeueEventType,
 		arg.Node,
-		arg.Loud,
 	)
 	if err != nil {
 		return nil, err
@@ -2297,6 +2320,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 			&i.Cron,
 			&i.Was,
 			&i.OldQueue,
+			&i.EventType,
 		); err != nil {
 			return nil, err
 		}

@@ -155,13 +155,13 @@ WITH request AS (
             + (date_part('epoch', date_trunc('milliseconds', clock.now) - date_trunc('milliseconds', l.was_at)) * 1000)::bigint END AS quiet_ms
     FROM locked l CROSS JOIN clock
 ), decided AS MATERIALIZED (
-    SELECT p.id, p.worker_id, p.attempt, p.progress, p.has_message, p.message, p.data, p.checkpoint, p.event_data, p.source, p.was, p.was_at, p.now, p.quiet_ms, p.quiet_ms >= 1000 OR p.quiet_ms < 0 OR (p.progress >= 1 AND COALESCE(p.was, 0) < 1) AS tell FROM paced p
+    SELECT p.id, p.worker_id, p.attempt, p.progress, p.has_message, p.message, p.data, p.checkpoint, p.event_data, p.source, p.was, p.was_at, p.now, p.quiet_ms, p.quiet_ms >= 1000 OR p.quiet_ms < 0 OR (p.progress >= 1 AND COALESCE(p.was, 0) < 1) AS emitted FROM paced p
 ), reported AS (
     UPDATE ojs.jobs j
     SET progress = GREATEST(j.progress, NULLIF(GREATEST(l.progress, -1), -1)),
         progress_message = CASE WHEN l.has_message THEN l.message ELSE j.progress_message END,
         progress_data = COALESCE(l.data, j.progress_data),
-        progress_at = date_trunc('milliseconds', l.now) + CASE WHEN l.tell THEN 0 ELSE l.quiet_ms END * interval '1 microsecond',
+        progress_at = date_trunc('milliseconds', l.now) + CASE WHEN l.emitted THEN 0 ELSE l.quiet_ms END * interval '1 microsecond',
         checkpoint = COALESCE(l.checkpoint, j.checkpoint),
         checkpoint_seq = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_seq ELSE COALESCE(j.checkpoint_seq, 0) + 1 END,
         checkpoint_at = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_at ELSE l.now END,
@@ -172,17 +172,17 @@ WITH request AS (
     FROM decided l
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.lease_until, j.due_at, l.now, l.tell, l.worker_id AS told_by, l.event_data, l.source
+        j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS told_by, l.event_data, l.source
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT 'job.progress', CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
-        COALESCE(NULLIF(m.told_by, ''), m.worker_id), m.trace_id, $12::integer,
+    SELECT $12::text, CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
+        COALESCE(NULLIF(m.told_by, ''), m.worker_id), m.trace_id, $13::integer,
         ('{"progress_percent":' || trim_scale(round((COALESCE(m.progress, 0) * 100)::numeric, 6)) || m.event_data
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
-    FROM reported m WHERE m.tell
+    FROM reported m WHERE m.emitted
 )
 SELECT id, type, queue, state, attempt, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now,
-    tell::boolean AS tell
+    emitted::boolean AS emitted
 FROM reported
 `
 
@@ -198,6 +198,7 @@ type JobProgressParams struct {
 	EventData        []string
 	Sources          []string
 	DefaultTimeoutMs int64
+	EventType        string
 	Node             int32
 }
 
@@ -214,7 +215,7 @@ type JobProgressRow struct {
 	ProgressAt      pgtype.Timestamptz
 	DueAt           pgtype.Timestamptz
 	Now             pgtype.Timestamptz
-	Tell            bool
+	Emitted         bool
 }
 
 // Reports of workers about jobs they hold. Each report is also a sign of life: it extends the reservation by the time
@@ -235,6 +236,7 @@ func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]Job
 		arg.EventData,
 		arg.Sources,
 		arg.DefaultTimeoutMs,
+		arg.EventType,
 		arg.Node,
 	)
 	if err != nil {
@@ -257,7 +259,7 @@ func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]Job
 			&i.ProgressAt,
 			&i.DueAt,
 			&i.Now,
-			&i.Tell,
+			&i.Emitted,
 		); err != nil {
 			return nil, err
 		}

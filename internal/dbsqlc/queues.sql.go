@@ -12,6 +12,50 @@ import (
 )
 
 const queueCountList = `-- name: QueueCountList :many
+SELECT c.queue, COALESCE(sum(c.count) FILTER (WHERE c.state = 'available'), 0)::bigint AS available,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'active'), 0)::bigint AS active,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'scheduled'), 0)::bigint AS scheduled,
+    COALESCE(sum(c.count) FILTER (WHERE c.state = 'retryable'), 0)::bigint AS retryable
+FROM ojs.queue_counts c GROUP BY c.queue ORDER BY c.queue LIMIT $1
+`
+
+type QueueCountListRow struct {
+	Queue     string
+	Available int64
+	Active    int64
+	Scheduled int64
+	Retryable int64
+}
+
+// Counts for live views. Only published events count, so the cost is a row per queue and state however busy the queues
+// are.
+func (q *Queries) QueueCountList(ctx context.Context, maxRows int32) ([]QueueCountListRow, error) {
+	rows, err := q.db.Query(ctx, queueCountList, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []QueueCountListRow
+	for rows.Next() {
+		var i QueueCountListRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Available,
+			&i.Active,
+			&i.Scheduled,
+			&i.Retryable,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueCountListByQueue = `-- name: QueueCountListByQueue :many
 SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT q.state, q.count AS n FROM ojs.queue_counts q WHERE q.queue = $1
     UNION ALL
@@ -25,67 +69,23 @@ SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
 ) c GROUP BY c.state
 `
 
-type QueueCountListRow struct {
+type QueueCountListByQueueRow struct {
 	State string
 	Count int64
 }
 
 // Jobs of a queue per state, exact in its snapshot: the counts of published events plus the unpublished ones from the
 // log.
-func (q *Queries) QueueCountList(ctx context.Context, queue string) ([]QueueCountListRow, error) {
-	rows, err := q.db.Query(ctx, queueCountList, queue)
+func (q *Queries) QueueCountListByQueue(ctx context.Context, queue string) ([]QueueCountListByQueueRow, error) {
+	rows, err := q.db.Query(ctx, queueCountListByQueue, queue)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []QueueCountListRow
+	var items []QueueCountListByQueueRow
 	for rows.Next() {
-		var i QueueCountListRow
+		var i QueueCountListByQueueRow
 		if err := rows.Scan(&i.State, &i.Count); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const queueCountListAll = `-- name: QueueCountListAll :many
-SELECT c.queue, COALESCE(sum(c.count) FILTER (WHERE c.state = 'available'), 0)::bigint AS available,
-    COALESCE(sum(c.count) FILTER (WHERE c.state = 'active'), 0)::bigint AS active,
-    COALESCE(sum(c.count) FILTER (WHERE c.state = 'scheduled'), 0)::bigint AS scheduled,
-    COALESCE(sum(c.count) FILTER (WHERE c.state = 'retryable'), 0)::bigint AS retryable
-FROM ojs.queue_counts c GROUP BY c.queue ORDER BY c.queue LIMIT $1
-`
-
-type QueueCountListAllRow struct {
-	Queue     string
-	Available int64
-	Active    int64
-	Scheduled int64
-	Retryable int64
-}
-
-// Counts for live views. Only published events count, so the cost is a row per queue and state however busy the queues
-// are.
-func (q *Queries) QueueCountListAll(ctx context.Context, maxRows int32) ([]QueueCountListAllRow, error) {
-	rows, err := q.db.Query(ctx, queueCountListAll, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []QueueCountListAllRow
-	for rows.Next() {
-		var i QueueCountListAllRow
-		if err := rows.Scan(
-			&i.Queue,
-			&i.Available,
-			&i.Active,
-			&i.Scheduled,
-			&i.Retryable,
-		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -127,6 +127,53 @@ func (q *Queries) QueueGet(ctx context.Context, name string) (Queue, error) {
 	return i, err
 }
 
+const queueGetRates = `-- name: QueueGetRates :one
+SELECT COALESCE(sum(completed), 0)::bigint AS completed, COALESCE(sum(failed), 0)::bigint AS failed,
+    COALESCE(sum(started), 0)::bigint AS started,
+    COALESCE(sum(duration_ms), 0)::bigint AS duration_ms, COALESCE(sum(wait_ms), 0)::bigint AS wait_ms
+FROM ojs.stats_minute WHERE queue = $1 AND minute > now() - interval '60 minutes'
+`
+
+type QueueGetRatesRow struct {
+	Completed  int64
+	Failed     int64
+	Started    int64
+	DurationMs int64
+	WaitMs     int64
+}
+
+// The last 60 minutes of a queue.
+func (q *Queries) QueueGetRates(ctx context.Context, queue string) (QueueGetRatesRow, error) {
+	row := q.db.QueryRow(ctx, queueGetRates, queue)
+	var i QueueGetRatesRow
+	err := row.Scan(
+		&i.Completed,
+		&i.Failed,
+		&i.Started,
+		&i.DurationMs,
+		&i.WaitMs,
+	)
+	return i, err
+}
+
+const queueGetTotals = `-- name: QueueGetTotals :one
+SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues
+`
+
+type QueueGetTotalsRow struct {
+	Total  int64
+	Active int64
+	Paused int64
+}
+
+// Queues per status.
+func (q *Queries) QueueGetTotals(ctx context.Context) (QueueGetTotalsRow, error) {
+	row := q.db.QueryRow(ctx, queueGetTotals)
+	var i QueueGetTotalsRow
+	err := row.Scan(&i.Total, &i.Active, &i.Paused)
+	return i, err
+}
+
 const queueInsert = `-- name: QueueInsert :exec
 INSERT INTO ojs.queues (name) SELECT unnest($1::text[]) ON CONFLICT (name) DO NOTHING
 `
@@ -160,7 +207,7 @@ type QueueListAfterRow struct {
 	Available int64
 }
 
-// A page of queues by name, with the number of available jobs, exact in its snapshot as in QueueCountList.
+// A page of queues by name, with the number of available jobs, exact in its snapshot as in QueueCountListByQueue.
 func (q *Queries) QueueListAfter(ctx context.Context, after string, maxRows int32) ([]QueueListAfterRow, error) {
 	rows, err := q.db.Query(ctx, queueListAfter, after, maxRows)
 	if err != nil {
@@ -186,54 +233,7 @@ func (q *Queries) QueueListAfter(ctx context.Context, after string, maxRows int3
 	return items, nil
 }
 
-const queueRates = `-- name: QueueRates :one
-SELECT COALESCE(sum(completed), 0)::bigint AS completed, COALESCE(sum(failed), 0)::bigint AS failed,
-    COALESCE(sum(started), 0)::bigint AS started,
-    COALESCE(sum(duration_ms), 0)::bigint AS duration_ms, COALESCE(sum(wait_ms), 0)::bigint AS wait_ms
-FROM ojs.stats_minute WHERE queue = $1 AND minute > now() - interval '60 minutes'
-`
-
-type QueueRatesRow struct {
-	Completed  int64
-	Failed     int64
-	Started    int64
-	DurationMs int64
-	WaitMs     int64
-}
-
-// The last 60 minutes of a queue.
-func (q *Queries) QueueRates(ctx context.Context, queue string) (QueueRatesRow, error) {
-	row := q.db.QueryRow(ctx, queueRates, queue)
-	var i QueueRatesRow
-	err := row.Scan(
-		&i.Completed,
-		&i.Failed,
-		&i.Started,
-		&i.DurationMs,
-		&i.WaitMs,
-	)
-	return i, err
-}
-
-const queueTotals = `-- name: QueueTotals :one
-SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues
-`
-
-type QueueTotalsRow struct {
-	Total  int64
-	Active int64
-	Paused int64
-}
-
-// Queues per status.
-func (q *Queries) QueueTotals(ctx context.Context) (QueueTotalsRow, error) {
-	row := q.db.QueryRow(ctx, queueTotals)
-	var i QueueTotalsRow
-	err := row.Scan(&i.Total, &i.Active, &i.Paused)
-	return i, err
-}
-
-const statsMinuteLatest = `-- name: StatsMinuteLatest :one
+const statsMinuteGetLatest = `-- name: StatsMinuteGetLatest :one
 SELECT COALESCE(sum(s.enqueued * w.share), 0)::float8 AS enqueued, COALESCE(sum(s.completed * w.share), 0)::float8 AS completed,
     COALESCE(sum(s.failed * w.share), 0)::float8 AS failed
 FROM ojs.queues q
@@ -242,7 +242,7 @@ FROM ojs.queues q
     CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s
 `
 
-type StatsMinuteLatestRow struct {
+type StatsMinuteGetLatestRow struct {
 	Enqueued  float64
 	Completed float64
 	Failed    float64
@@ -251,9 +251,9 @@ type StatsMinuteLatestRow struct {
 // The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
 // the planner from looking for the minutes in the history of all queues: 420 ms for 1 000 000 rows of 10 queues, 0.2 ms
 // with it.
-func (q *Queries) StatsMinuteLatest(ctx context.Context) (StatsMinuteLatestRow, error) {
-	row := q.db.QueryRow(ctx, statsMinuteLatest)
-	var i StatsMinuteLatestRow
+func (q *Queries) StatsMinuteGetLatest(ctx context.Context) (StatsMinuteGetLatestRow, error) {
+	row := q.db.QueryRow(ctx, statsMinuteGetLatest)
+	var i StatsMinuteGetLatestRow
 	err := row.Scan(&i.Enqueued, &i.Completed, &i.Failed)
 	return i, err
 }

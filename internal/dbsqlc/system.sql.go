@@ -11,13 +11,46 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const eventPartitionsPrune = `-- name: EventPartitionsPrune :one
+const dueGetNext = `-- name: DueGetNext :one
+SELECT clock_timestamp()::timestamptz AS now,
+    (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= $1 ORDER BY j.due_at LIMIT 1) AS job_due,
+    (SELECT w.last_seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.last_seen_at LIMIT 1) AS worker_seen,
+    LEAST((SELECT w.reap_at FROM ojs.workers w WHERE w.reap_at IS NOT NULL ORDER BY w.reap_at LIMIT 1),
+        (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
+    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due
+`
+
+type DueGetNextRow struct {
+	Now        pgtype.Timestamptz
+	JobDue     pgtype.Timestamptz
+	WorkerSeen pgtype.Timestamptz
+	WorkerLeft pgtype.Timestamptz
+	CronDue    pgtype.Timestamptz
+}
+
+// The earliest of everything that time brings: one probe of an index each. Jobs due before `after` have been swept
+// already. Under a pinned xmin their dead index entries stay, and every look would walk them all; '-infinity' looks at
+// everything.
+func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz) (DueGetNextRow, error) {
+	row := q.db.QueryRow(ctx, dueGetNext, after)
+	var i DueGetNextRow
+	err := row.Scan(
+		&i.Now,
+		&i.JobDue,
+		&i.WorkerSeen,
+		&i.WorkerLeft,
+		&i.CronDue,
+	)
+	return i, err
+}
+
+const eventPartitionPrune = `-- name: EventPartitionPrune :one
 SELECT ojs.event_partitions_prune($1::interval, $2)::integer AS dropped
 `
 
 // Drops at most one partition of the log.
-func (q *Queries) EventPartitionsPrune(ctx context.Context, maxAge pgtype.Interval, maxCount int64) (int32, error) {
-	row := q.db.QueryRow(ctx, eventPartitionsPrune, maxAge, maxCount)
+func (q *Queries) EventPartitionPrune(ctx context.Context, maxAge pgtype.Interval, maxCount int64) (int32, error) {
+	row := q.db.QueryRow(ctx, eventPartitionPrune, maxAge, maxCount)
 	var dropped int32
 	err := row.Scan(&dropped)
 	return dropped, err
@@ -99,48 +132,32 @@ func (q *Queries) IdempotencyKeyPrune(ctx context.Context, maxRows int32) (int64
 	return result.RowsAffected(), nil
 }
 
-const jobsDonePartitionsPrune = `-- name: JobsDonePartitionsPrune :one
+const jobFinishedPartitionPrune = `-- name: JobFinishedPartitionPrune :one
 SELECT ojs.jobs_done_partitions_prune($1::interval)::integer AS dropped
 `
 
 // Drops at most one day of finished jobs.
-func (q *Queries) JobsDonePartitionsPrune(ctx context.Context, keep pgtype.Interval) (int32, error) {
-	row := q.db.QueryRow(ctx, jobsDonePartitionsPrune, keep)
+func (q *Queries) JobFinishedPartitionPrune(ctx context.Context, keep pgtype.Interval) (int32, error) {
+	row := q.db.QueryRow(ctx, jobFinishedPartitionPrune, keep)
 	var dropped int32
 	err := row.Scan(&dropped)
 	return dropped, err
 }
 
-const sweepNextDue = `-- name: SweepNextDue :one
-SELECT clock_timestamp()::timestamptz AS now,
-    (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= $1 ORDER BY j.due_at LIMIT 1) AS job_due,
-    (SELECT w.seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.seen_at LIMIT 1) AS worker_seen,
-    LEAST((SELECT w.bury_at FROM ojs.workers w WHERE w.bury_at IS NOT NULL ORDER BY w.bury_at LIMIT 1),
-        (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
-    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due
+const partitionEnsure = `-- name: PartitionEnsure :one
+SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before
 `
 
-type SweepNextDueRow struct {
-	Now        pgtype.Timestamptz
-	JobDue     pgtype.Timestamptz
-	WorkerSeen pgtype.Timestamptz
-	WorkerLeft pgtype.Timestamptz
-	CronDue    pgtype.Timestamptz
+type PartitionEnsureRow struct {
+	EventsBelow    int64
+	JobsDoneBefore pgtype.Timestamptz
 }
 
-// The earliest of everything that time brings: one probe of an index each. Jobs due before `after` have been swept
-// already. Under a pinned xmin their dead index entries stay, and every look would walk them all; '-infinity' looks at
-// everything.
-func (q *Queries) SweepNextDue(ctx context.Context, after pgtype.Timestamptz) (SweepNextDueRow, error) {
-	row := q.db.QueryRow(ctx, sweepNextDue, after)
-	var i SweepNextDueRow
-	err := row.Scan(
-		&i.Now,
-		&i.JobDue,
-		&i.WorkerSeen,
-		&i.WorkerLeft,
-		&i.CronDue,
-	)
+// Creates the partitions of the coming days and numbers.
+func (q *Queries) PartitionEnsure(ctx context.Context) (PartitionEnsureRow, error) {
+	row := q.db.QueryRow(ctx, partitionEnsure)
+	var i PartitionEnsureRow
+	err := row.Scan(&i.EventsBelow, &i.JobsDoneBefore)
 	return i, err
 }
 
@@ -149,26 +166,9 @@ SELECT set_config('lock_timeout', $1::text, true)
 `
 
 // For the rest of the transaction.
-func (q *Queries) SystemLockTimeout(ctx context.Context, patience string) error {
-	_, err := q.db.Exec(ctx, systemLockTimeout, patience)
+func (q *Queries) SystemLockTimeout(ctx context.Context, lockTimeout string) error {
+	_, err := q.db.Exec(ctx, systemLockTimeout, lockTimeout)
 	return err
-}
-
-const systemPartitionsEnsure = `-- name: SystemPartitionsEnsure :one
-SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before
-`
-
-type SystemPartitionsEnsureRow struct {
-	EventsBelow    int64
-	JobsDoneBefore pgtype.Timestamptz
-}
-
-// Creates the partitions of the coming days and numbers.
-func (q *Queries) SystemPartitionsEnsure(ctx context.Context) (SystemPartitionsEnsureRow, error) {
-	row := q.db.QueryRow(ctx, systemPartitionsEnsure)
-	var i SystemPartitionsEnsureRow
-	err := row.Scan(&i.EventsBelow, &i.JobsDoneBefore)
-	return i, err
 }
 
 const systemPing = `-- name: SystemPing :one

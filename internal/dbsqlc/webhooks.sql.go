@@ -44,104 +44,16 @@ func (q *Queries) WebhookAttemptList(ctx context.Context, deliveryID [16]byte) (
 	return items, nil
 }
 
-const webhookAudience = `-- name: WebhookAudience :many
-SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
-WHERE (w.active OR w.upto_place > c.place) AND w.ordering <> 'subject'
-ORDER BY w.id FOR KEY SHARE OF w
-`
-
-type WebhookAudienceRow struct {
-	ID        [16]byte
-	FromPlace int64
-	Head      int64
-}
-
-// The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a subscription
-// that appears later begins behind it, so a pass up to there misses none. The locks keep WebhookDelete from cancelling
-// deliveries that are being made; nothing else waits for them.
-func (q *Queries) WebhookAudience(ctx context.Context) ([]WebhookAudienceRow, error) {
-	rows, err := q.db.Query(ctx, webhookAudience)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WebhookAudienceRow
-	for rows.Next() {
-		var i WebhookAudienceRow
-		if err := rows.Scan(&i.ID, &i.FromPlace, &i.Head); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const webhookAudienceCount = `-- name: WebhookAudienceCount :one
+const webhookCountSubscribers = `-- name: WebhookCountSubscribers :one
 SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place
 `
 
 // Subscriptions that get events. One that was deactivated still gets what was published before.
-func (q *Queries) WebhookAudienceCount(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, webhookAudienceCount)
+func (q *Queries) WebhookCountSubscribers(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, webhookCountSubscribers)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
-}
-
-const webhookAudienceOrdered = `-- name: WebhookAudienceOrdered :many
-SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
-WHERE (w.active OR w.upto_place > c.place) AND w.ordering = 'subject'
-ORDER BY w.id FOR NO KEY UPDATE OF w
-`
-
-type WebhookAudienceOrderedRow struct {
-	ID        [16]byte
-	FromPlace int64
-	Head      int64
-}
-
-// The same for ordered subscriptions. Their locks also exclude WebhookDeliveryRecord: a statement that inserts a
-// delivery behind another must see the current state of that one, or nobody would make the new one due. Everybody takes
-// these locks in the order of ids, and before locks of deliveries.
-func (q *Queries) WebhookAudienceOrdered(ctx context.Context) ([]WebhookAudienceOrderedRow, error) {
-	rows, err := q.db.Query(ctx, webhookAudienceOrdered)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WebhookAudienceOrderedRow
-	for rows.Next() {
-		var i WebhookAudienceOrderedRow
-		if err := rows.Scan(&i.ID, &i.FromPlace, &i.Head); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const webhookBacklog = `-- name: WebhookBacklog :one
-SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
-    SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL LIMIT $1::integer) p) AS pending
-`
-
-type WebhookBacklogRow struct {
-	Webhooks int64
-	Pending  int64
-}
-
-// The number of subscriptions, and of deliveries that wait or are under way, counted up to max_pending.
-func (q *Queries) WebhookBacklog(ctx context.Context, maxPending int32) (WebhookBacklogRow, error) {
-	row := q.db.QueryRow(ctx, webhookBacklog, maxPending)
-	var i WebhookBacklogRow
-	err := row.Scan(&i.Webhooks, &i.Pending)
-	return i, err
 }
 
 const webhookCursorLock = `-- name: WebhookCursorLock :many
@@ -360,7 +272,7 @@ WITH page AS MATERIALIZED (
 ), advanced AS (
     UPDATE ojs.webhook_cursor c SET place = GREATEST(c.place, $1::bigint << 16 | $2::integer, (SELECT max(p.seq << 16 | p.sub) FROM page p))
 )
-SELECT (SELECT count(*) FROM inserted)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+SELECT (SELECT count(*) FROM inserted)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS scanned,
     COALESCE(CASE WHEN (SELECT count(*) FROM inserted) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified
 `
 
@@ -376,7 +288,7 @@ type WebhookDeliveryCreateParams struct {
 
 type WebhookDeliveryCreateRow struct {
 	Deliveries int64
-	Looked     int64
+	Scanned    int64
 	Notified   string
 }
 
@@ -393,39 +305,81 @@ func (q *Queries) WebhookDeliveryCreate(ctx context.Context, arg WebhookDelivery
 		arg.WebhookIds,
 	)
 	var i WebhookDeliveryCreateRow
-	err := row.Scan(&i.Deliveries, &i.Looked, &i.Notified)
+	err := row.Scan(&i.Deliveries, &i.Scanned, &i.Notified)
 	return i, err
 }
 
-const webhookDeliveryHeal = `-- name: WebhookDeliveryHeal :execrows
-UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-WHERE d.id IN (
-    SELECT h.id FROM ojs.webhook_deliveries h
-    WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at IS NULL AND NOT EXISTS (
-        SELECT FROM ojs.webhook_deliveries p
-        WHERE p.webhook_id = h.webhook_id AND p.subject = h.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (h.event_seq, h.event_sub))
-    LIMIT 1000)
+const webhookDeliveryGetNextDue = `-- name: WebhookDeliveryGetNextDue :one
+SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
+        ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
+FROM ojs.webhooks w CROSS JOIN LATERAL (
+    SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
+    WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
+) n
+WHERE w.active
 `
 
-// A safety net: makes the first unfinished delivery of a subject due if it is not. The caller holds the subscription.
-func (q *Queries) WebhookDeliveryHeal(ctx context.Context, webhookID [16]byte) (int64, error) {
-	result, err := q.db.Exec(ctx, webhookDeliveryHeal, webhookID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+// The time until the next delivery is due, in ms; -1 if none waits.
+func (q *Queries) WebhookDeliveryGetNextDue(ctx context.Context) (int64, error) {
+	row := q.db.QueryRow(ctx, webhookDeliveryGetNextDue)
+	var wait_ms int64
+	err := row.Scan(&wait_ms)
+	return wait_ms, err
 }
 
-const webhookDeliveryHold = `-- name: WebhookDeliveryHold :exec
-UPDATE ojs.webhook_deliveries d SET next_attempt_at = NULL
-WHERE d.webhook_id = $1 AND d.completed_at IS NULL AND d.next_attempt_at <= clock_timestamp() AND d.ordered AND NOT d.leased AND EXISTS (
-    SELECT FROM ojs.webhook_deliveries p
-    WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
+const webhookDeliveryInsertTest = `-- name: WebhookDeliveryInsertTest :exec
+WITH test AS MATERIALIZED (
+    SELECT $1::uuid AS id, $2::uuid AS webhook_id, $3::timestamptz AS event_time, $4::text AS event_type,
+        $5::text AS subject, $6::text AS body, $7::text AS status, $8::integer AS code, NULLIF($9::text, '') AS error,
+        NULLIF($10::text, '') AS snippet, $11::bigint AS duration_ms, $12::uuid AS secret, clock_timestamp() AS now
+), logged AS (
+    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, attempt_count,
+        last_status_code, last_error, created_at, completed_at)
+    SELECT t.id, t.webhook_id, 0, 0, t.event_time, t.event_type, t.subject, t.body, t.status, 1, t.code, t.error,
+        t.now - t.duration_ms * interval '1 millisecond', t.now
+    FROM test t
+), attempt AS (
+    INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
+    SELECT t.id, 1, t.now - t.duration_ms * interval '1 millisecond', t.duration_ms, t.code, t.error, t.snippet FROM test t
+), subscription AS (
+    UPDATE ojs.webhooks w SET last_delivery_at = t.now, last_delivery_status = t.code,
+        proven_secret = CASE WHEN t.status = 'delivered' THEN t.secret ELSE w.proven_secret END
+    FROM test t WHERE w.id = t.webhook_id
+)
+SELECT now FROM test
 `
 
-// After a replay: of a subject of an ordered subscription only the first unfinished delivery is due.
-func (q *Queries) WebhookDeliveryHold(ctx context.Context, webhookID [16]byte) error {
-	_, err := q.db.Exec(ctx, webhookDeliveryHold, webhookID)
+type WebhookDeliveryInsertTestParams struct {
+	ID         [16]byte
+	WebhookID  [16]byte
+	EventTime  pgtype.Timestamptz
+	EventType  string
+	Subject    string
+	Body       string
+	Status     string
+	Code       int32
+	Error      string
+	Snippet    string
+	DurationMs int64
+	Secret     [16]byte
+}
+
+// Stores a test delivery, which is in the log like every other request.
+func (q *Queries) WebhookDeliveryInsertTest(ctx context.Context, arg WebhookDeliveryInsertTestParams) error {
+	_, err := q.db.Exec(ctx, webhookDeliveryInsertTest,
+		arg.ID,
+		arg.WebhookID,
+		arg.EventTime,
+		arg.EventType,
+		arg.Subject,
+		arg.Body,
+		arg.Status,
+		arg.Code,
+		arg.Error,
+		arg.Snippet,
+		arg.DurationMs,
+		arg.Secret,
+	)
 	return err
 }
 
@@ -541,6 +495,39 @@ func (q *Queries) WebhookDeliveryListByID(ctx context.Context, ids [][16]byte) (
 	return items, nil
 }
 
+const webhookDeliveryListOrphans = `-- name: WebhookDeliveryListOrphans :many
+WITH RECURSIVE subscription AS (
+    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
+    UNION ALL
+    SELECT n.webhook_id FROM subscription h CROSS JOIN LATERAL (
+        SELECT d.webhook_id FROM ojs.webhook_deliveries d
+        WHERE d.completed_at IS NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
+)
+SELECT h.webhook_id FROM subscription h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
+`
+
+// Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped half-way. The query steps
+// from subscription to subscription instead of reading everything that waits.
+func (q *Queries) WebhookDeliveryListOrphans(ctx context.Context) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, webhookDeliveryListOrphans)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var webhook_id [16]byte
+		if err := rows.Scan(&webhook_id); err != nil {
+			return nil, err
+		}
+		items = append(items, webhook_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const webhookDeliveryLock = `-- name: WebhookDeliveryLock :many
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
@@ -573,89 +560,23 @@ func (q *Queries) WebhookDeliveryLock(ctx context.Context) ([][16]byte, error) {
 	return items, nil
 }
 
-const webhookDeliveryLog = `-- name: WebhookDeliveryLog :exec
-WITH test AS MATERIALIZED (
-    SELECT $1::uuid AS id, $2::uuid AS webhook_id, $3::timestamptz AS event_time, $4::text AS event_type,
-        $5::text AS subject, $6::text AS body, $7::text AS status, $8::integer AS code, NULLIF($9::text, '') AS error,
-        NULLIF($10::text, '') AS snippet, $11::bigint AS duration_ms, $12::uuid AS secret, clock_timestamp() AS now
-), logged AS (
-    INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, attempt_count,
-        last_status_code, last_error, created_at, completed_at)
-    SELECT t.id, t.webhook_id, 0, 0, t.event_time, t.event_type, t.subject, t.body, t.status, 1, t.code, t.error,
-        t.now - t.duration_ms * interval '1 millisecond', t.now
-    FROM test t
-), attempt AS (
-    INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
-    SELECT t.id, 1, t.now - t.duration_ms * interval '1 millisecond', t.duration_ms, t.code, t.error, t.snippet FROM test t
-), subscription AS (
-    UPDATE ojs.webhooks w SET last_delivery_at = t.now, last_delivery_status = t.code,
-        proven_secret = CASE WHEN t.status = 'delivered' THEN t.secret ELSE w.proven_secret END
-    FROM test t WHERE w.id = t.webhook_id
-)
-SELECT now FROM test
+const webhookDeliveryMakeDue = `-- name: WebhookDeliveryMakeDue :execrows
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
+WHERE d.id IN (
+    SELECT h.id FROM ojs.webhook_deliveries h
+    WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at IS NULL AND NOT EXISTS (
+        SELECT FROM ojs.webhook_deliveries p
+        WHERE p.webhook_id = h.webhook_id AND p.subject = h.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (h.event_seq, h.event_sub))
+    LIMIT 1000)
 `
 
-type WebhookDeliveryLogParams struct {
-	ID         [16]byte
-	WebhookID  [16]byte
-	EventTime  pgtype.Timestamptz
-	EventType  string
-	Subject    string
-	Body       string
-	Status     string
-	Code       int32
-	Error      string
-	Snippet    string
-	DurationMs int64
-	Secret     [16]byte
-}
-
-// Stores a test delivery, which is in the log like every other request.
-func (q *Queries) WebhookDeliveryLog(ctx context.Context, arg WebhookDeliveryLogParams) error {
-	_, err := q.db.Exec(ctx, webhookDeliveryLog,
-		arg.ID,
-		arg.WebhookID,
-		arg.EventTime,
-		arg.EventType,
-		arg.Subject,
-		arg.Body,
-		arg.Status,
-		arg.Code,
-		arg.Error,
-		arg.Snippet,
-		arg.DurationMs,
-		arg.Secret,
-	)
-	return err
-}
-
-const webhookDeliveryNext = `-- name: WebhookDeliveryNext :one
-SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
-        ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
-FROM ojs.webhooks w CROSS JOIN LATERAL (
-    SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
-    WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at > now() ORDER BY d.next_attempt_at LIMIT 1
-) n
-WHERE w.active
-`
-
-// The time until the next delivery is due, in ms; -1 if none waits.
-func (q *Queries) WebhookDeliveryNext(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, webhookDeliveryNext)
-	var wait_ms int64
-	err := row.Scan(&wait_ms)
-	return wait_ms, err
-}
-
-const webhookDeliveryPlan = `-- name: WebhookDeliveryPlan :exec
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)
-`
-
-// Settings for the transaction. The statistics of a queue are always out of date, and no plan made while most of the
-// table was pending may read the whole log when it has 1 000 000 rows.
-func (q *Queries) WebhookDeliveryPlan(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, webhookDeliveryPlan)
-	return err
+// A safety net: makes the first unfinished delivery of a subject due if it is not. The caller holds the subscription.
+func (q *Queries) WebhookDeliveryMakeDue(ctx context.Context, webhookID [16]byte) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookDeliveryMakeDue, webhookID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const webhookDeliveryPrune = `-- name: WebhookDeliveryPrune :execrows
@@ -675,6 +596,19 @@ func (q *Queries) WebhookDeliveryPrune(ctx context.Context, keepS int64, maxRows
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const webhookDeliveryQueueOrdered = `-- name: WebhookDeliveryQueueOrdered :exec
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = NULL
+WHERE d.webhook_id = $1 AND d.completed_at IS NULL AND d.next_attempt_at <= clock_timestamp() AND d.ordered AND NOT d.leased AND EXISTS (
+    SELECT FROM ojs.webhook_deliveries p
+    WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
+`
+
+// After a replay: of a subject of an ordered subscription only the first unfinished delivery is due.
+func (q *Queries) WebhookDeliveryQueueOrdered(ctx context.Context, webhookID [16]byte) error {
+	_, err := q.db.Exec(ctx, webhookDeliveryQueueOrdered, webhookID)
+	return err
 }
 
 const webhookDeliveryRecord = `-- name: WebhookDeliveryRecord :many
@@ -745,7 +679,7 @@ type WebhookDeliveryRecordParams struct {
 	Ids           [][16]byte
 	Claims        []int32
 	Statuses      []string
-	GoneUrls      []string
+	DisableUrls   []string
 	Codes         []int32
 	Errors        []string
 	Snippets      []string
@@ -768,7 +702,7 @@ func (q *Queries) WebhookDeliveryRecord(ctx context.Context, arg WebhookDelivery
 		arg.Ids,
 		arg.Claims,
 		arg.Statuses,
-		arg.GoneUrls,
+		arg.DisableUrls,
 		arg.Codes,
 		arg.Errors,
 		arg.Snippets,
@@ -835,6 +769,23 @@ func (q *Queries) WebhookDeliveryReorder(ctx context.Context, arg WebhookDeliver
 	return result.RowsAffected(), nil
 }
 
+const webhookDeliveryResume = `-- name: WebhookDeliveryResume :execrows
+UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
+WHERE d.id IN (
+    SELECT h.id FROM ojs.webhook_deliveries h
+    WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at > now() AND NOT h.leased
+    ORDER BY h.next_attempt_at LIMIT $2::integer)
+`
+
+// Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
+func (q *Queries) WebhookDeliveryResume(ctx context.Context, webhookID [16]byte, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, webhookDeliveryResume, webhookID, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const webhookDeliveryRetry = `-- name: WebhookDeliveryRetry :many
 UPDATE ojs.webhook_deliveries d
 SET round_start = d.attempt_count, lost = 0, completed_at = NULL,
@@ -866,21 +817,15 @@ func (q *Queries) WebhookDeliveryRetry(ctx context.Context, id [16]byte) ([][16]
 	return items, nil
 }
 
-const webhookDeliveryRevive = `-- name: WebhookDeliveryRevive :execrows
-UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
-WHERE d.id IN (
-    SELECT h.id FROM ojs.webhook_deliveries h
-    WHERE h.webhook_id = $1 AND h.completed_at IS NULL AND h.next_attempt_at > now() AND NOT h.leased
-    ORDER BY h.next_attempt_at LIMIT $2::integer)
+const webhookDeliverySetPlanner = `-- name: WebhookDeliverySetPlanner :exec
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)
 `
 
-// Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
-func (q *Queries) WebhookDeliveryRevive(ctx context.Context, webhookID [16]byte, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, webhookDeliveryRevive, webhookID, maxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+// Settings for the transaction. The statistics of a queue are always out of date, and no plan made while most of the
+// table was pending may read the whole log when it has 1 000 000 rows.
+func (q *Queries) WebhookDeliverySetPlanner(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, webhookDeliverySetPlanner)
+	return err
 }
 
 const webhookGet = `-- name: WebhookGet :many
@@ -935,6 +880,24 @@ func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error
 		return nil, err
 	}
 	return items, nil
+}
+
+const webhookGetBacklog = `-- name: WebhookGetBacklog :one
+SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
+    SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL LIMIT $1::integer) p) AS pending
+`
+
+type WebhookGetBacklogRow struct {
+	Webhooks int64
+	Pending  int64
+}
+
+// The number of subscriptions, and of deliveries that wait or are under way, counted up to max_pending.
+func (q *Queries) WebhookGetBacklog(ctx context.Context, maxPending int32) (WebhookGetBacklogRow, error) {
+	row := q.db.QueryRow(ctx, webhookGetBacklog, maxPending)
+	var i WebhookGetBacklogRow
+	err := row.Scan(&i.Webhooks, &i.Pending)
+	return i, err
 }
 
 const webhookGetForUpdate = `-- name: WebhookGetForUpdate :many
@@ -1196,34 +1159,13 @@ func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhoo
 	return items, nil
 }
 
-const webhookLock = `-- name: WebhookLock :exec
-SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'))
-`
-
-// Keeps two callers from both taking the last free subscription. A statement of its own, so that the next one sees what
-// the other caller did.
-func (q *Queries) WebhookLock(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, webhookLock)
-	return err
-}
-
-const webhookLockEach = `-- name: WebhookLockEach :exec
-SELECT FROM ojs.webhooks w WHERE w.id = ANY($1::uuid[]) ORDER BY w.id FOR NO KEY UPDATE
-`
-
-// Locks subscriptions before their deliveries, in the order that every caller keeps.
-func (q *Queries) WebhookLockEach(ctx context.Context, ids [][16]byte) error {
-	_, err := q.db.Exec(ctx, webhookLockEach, ids)
-	return err
-}
-
-const webhookOrderedList = `-- name: WebhookOrderedList :many
+const webhookListOrdered = `-- name: WebhookListOrdered :many
 SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject'
 `
 
 // The active ordered subscriptions.
-func (q *Queries) WebhookOrderedList(ctx context.Context) ([][16]byte, error) {
-	rows, err := q.db.Query(ctx, webhookOrderedList)
+func (q *Queries) WebhookListOrdered(ctx context.Context) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, webhookListOrdered)
 	if err != nil {
 		return nil, err
 	}
@@ -1242,37 +1184,105 @@ func (q *Queries) WebhookOrderedList(ctx context.Context) ([][16]byte, error) {
 	return items, nil
 }
 
-const webhookOrphanList = `-- name: WebhookOrphanList :many
-WITH RECURSIVE subscription AS (
-    (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
-    UNION ALL
-    SELECT n.webhook_id FROM subscription h CROSS JOIN LATERAL (
-        SELECT d.webhook_id FROM ojs.webhook_deliveries d
-        WHERE d.completed_at IS NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
-)
-SELECT h.webhook_id FROM subscription h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
+const webhookListSubscribers = `-- name: WebhookListSubscribers :many
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
+WHERE (w.active OR w.upto_place > c.place) AND w.ordering <> 'subject'
+ORDER BY w.id FOR KEY SHARE OF w
 `
 
-// Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped half-way. The query steps
-// from subscription to subscription instead of reading everything that waits.
-func (q *Queries) WebhookOrphanList(ctx context.Context) ([][16]byte, error) {
-	rows, err := q.db.Query(ctx, webhookOrphanList)
+type WebhookListSubscribersRow struct {
+	ID        [16]byte
+	FromPlace int64
+	Head      int64
+}
+
+// The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a subscription
+// that appears later begins behind it, so a pass up to there misses none. The locks keep WebhookDelete from cancelling
+// deliveries that are being made; nothing else waits for them.
+func (q *Queries) WebhookListSubscribers(ctx context.Context) ([]WebhookListSubscribersRow, error) {
+	rows, err := q.db.Query(ctx, webhookListSubscribers)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items [][16]byte
+	var items []WebhookListSubscribersRow
 	for rows.Next() {
-		var webhook_id [16]byte
-		if err := rows.Scan(&webhook_id); err != nil {
+		var i WebhookListSubscribersRow
+		if err := rows.Scan(&i.ID, &i.FromPlace, &i.Head); err != nil {
 			return nil, err
 		}
-		items = append(items, webhook_id)
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	return items, nil
+}
+
+const webhookListSubscribersOrdered = `-- name: WebhookListSubscribersOrdered :many
+SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
+WHERE (w.active OR w.upto_place > c.place) AND w.ordering = 'subject'
+ORDER BY w.id FOR NO KEY UPDATE OF w
+`
+
+type WebhookListSubscribersOrderedRow struct {
+	ID        [16]byte
+	FromPlace int64
+	Head      int64
+}
+
+// The same for ordered subscriptions. Their locks also exclude WebhookDeliveryRecord: a statement that inserts a
+// delivery behind another must see the current state of that one, or nobody would make the new one due. Everybody takes
+// these locks in the order of ids, and before locks of deliveries.
+func (q *Queries) WebhookListSubscribersOrdered(ctx context.Context) ([]WebhookListSubscribersOrderedRow, error) {
+	rows, err := q.db.Query(ctx, webhookListSubscribersOrdered)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WebhookListSubscribersOrderedRow
+	for rows.Next() {
+		var i WebhookListSubscribersOrderedRow
+		if err := rows.Scan(&i.ID, &i.FromPlace, &i.Head); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const webhookLock = `-- name: WebhookLock :exec
+SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'))
+`
+
+// Keeps two callers from both taking the last free subscription. A statement of its own, so that the next one sees what
+// the other caller did.
+func (q *Queries) WebhookLock(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, webhookLock)
+	return err
+}
+
+const webhookLockByID = `-- name: WebhookLockByID :exec
+SELECT FROM ojs.webhooks w WHERE w.id = ANY($1::uuid[]) ORDER BY w.id FOR NO KEY UPDATE
+`
+
+// Locks subscriptions before their deliveries, in the order that every caller keeps.
+func (q *Queries) WebhookLockByID(ctx context.Context, ids [][16]byte) error {
+	_, err := q.db.Exec(ctx, webhookLockByID, ids)
+	return err
+}
+
+const webhookNotify = `-- name: WebhookNotify :exec
+SELECT pg_notify('ojs_webhooks', '')
+`
+
+// Tells all nodes to look for due deliveries.
+func (q *Queries) WebhookNotify(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, webhookNotify)
+	return err
 }
 
 const webhookReplayAll = `-- name: WebhookReplayAll :one
@@ -1299,7 +1309,7 @@ WITH page AS MATERIALIZED (
 ), total AS (
     SELECT (SELECT count(*) FROM restarted) + (SELECT count(*) FROM inserted) AS n
 )
-SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS scanned,
     COALESCE((SELECT p.seq FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::bigint AS last_seq,
     COALESCE((SELECT p.sub FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::integer AS last_sub,
     COALESCE((SELECT bool_and($1::timestamptz IS NOT NULL AND p.time >= $1) FROM page p), true)::boolean AS over,
@@ -1317,7 +1327,7 @@ type WebhookReplayAllParams struct {
 
 type WebhookReplayAllRow struct {
 	Deliveries int64
-	Looked     int64
+	Scanned    int64
 	LastSeq    int64
 	LastSub    int32
 	Over       bool
@@ -1338,7 +1348,7 @@ func (q *Queries) WebhookReplayAll(ctx context.Context, arg WebhookReplayAllPara
 	var i WebhookReplayAllRow
 	err := row.Scan(
 		&i.Deliveries,
-		&i.Looked,
+		&i.Scanned,
 		&i.LastSeq,
 		&i.LastSub,
 		&i.Over,
@@ -1628,14 +1638,4 @@ func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (W
 		&i.UpdatedAt,
 	)
 	return i, err
-}
-
-const webhookWake = `-- name: WebhookWake :exec
-SELECT pg_notify('ojs_webhooks', '')
-`
-
-// Tells all nodes to look for due deliveries.
-func (q *Queries) WebhookWake(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, webhookWake)
-	return err
 }

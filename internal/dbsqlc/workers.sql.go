@@ -11,7 +11,229 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const workerBeat = `-- name: WorkerBeat :many
+const workerCount = `-- name: WorkerCount :one
+SELECT count(*) FROM ojs.workers w
+WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
+    AND (cardinality($2::text[]) = 0
+        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
+`
+
+// The number of workers of the same filters.
+func (q *Queries) WorkerCount(ctx context.Context, states []string, queues []string) (int64, error) {
+	row := q.db.QueryRow(ctx, workerCount, states, queues)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const workerDeleteStale = `-- name: WorkerDeleteStale :execrows
+DELETE FROM ojs.workers w WHERE w.id = $1 AND w.stale_at IS NOT NULL
+`
+
+// Deletes a dead worker.
+func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, error) {
+	result, err := q.db.Exec(ctx, workerDeleteStale, id)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const workerDeregister = `-- name: WorkerDeregister :many
+WITH deleted AS (
+    DELETE FROM ojs.workers w WHERE w.id = $1::text
+    RETURNING w.id, w.started_at, clock_timestamp() AS now,
+        w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
+), event AS (
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
+    SELECT $2::text, $3::text, d.now, d.id, d.id, $4::integer,
+        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $5::text || '"' || COALESCE(',"jobs_completed":' || $6::bigint, '')
+            || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
+    FROM deleted d
+)
+SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM deleted d
+`
+
+type WorkerDeregisterParams struct {
+	ID            string
+	EventType     string
+	Source        string
+	Node          int32
+	Reason        string
+	JobsCompleted pgtype.Int8
+}
+
+type WorkerDeregisterRow struct {
+	ID       string
+	Now      pgtype.Timestamptz
+	Notified string
+}
+
+// Deletes a worker that says it stops. Its jobs stay reserved until their leases end.
+func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
+	rows, err := q.db.Query(ctx, workerDeregister,
+		arg.ID,
+		arg.EventType,
+		arg.Source,
+		arg.Node,
+		arg.Reason,
+		arg.JobsCompleted,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerDeregisterRow
+	for rows.Next() {
+		var i WorkerDeregisterRow
+		if err := rows.Scan(&i.ID, &i.Now, &i.Notified); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerExpire = `-- name: WorkerExpire :many
+WITH silent AS MATERIALIZED (
+    SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
+    WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * $1::bigint
+    ORDER BY w.last_seen_at
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+), clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM silent LIMIT 1
+), expired AS (
+    UPDATE ojs.workers w
+    SET state = 'stale', directive = NULL, stale_at = clock.now, dead_at = clock.now, reap_at = clock.now + interval '5 seconds'
+    FROM silent d CROSS JOIN clock
+    WHERE w.id = d.id
+    RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, d.was_quiet
+), event AS (
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
+    SELECT $3::text, 'scheduler', e.dead_at, e.id, e.id, $4::integer,
+        ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.dead_at - e.started_at) * 1000)::bigint || '}')::json
+    FROM expired e WHERE NOT e.stopped
+    ORDER BY e.id
+)
+SELECT e.id, e.dead_at, e.last_seen_at, e.stopped, (CASE WHEN e.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM expired e
+`
+
+type WorkerExpireParams struct {
+	ExpireAfterMs int64
+	MaxRows       int32
+	EventType     string
+	Node          int32
+}
+
+type WorkerExpireRow struct {
+	ID         string
+	DeadAt     pgtype.Timestamptz
+	LastSeenAt pgtype.Timestamptz
+	Stopped    bool
+	Notified   string
+}
+
+// Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
+// away; if it stops before, another node does so when reap_at is past.
+func (q *Queries) WorkerExpire(ctx context.Context, arg WorkerExpireParams) ([]WorkerExpireRow, error) {
+	rows, err := q.db.Query(ctx, workerExpire,
+		arg.ExpireAfterMs,
+		arg.MaxRows,
+		arg.EventType,
+		arg.Node,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerExpireRow
+	for rows.Next() {
+		var i WorkerExpireRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.DeadAt,
+			&i.LastSeenAt,
+			&i.Stopped,
+			&i.Notified,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerGet = `-- name: WorkerGet :one
+SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM ojs.workers WHERE id = $1
+`
+
+// A worker by id.
+func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
+	row := q.db.QueryRow(ctx, workerGet, id)
+	var i Worker
+	err := row.Scan(
+		&i.ID,
+		&i.State,
+		&i.Directive,
+		&i.StartedAt,
+		&i.LastBeatAt,
+		&i.LastSeenAt,
+		&i.StaleAt,
+		&i.DeadAt,
+		&i.ReapAt,
+		&i.Stopped,
+		&i.ActiveJobs,
+		&i.ActiveJobIds,
+		&i.Queues,
+		&i.Concurrency,
+		&i.FetchQueues,
+		&i.FetchCount,
+		&i.Hostname,
+		&i.Pid,
+		&i.Facts,
+	)
+	return i, err
+}
+
+const workerGetTotals = `-- name: WorkerGetTotals :one
+SELECT count(*) AS total,
+    count(*) FILTER (WHERE w.state = 'running') AS running,
+    count(*) FILTER (WHERE w.state = 'quiet') AS quiet,
+    count(*) FILTER (WHERE w.state = 'terminate') AS terminate,
+    count(*) FILTER (WHERE w.state = 'stale') AS stale
+FROM ojs.workers w
+`
+
+type WorkerGetTotalsRow struct {
+	Total     int64
+	Running   int64
+	Quiet     int64
+	Terminate int64
+	Stale     int64
+}
+
+// Workers per state.
+func (q *Queries) WorkerGetTotals(ctx context.Context) (WorkerGetTotalsRow, error) {
+	row := q.db.QueryRow(ctx, workerGetTotals)
+	var i WorkerGetTotalsRow
+	err := row.Scan(
+		&i.Total,
+		&i.Running,
+		&i.Quiet,
+		&i.Terminate,
+		&i.Stale,
+	)
+	return i, err
+}
+
+const workerHeartbeat = `-- name: WorkerHeartbeat :many
 
 WITH request AS (
     SELECT unnest($1::text[]) AS id,
@@ -51,30 +273,34 @@ WITH request AS (
         hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
         facts = ojs.facts_merge(w.facts, n.facts),
         started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
-        last_beat_at = clock.now, seen_at = clock.now, stale_at = NULL
+        last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL
     FROM planned n CROSS JOIN clock
     WHERE w.id = n.id AND n.known
-    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
 ), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
-        hostname, pid, facts, started_at, last_beat_at, seen_at)
+        hostname, pid, facts, started_at, last_beat_at, last_seen_at)
     SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
         n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now
     FROM planned n CROSS JOIN clock
     WHERE NOT n.known
     ORDER BY n.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
 ), beat AS (
-    SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM updated UNION ALL SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM inserted
+    SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM updated UNION ALL SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM inserted
 ), described AS (
-    SELECT b.id, b.state, b.directive, b.started_at, b.last_beat_at, b.seen_at, b.stale_at, b.died_at, b.bury_at, b.stopped, b.active_jobs, b.active_job_ids, b.queues, b.concurrency, b.fetch_queues, b.fetch_count, b.hostname, b.pid, b.facts, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
-        n.source, n.load, n.register, n.was_quiet, n.starts,
-        b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
+    SELECT b.id, b.state, b.directive, b.started_at, b.last_beat_at, b.last_seen_at, b.stale_at, b.dead_at, b.reap_at, b.stopped, b.active_jobs, b.active_job_ids, b.queues, b.concurrency, b.fetch_queues, b.fetch_count, b.hostname, b.pid, b.facts, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
+        n.source, n.load, n.was_quiet,
+        array_remove(ARRAY[
+            CASE WHEN n.starts THEN 'worker.started' END,
+            CASE WHEN $15::boolean AND NOT n.register THEN 'worker.heartbeat' END,
+            CASE WHEN b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' THEN 'worker.quiet' END,
+            CASE WHEN b.stopped AND NOT n.stopped THEN 'worker.stopped' END], NULL) AS event_types
     FROM beat b JOIN planned n ON n.id = b.id
 ), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, $15::integer,
+    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, $16::integer,
         (CASE e.type
             WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.from_queues, '[]')
                 || ',"concurrency":' || b.at_once || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
@@ -84,23 +310,17 @@ WITH request AS (
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
     FROM described b
-    CROSS JOIN LATERAL (VALUES
-        (1, 'worker.started', b.starts),
-        (2, 'worker.heartbeat', $16::boolean AND NOT b.register),
-        (3, 'worker.quiet', b.quiets),
-        (4, 'worker.stopped', b.stops)
-    ) e (step, type, happened)
-    WHERE e.happened
+    CROSS JOIN LATERAL unnest(b.event_types) WITH ORDINALITY AS e (type, step)
     ORDER BY b.id, e.step
 )
 SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text AS directive, b.last_beat_at::timestamptz AS last_beat_at,
-    b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
+    b.event_types::text[] AS event_types,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
-        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told
+        THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified
 FROM described b
 `
 
-type WorkerBeatParams struct {
+type WorkerHeartbeatParams struct {
 	Ids             []string
 	Registers       []bool
 	States          []string
@@ -115,19 +335,17 @@ type WorkerBeatParams struct {
 	Facts           [][]byte
 	Loads           []string
 	Sources         []string
-	Node            int32
 	HeartbeatEvents bool
+	Node            int32
 }
 
-type WorkerBeatRow struct {
+type WorkerHeartbeatRow struct {
 	ID         string
 	State      string
 	Directive  string
 	LastBeatAt pgtype.Timestamptz
-	Starts     bool
-	Quiets     bool
-	Stops      bool
-	Told       string
+	EventTypes []string
+	Notified   string
 }
 
 // The worker registry. A worker gets no jobs while it has an operator's directive or a reported state of quiet or
@@ -135,8 +353,8 @@ type WorkerBeatRow struct {
 // Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
 // the clock is read under the lock and a worker that was declared dead meanwhile is noticed. A worker that another node
 // inserts at the same moment is missing from the result; the next call finds it.
-func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]WorkerBeatRow, error) {
-	rows, err := q.db.Query(ctx, workerBeat,
+func (q *Queries) WorkerHeartbeat(ctx context.Context, arg WorkerHeartbeatParams) ([]WorkerHeartbeatRow, error) {
+	rows, err := q.db.Query(ctx, workerHeartbeat,
 		arg.Ids,
 		arg.Registers,
 		arg.States,
@@ -151,25 +369,23 @@ func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]Worke
 		arg.Facts,
 		arg.Loads,
 		arg.Sources,
-		arg.Node,
 		arg.HeartbeatEvents,
+		arg.Node,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []WorkerBeatRow
+	var items []WorkerHeartbeatRow
 	for rows.Next() {
-		var i WorkerBeatRow
+		var i WorkerHeartbeatRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.State,
 			&i.Directive,
 			&i.LastBeatAt,
-			&i.Starts,
-			&i.Quiets,
-			&i.Stops,
-			&i.Told,
+			&i.EventTypes,
+			&i.Notified,
 		); err != nil {
 			return nil, err
 		}
@@ -179,331 +395,6 @@ func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]Worke
 		return nil, err
 	}
 	return items, nil
-}
-
-const workerBuried = `-- name: WorkerBuried :exec
-UPDATE ojs.workers w SET bury_at = NULL
-FROM (SELECT unnest($1::text[]) AS id, unnest($2::timestamptz[]) AS died_at) b
-WHERE w.id = b.id AND w.died_at = b.died_at
-`
-
-// Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later died_at and is left
-// alone.
-func (q *Queries) WorkerBuried(ctx context.Context, ids []string, diedAt []pgtype.Timestamptz) error {
-	_, err := q.db.Exec(ctx, workerBuried, ids, diedAt)
-	return err
-}
-
-const workerBuryClaim = `-- name: WorkerBuryClaim :many
-UPDATE ojs.workers w SET bury_at = clock_timestamp() + interval '5 seconds'
-WHERE w.id IN (
-    SELECT b.id FROM ojs.workers b WHERE b.bury_at <= now() ORDER BY b.bury_at LIMIT $1 FOR UPDATE SKIP LOCKED)
-RETURNING w.id, w.died_at, w.seen_at
-`
-
-type WorkerBuryClaimRow struct {
-	ID     string
-	DiedAt pgtype.Timestamptz
-	SeenAt pgtype.Timestamptz
-}
-
-// Dead workers whose jobs have not all been taken away: the node that declared them dead has stopped, or a job was
-// locked. The next try is five seconds later.
-func (q *Queries) WorkerBuryClaim(ctx context.Context, maxRows int32) ([]WorkerBuryClaimRow, error) {
-	rows, err := q.db.Query(ctx, workerBuryClaim, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkerBuryClaimRow
-	for rows.Next() {
-		var i WorkerBuryClaimRow
-		if err := rows.Scan(&i.ID, &i.DiedAt, &i.SeenAt); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const workerCount = `-- name: WorkerCount :one
-SELECT count(*) FROM ojs.workers w
-WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
-    AND (cardinality($2::text[]) = 0
-        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
-`
-
-// The number of workers of the same filters.
-func (q *Queries) WorkerCount(ctx context.Context, states []string, queues []string) (int64, error) {
-	row := q.db.QueryRow(ctx, workerCount, states, queues)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
-}
-
-const workerDeleteStale = `-- name: WorkerDeleteStale :execrows
-DELETE FROM ojs.workers w WHERE w.id = $1 AND w.stale_at IS NOT NULL
-`
-
-// Deletes a dead worker.
-func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.Exec(ctx, workerDeleteStale, id)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
-const workerDeregister = `-- name: WorkerDeregister :many
-WITH deleted AS (
-    DELETE FROM ojs.workers w WHERE w.id = $1::text
-    RETURNING w.id, w.started_at, clock_timestamp() AS now,
-        w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
-), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', $2::text, d.now, d.id, d.id, $3::integer,
-        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $4::text || '"' || COALESCE(',"jobs_completed":' || $5::bigint, '')
-            || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
-    FROM deleted d
-)
-SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM deleted d
-`
-
-type WorkerDeregisterParams struct {
-	ID            string
-	Source        string
-	Node          int32
-	Reason        string
-	JobsCompleted pgtype.Int8
-}
-
-type WorkerDeregisterRow struct {
-	ID   string
-	Now  pgtype.Timestamptz
-	Told string
-}
-
-// Deletes a worker that says it stops. Its jobs stay reserved until their leases end.
-func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
-	rows, err := q.db.Query(ctx, workerDeregister,
-		arg.ID,
-		arg.Source,
-		arg.Node,
-		arg.Reason,
-		arg.JobsCompleted,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkerDeregisterRow
-	for rows.Next() {
-		var i WorkerDeregisterRow
-		if err := rows.Scan(&i.ID, &i.Now, &i.Told); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const workerDie = `-- name: WorkerDie :many
-WITH silent AS MATERIALIZED (
-    SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
-    ORDER BY w.seen_at
-    LIMIT $2
-    FOR UPDATE SKIP LOCKED
-), clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now FROM silent LIMIT 1
-), expired AS (
-    UPDATE ojs.workers w
-    SET state = 'stale', directive = NULL, stale_at = clock.now, died_at = clock.now, bury_at = clock.now + interval '5 seconds'
-    FROM silent d CROSS JOIN clock
-    WHERE w.id = d.id
-    RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
-), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler' || $3::text, e.died_at, e.id, e.id, $4::integer,
-        ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.died_at - e.started_at) * 1000)::bigint || '}')::json
-    FROM expired e WHERE NOT e.stopped
-    ORDER BY e.id
-)
-SELECT e.id, e.died_at, e.seen_at, e.stopped, (CASE WHEN e.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM expired e
-`
-
-type WorkerDieParams struct {
-	DeadAfterMs int64
-	MaxRows     int32
-	Instance    string
-	Node        int32
-}
-
-type WorkerDieRow struct {
-	ID      string
-	DiedAt  pgtype.Timestamptz
-	SeenAt  pgtype.Timestamptz
-	Stopped bool
-	Told    string
-}
-
-// Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
-// away; if it stops before, another node does so when bury_at is past.
-func (q *Queries) WorkerDie(ctx context.Context, arg WorkerDieParams) ([]WorkerDieRow, error) {
-	rows, err := q.db.Query(ctx, workerDie,
-		arg.DeadAfterMs,
-		arg.MaxRows,
-		arg.Instance,
-		arg.Node,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkerDieRow
-	for rows.Next() {
-		var i WorkerDieRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.DiedAt,
-			&i.SeenAt,
-			&i.Stopped,
-			&i.Told,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const workerDirect = `-- name: WorkerDirect :many
-UPDATE ojs.workers w SET directive = $1::text WHERE w.id = $2::text
-RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS told
-`
-
-type WorkerDirectRow struct {
-	ID    string
-	State string
-	Told  string
-}
-
-// Stores what an operator asks of one worker.
-func (q *Queries) WorkerDirect(ctx context.Context, directive string, iD string) ([]WorkerDirectRow, error) {
-	rows, err := q.db.Query(ctx, workerDirect, directive, iD)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkerDirectRow
-	for rows.Next() {
-		var i WorkerDirectRow
-		if err := rows.Scan(&i.ID, &i.State, &i.Told); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const workerDirectAll = `-- name: WorkerDirectAll :many
-WITH live AS MATERIALIZED (
-    SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
-), directed AS (
-    UPDATE ojs.workers w SET directive = $1::text FROM live l WHERE w.id = l.id RETURNING w.id, w.state
-)
-SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS told FROM directed d
-`
-
-type WorkerDirectAllRow struct {
-	ID    string
-	State string
-	Told  string
-}
-
-// Stores what an operator asks of all living workers. Locks them in the order of WorkerBeat.
-func (q *Queries) WorkerDirectAll(ctx context.Context, directive string) ([]WorkerDirectAllRow, error) {
-	rows, err := q.db.Query(ctx, workerDirectAll, directive)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkerDirectAllRow
-	for rows.Next() {
-		var i WorkerDirectAllRow
-		if err := rows.Scan(&i.ID, &i.State, &i.Told); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const workerExhume = `-- name: WorkerExhume :one
-UPDATE ojs.workers w SET died_at = clock_timestamp(), bury_at = clock_timestamp() + interval '5 seconds'
-WHERE w.id = $1 AND w.stale_at IS NOT NULL
-RETURNING w.id, w.died_at, w.seen_at
-`
-
-type WorkerExhumeRow struct {
-	ID     string
-	DiedAt pgtype.Timestamptz
-	SeenAt pgtype.Timestamptz
-}
-
-// Prepares the removal of a dead worker: the jobs it holds now are taken away too.
-func (q *Queries) WorkerExhume(ctx context.Context, id string) (WorkerExhumeRow, error) {
-	row := q.db.QueryRow(ctx, workerExhume, id)
-	var i WorkerExhumeRow
-	err := row.Scan(&i.ID, &i.DiedAt, &i.SeenAt)
-	return i, err
-}
-
-const workerGet = `-- name: WorkerGet :one
-SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM ojs.workers WHERE id = $1
-`
-
-// A worker by id.
-func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
-	row := q.db.QueryRow(ctx, workerGet, id)
-	var i Worker
-	err := row.Scan(
-		&i.ID,
-		&i.State,
-		&i.Directive,
-		&i.StartedAt,
-		&i.LastBeatAt,
-		&i.SeenAt,
-		&i.StaleAt,
-		&i.DiedAt,
-		&i.BuryAt,
-		&i.Stopped,
-		&i.ActiveJobs,
-		&i.ActiveJobIds,
-		&i.Queues,
-		&i.Concurrency,
-		&i.FetchQueues,
-		&i.FetchCount,
-		&i.Hostname,
-		&i.Pid,
-		&i.Facts,
-	)
-	return i, err
 }
 
 const workerListLatest = `-- name: WorkerListLatest :many
@@ -547,7 +438,7 @@ func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]Worker
 }
 
 const workerListPage = `-- name: WorkerListPage :many
-SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
+SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
 WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
     AND (cardinality($2::text[]) = 0
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
@@ -582,10 +473,10 @@ func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) 
 			&i.Directive,
 			&i.StartedAt,
 			&i.LastBeatAt,
-			&i.SeenAt,
+			&i.LastSeenAt,
 			&i.StaleAt,
-			&i.DiedAt,
-			&i.BuryAt,
+			&i.DeadAt,
+			&i.ReapAt,
 			&i.Stopped,
 			&i.ActiveJobs,
 			&i.ActiveJobIds,
@@ -635,7 +526,7 @@ func (q *Queries) WorkerListQuiet(ctx context.Context) ([]string, error) {
 const workerPrune = `-- name: WorkerPrune :execrows
 DELETE FROM ojs.workers w WHERE w.id IN (
     SELECT p.id FROM ojs.workers p
-    WHERE p.stale_at <= now() - interval '1 hour' AND p.bury_at IS NULL
+    WHERE p.stale_at <= now() - interval '1 hour' AND p.reap_at IS NULL
     ORDER BY p.stale_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 `
 
@@ -648,50 +539,155 @@ func (q *Queries) WorkerPrune(ctx context.Context, maxRows int32) (int64, error)
 	return result.RowsAffected(), nil
 }
 
-const workerTotals = `-- name: WorkerTotals :one
-SELECT count(*) AS total,
-    count(*) FILTER (WHERE w.state = 'running') AS running,
-    count(*) FILTER (WHERE w.state = 'quiet') AS quiet,
-    count(*) FILTER (WHERE w.state = 'terminate') AS terminate,
-    count(*) FILTER (WHERE w.state = 'stale') AS stale
-FROM ojs.workers w
+const workerReapAgain = `-- name: WorkerReapAgain :one
+UPDATE ojs.workers w SET dead_at = clock_timestamp(), reap_at = clock_timestamp() + interval '5 seconds'
+WHERE w.id = $1 AND w.stale_at IS NOT NULL
+RETURNING w.id, w.dead_at, w.last_seen_at
 `
 
-type WorkerTotalsRow struct {
-	Total     int64
-	Running   int64
-	Quiet     int64
-	Terminate int64
-	Stale     int64
+type WorkerReapAgainRow struct {
+	ID         string
+	DeadAt     pgtype.Timestamptz
+	LastSeenAt pgtype.Timestamptz
 }
 
-// Workers per state.
-func (q *Queries) WorkerTotals(ctx context.Context) (WorkerTotalsRow, error) {
-	row := q.db.QueryRow(ctx, workerTotals)
-	var i WorkerTotalsRow
-	err := row.Scan(
-		&i.Total,
-		&i.Running,
-		&i.Quiet,
-		&i.Terminate,
-		&i.Stale,
-	)
+// Prepares the removal of a dead worker: the jobs it holds now are taken away too.
+func (q *Queries) WorkerReapAgain(ctx context.Context, id string) (WorkerReapAgainRow, error) {
+	row := q.db.QueryRow(ctx, workerReapAgain, id)
+	var i WorkerReapAgainRow
+	err := row.Scan(&i.ID, &i.DeadAt, &i.LastSeenAt)
 	return i, err
 }
 
-const workerTouch = `-- name: WorkerTouch :exec
-UPDATE ojs.workers w SET seen_at = GREATEST(w.seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
+const workerReapClaim = `-- name: WorkerReapClaim :many
+UPDATE ojs.workers w SET reap_at = clock_timestamp() + interval '5 seconds'
+WHERE w.id IN (
+    SELECT b.id FROM ojs.workers b WHERE b.reap_at <= now() ORDER BY b.reap_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+RETURNING w.id, w.dead_at, w.last_seen_at
+`
+
+type WorkerReapClaimRow struct {
+	ID         string
+	DeadAt     pgtype.Timestamptz
+	LastSeenAt pgtype.Timestamptz
+}
+
+// Dead workers whose jobs have not all been taken away: the node that declared them dead has stopped, or a job was
+// locked. The next try is five seconds later.
+func (q *Queries) WorkerReapClaim(ctx context.Context, maxRows int32) ([]WorkerReapClaimRow, error) {
+	rows, err := q.db.Query(ctx, workerReapClaim, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerReapClaimRow
+	for rows.Next() {
+		var i WorkerReapClaimRow
+		if err := rows.Scan(&i.ID, &i.DeadAt, &i.LastSeenAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerReapDone = `-- name: WorkerReapDone :exec
+UPDATE ojs.workers w SET reap_at = NULL
+FROM (SELECT unnest($1::text[]) AS id, unnest($2::timestamptz[]) AS dead_at) b
+WHERE w.id = b.id AND w.dead_at = b.dead_at
+`
+
+// Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later dead_at and is left
+// alone.
+func (q *Queries) WorkerReapDone(ctx context.Context, ids []string, deadAt []pgtype.Timestamptz) error {
+	_, err := q.db.Exec(ctx, workerReapDone, ids, deadAt)
+	return err
+}
+
+const workerUpdateDirective = `-- name: WorkerUpdateDirective :many
+UPDATE ojs.workers w SET directive = $1::text WHERE w.id = $2::text
+RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS notified
+`
+
+type WorkerUpdateDirectiveRow struct {
+	ID       string
+	State    string
+	Notified string
+}
+
+// Stores what an operator asks of one worker.
+func (q *Queries) WorkerUpdateDirective(ctx context.Context, directive string, iD string) ([]WorkerUpdateDirectiveRow, error) {
+	rows, err := q.db.Query(ctx, workerUpdateDirective, directive, iD)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerUpdateDirectiveRow
+	for rows.Next() {
+		var i WorkerUpdateDirectiveRow
+		if err := rows.Scan(&i.ID, &i.State, &i.Notified); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerUpdateDirectiveAll = `-- name: WorkerUpdateDirectiveAll :many
+WITH live AS MATERIALIZED (
+    SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
+), directed AS (
+    UPDATE ojs.workers w SET directive = $1::text FROM live l WHERE w.id = l.id RETURNING w.id, w.state
+)
+SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS notified FROM directed d
+`
+
+type WorkerUpdateDirectiveAllRow struct {
+	ID       string
+	State    string
+	Notified string
+}
+
+// Stores what an operator asks of all living workers. Locks them in the order of WorkerHeartbeat.
+func (q *Queries) WorkerUpdateDirectiveAll(ctx context.Context, directive string) ([]WorkerUpdateDirectiveAllRow, error) {
+	rows, err := q.db.Query(ctx, workerUpdateDirectiveAll, directive)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkerUpdateDirectiveAllRow
+	for rows.Next() {
+		var i WorkerUpdateDirectiveAllRow
+		if err := rows.Scan(&i.ID, &i.State, &i.Notified); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workerUpdateSeen = `-- name: WorkerUpdateSeen :exec
+UPDATE ojs.workers w SET last_seen_at = GREATEST(w.last_seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
 FROM (
     SELECT k.id, i.age_ms FROM (SELECT unnest($1::text[]) AS id, unnest($2::bigint[]) AS age_ms) i
     JOIN ojs.workers k ON k.id = i.id
-    WHERE k.stale_at IS NULL AND k.seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
+    WHERE k.stale_at IS NULL AND k.last_seen_at < clock_timestamp() - i.age_ms * interval '1 millisecond'
     ORDER BY k.id FOR UPDATE OF k SKIP LOCKED
 ) a
 WHERE w.id = a.id
 `
 
 // Notes signs of life other than heartbeats, of workers that are known and not dead, by how long ago they were.
-func (q *Queries) WorkerTouch(ctx context.Context, ids []string, agesMs []int64) error {
-	_, err := q.db.Exec(ctx, workerTouch, ids, agesMs)
+func (q *Queries) WorkerUpdateSeen(ctx context.Context, ids []string, agesMs []int64) error {
+	_, err := q.db.Exec(ctx, workerUpdateSeen, ids, agesMs)
 	return err
 }

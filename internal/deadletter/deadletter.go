@@ -35,7 +35,7 @@ func New(db *pg.DB, commits *eventlog.Commits, jobs *queue.Store) *Store {
 // batchRows bounds a statement that retries or deletes many: 20 ms for a delete.
 const batchRows = 1000
 
-// Filter chooses dead letters (contract 20 §8.2). Empty fields match all.
+// Filter chooses dead letters (docs/reference/retries.md, Dead-letter endpoints). Empty fields match all.
 type Filter struct {
 	IDs                    [][16]byte
 	Queues                 []string
@@ -291,7 +291,7 @@ func (s *Store) deleteDeadLetters(ctx context.Context, f Filter, upTo Key, sourc
 	p := dbsqlc.DeadLetterDeleteParams{
 		After: pg.Beginning, AfterID: noID, Since: since, Until: until, UntilID: highest, Ids: f.ids(), Queues: pg.Strings(f.Queues),
 		Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes), ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes),
-		MaxRows: batchRows, Source: source, Reason: reason, Node: s.commits.Node,
+		MaxRows: batchRows, Source: source, Reason: reason, Node: s.commits.Node, EventType: eventlog.StateChanged,
 	}
 	if !upTo.At.IsZero() {
 		p.Until, p.UntilID = pgtype.Timestamptz{Time: upTo.At, Valid: true}, upTo.ID

@@ -54,7 +54,7 @@ func (e *examination) counts(ctx context.Context) error {
 		return err
 	}
 	for _, w := range wrong {
-		e.say(false, "queue %q: counts say %d %s jobs, the tables hold %d", w.Queue, w.Kept, w.State, w.Held)
+		e.say(false, "queue %q: counts say %d %s jobs, the tables hold %d", w.Queue, w.Counted, w.State, w.Stored)
 	}
 	if len(wrong) == 0 {
 		e.say(true, "the kept counts of every queue and state equal the tables")

@@ -69,7 +69,9 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 		f(&c)
 	}
 	b := &Bundle{T: t, Pool: pool, DB: pg.New(pool, c.StatementTimeout), Commits: eventlog.NewCommits()}
-	b.Commits.EnqueuedOnRequeue = c.EnqueuedOnRequeue
+	if c.EnqueuedOnRequeue {
+		b.Commits.RequeueEvent = ojs.EventJobEnqueued
+	}
 	b.Commits.OnChanges(b.record)
 	b.Archetype = baseservice.NewArchetype(c.Logger)
 	b.Timer = timer.New(b.Archetype, b.DB)

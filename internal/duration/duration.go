@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Max is the longest duration accepted anywhere (contract 10 §1.4): 36 500 days.
+// Max is the longest duration accepted anywhere (docs/reference/http.md, Bodies): 36 500 days.
 const Max = 36500 * 24 * time.Hour
 
 const day = 24 * time.Hour

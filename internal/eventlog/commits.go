@@ -13,8 +13,8 @@ type Commits struct {
 	// Node marks the event rows of this process, so that it does not wake its own fetchers twice.
 	Node int32
 
-	// EnqueuedOnRequeue makes jobs that become available again write the public job.enqueued.
-	EnqueuedOnRequeue bool
+	// RequeueEvent is what jobs write that become available again: StateChanged, or the public job.enqueued.
+	RequeueEvent string
 
 	changes []func(ctx context.Context, changes []Change)
 	wake    []func()
@@ -24,7 +24,7 @@ type Commits struct {
 func NewCommits() *Commits {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
-	return &Commits{Node: max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))}
+	return &Commits{RequeueEvent: StateChanged, Node: max(1, int32(binary.BigEndian.Uint32(b[:])&0x7fffffff))}
 }
 
 // OnChanges adds a subscriber. It gets the events of each commit, in their order, on the goroutine that committed and
@@ -55,7 +55,6 @@ func Emit[Row any](ctx context.Context, c *Commits, rows []Row, of func(changes 
 	if len(changes) == 0 {
 		return
 	}
-	c.publicRequeues(changes)
 	for _, f := range c.changes {
 		f(ctx, changes)
 	}
@@ -63,18 +62,6 @@ func Emit[Row any](ctx context.Context, c *Commits, rows []Row, of func(changes 
 
 // Emitting reports whether anybody subscribes to changes.
 func (c *Commits) Emitting() bool { return len(c.changes) > 0 }
-
-// publicRequeues gives jobs that became available again the type that was written for them, if that is the public one.
-func (c *Commits) publicRequeues(changes []Change) {
-	if !c.EnqueuedOnRequeue {
-		return
-	}
-	for i, change := range changes {
-		if change.Type == StateChanged && change.From != "" && change.To == "available" {
-			changes[i].Type = "job.enqueued"
-		}
-	}
-}
 
 // WorkerSource is the source of a worker's call, without the service name.
 func WorkerSource(workerID string) string {

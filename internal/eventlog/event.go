@@ -15,7 +15,7 @@ import (
 type Event struct {
 	Position   Position
 	Type       string
-	Internal   bool // a gap row: for state frames and histories only (contract 40 §3.2)
+	Internal   bool // a gap row: for state frames and histories only (docs/reference/events.md, Transitions)
 	Time       time.Time
 	JobID      *[16]byte
 	WorkflowID *[16]byte
@@ -40,7 +40,7 @@ const (
 )
 
 // Append appends the event as one JSON object: with the compatibility members, plain, or in CloudEvents form, which has
-// none (contract 40 §1).
+// none (docs/reference/events.md, Envelope).
 func (e *Event) Append(b []byte, withCompat, cloudEvents bool) []byte {
 	if cloudEvents {
 		b = append(b, e.Head[:typeAt]...)

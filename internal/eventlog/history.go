@@ -29,7 +29,7 @@ func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position
 	return HistoryPage{Events: page.Events, More: page.HasMore, Total: total}, nil
 }
 
-// HistoryQuery selects entries of the history of all jobs (contract 20 §12.3). Types and Actors are the history's own
+// HistoryQuery selects entries of the history of all jobs (docs/reference/jobs.md, History). Types and Actors are the history's own
 // words. Any value inside a filter may match; empty filters match everything.
 type HistoryQuery struct {
 	Before   *Position // exclusive; nil: from the newest

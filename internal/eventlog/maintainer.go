@@ -73,7 +73,7 @@ type Maintainer struct {
 	statsAt  time.Time
 }
 
-// room is what SystemPartitionsEnsure has made.
+// room is what PartitionEnsure has made.
 type room struct {
 	refill int64     // make more when this number is reached: half is used
 	days   time.Time // days before it have a partition
@@ -155,7 +155,7 @@ func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
 }
 
 func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStatus) error {
-	row, err := m.q.SystemPartitionsEnsure(ctx)
+	row, err := m.q.PartitionEnsure(ctx)
 	if err != nil {
 		return err
 	}
@@ -175,12 +175,12 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	var p Pruned
 	var err error
 	if p.EventPartitions, err = repeat(func() (int32, error) {
-		return m.q.EventPartitionsPrune(ctx, interval(m.config.RetentionPeriod), m.config.MaxCount)
+		return m.q.EventPartitionPrune(ctx, interval(m.config.RetentionPeriod), m.config.MaxCount)
 	}); err != nil {
 		return fmt.Errorf("drop events: %w", err)
 	}
 	if p.Days, err = repeat(func() (int32, error) {
-		return m.q.JobsDonePartitionsPrune(ctx, interval(m.config.RetentionDone))
+		return m.q.JobFinishedPartitionPrune(ctx, interval(m.config.RetentionDone))
 	}); err != nil {
 		return fmt.Errorf("drop finished jobs: %w", err)
 	}

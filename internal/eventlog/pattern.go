@@ -17,7 +17,7 @@ func (e *PatternError) Error() string {
 	return fmt.Sprintf("%s contains %q; a pattern is a literal, or a literal prefix followed by one * at its end.", e.Parameter, e.Pattern)
 }
 
-// aliases are names that other documents and tools use for types of the catalogue (contract 40 §5.2). Exact names only.
+// aliases are names that other documents and tools use for types of the catalogue (docs/reference/events.md, Filters). Exact names only.
 var aliases = map[string]string{
 	"worker.registered":   "worker.started",
 	"worker.deregistered": "worker.stopped",

@@ -31,7 +31,7 @@ func NewPosition(t time.Time, seq int64, sub int32) Position {
 	return Position{Seq: seq, Sub: sub, stamp: uint64(us/1000)<<16 | 0x7000 | uint64(us%1000*4096/1000)}
 }
 
-// ParsePosition reads an event id. Any well-formed id is a position, issued or not (contract 40 §5.5).
+// ParsePosition reads an event id. Any well-formed id is a position, issued or not (docs/reference/events.md, Event errors).
 func ParsePosition(id string) (Position, error) {
 	if len(id) != idLength || id[:len(idPrefix)] != idPrefix {
 		return Position{}, ErrNotPosition

@@ -16,7 +16,7 @@ const (
 	maxHistory   = 10_000
 )
 
-// Query selects events (contract 40 §5.1, §5.2). All filters must match, any value inside a filter may. The zero value
+// Query selects events (docs/reference/events.md, Polling). All filters must match, any value inside a filter may. The zero value
 // selects everything.
 type Query struct {
 	After      *Position // exclusive; nil: from the oldest that is kept

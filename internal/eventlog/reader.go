@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
-// maxCatchUp bounds read-your-writes (contract 40 §2.3).
+// maxCatchUp bounds read-your-writes (docs/reference/events.md, Publication).
 const maxCatchUp = 100 * time.Millisecond
 
 // Reader reads published events. All transports use it: the table is the truth, a notification only says that it is
@@ -37,7 +37,7 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	}
 	rows, err := r.q.EventListAfter(ctx, dbsqlc.EventListAfterParams{
 		AfterSeq: after.Seq, AfterSub: after.Sub, MaxRows: int32(f.limit + 1), // one more, so that HasMore is exact
-		Internal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
+		WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		JobID: f.jobID, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
 	})
 	if err != nil {
@@ -86,7 +86,7 @@ func end(page *Page, after *Position, log dbsqlc.EventListAfterRow) Position {
 }
 
 func (r *Reader) expired(ctx context.Context, pruned int64) error {
-	oldest, err := r.q.EventOldest(ctx)
+	oldest, err := r.q.EventGetOldest(ctx)
 	if err != nil {
 		return fmt.Errorf("find oldest event: %w", err)
 	}
@@ -99,7 +99,7 @@ func (r *Reader) expired(ctx context.Context, pruned int64) error {
 	}
 }
 
-// ListNewest is the admin listing (contract 40 §5.3): newest first, and how many match, counted up to 10 000. It takes no
+// ListNewest is the admin listing (docs/reference/events.md, Newest first): newest first, and how many match, counted up to 10 000. It takes no
 // notice of Query.After.
 func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
 	f, err := query.filters()
@@ -107,7 +107,7 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 		return nil, 0, err
 	}
 	params := dbsqlc.EventListNewestParams{
-		JobID: f.jobID, Internal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
+		JobID: f.jobID, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		WorkflowID: f.workflowID, Since: f.since, Until: f.until,
 		MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
 	}
@@ -159,7 +159,7 @@ func (r *Reader) Head(ctx context.Context) (Position, error) {
 
 // bounds are the newest position and the one that retention has come to; what is kept lies between.
 func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) {
-	row, err := r.q.EventHead(ctx)
+	row, err := r.q.EventGetHead(ctx)
 	if err != nil {
 		return Position{}, Position{}, fmt.Errorf("find newest event: %w", err)
 	}
@@ -172,7 +172,7 @@ func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) 
 }
 
 // WaitCaughtUp returns when all that this node had committed at the time of the call is published, or after 100 ms:
-// read-your-writes for polling (contract 40 §2.3). It costs no query, and no time if nothing is pending.
+// read-your-writes for polling (docs/reference/events.md, Publication). It costs no query, and no time if nothing is pending.
 func (r *Reader) WaitCaughtUp(ctx context.Context) {
 	if r.relay == nil {
 		return

@@ -21,7 +21,7 @@ import (
 
 // RelayConfig says how events are shown and how fast. The zero value of a field means its default.
 type RelayConfig struct {
-	// Service is the {service} of event sources (contract 40 §1.2). ojs. All nodes should have the same.
+	// Service is the {service} of event sources (docs/reference/events.md, Source). ojs. All nodes should have the same.
 	Service string
 
 	// Tracer makes the spans of passes. nil: none.
@@ -54,7 +54,7 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	return c
 }
 
-// Relay publishes committed events: it moves the watermark, notifies, and keeps the counts (design §4). Every node runs
+// Relay publishes committed events: it moves the watermark, notifies, and keeps the counts. Every node runs
 // one; a lock in the database lets one at a time work. An idle relay issues one statement per LookInterval.
 type Relay struct {
 	baseservice.BaseService
@@ -195,7 +195,7 @@ func (r *Relay) finish(ctx context.Context) {
 func (r *Relay) look(ctx context.Context) (dirty bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
 	defer cancel()
-	row, err := dbsqlc.New(r.pool).RelayLook(ctx)
+	row, err := dbsqlc.New(r.pool).RelayIsDirty(ctx)
 	if err != nil {
 		r.failed(ctx, err)
 		return true

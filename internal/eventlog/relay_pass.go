@@ -55,7 +55,7 @@ func (p *pass) caughtUp() bool { return p.locked && !p.more && p.wait == 0 }
 // errClaimed says that retention or reset holds the log.
 var errClaimed = errors.New("the log is claimed")
 
-// runOnce publishes what may be published (design §4) in one short READ COMMITTED transaction. The lock serialises the
+// runOnce publishes what may be published, in one short READ COMMITTED transaction. The lock serialises the
 // relays of all nodes, and every statement after it sees what earlier holders did.
 func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
@@ -116,7 +116,7 @@ func (r *Relay) scan(ctx context.Context, q *dbsqlc.Queries) (scan, error) {
 	row, err := q.RelayScan(ctx, dbsqlc.RelayScanParams{Span: r.span, LateRows: maxNumbers, Seen: r.seen})
 	return scan{
 		snapshot: row.Snapshot, xmin: row.Xmin, watermark: row.Watermark, limit: row.Watermark + r.span,
-		numbers: row.Numbers, head: row.Head, late: row.Late, gone: row.Gone, gaps: row.Gaps, lastSub: row.LastSub,
+		numbers: row.Numbers, head: row.Head, late: row.Late, gone: row.RolledBack, gaps: row.Gaps, lastSub: row.LastSub,
 	}, err
 }
 
@@ -154,7 +154,7 @@ func (r *Relay) claim(ctx context.Context, q *dbsqlc.Queries, found scan) (bound
 	}
 	r.sightings.bind(row.Bound)
 	if len(found.gone) > 0 {
-		if err := q.RelayGapDelete(ctx, found.gone); err != nil {
+		if err := q.EventGapDelete(ctx, found.gone); err != nil {
 			return "", fmt.Errorf("delete gaps: %w", err)
 		}
 	}
@@ -191,7 +191,7 @@ func (r *Relay) publishLate(ctx context.Context, q *dbsqlc.Queries, found scan, 
 	for i := range subs {
 		subs[i] = found.lastSub + 1 + int32(i)
 	}
-	err := q.RelayMoveLate(ctx, dbsqlc.RelayMoveLateParams{Watermark: found.watermark, Numbers: late, Subs: subs})
+	err := q.EventMoveLate(ctx, dbsqlc.EventMoveLateParams{Watermark: found.watermark, Numbers: late, Subs: subs})
 	if err != nil {
 		return fmt.Errorf("move late rows: %w", err)
 	}
@@ -202,7 +202,7 @@ func (r *Relay) publishLate(ctx context.Context, q *dbsqlc.Queries, found scan, 
 // giveWay makes room for more late rows than one number has places: a transaction of 100 000 events that others have
 // overtaken. The draw comes before the claim, so that whoever owns the number is below its bound.
 func (r *Relay) giveWay(ctx context.Context, q *dbsqlc.Queries, found scan, done *pass) error {
-	if _, err := q.RelayNumberDraw(ctx); err != nil {
+	if _, err := q.RelayDrawNumber(ctx); err != nil {
 		return fmt.Errorf("draw number: %w", err)
 	}
 	bound, err := r.claim(ctx, q, found)
@@ -210,7 +210,7 @@ func (r *Relay) giveWay(ctx context.Context, q *dbsqlc.Queries, found scan, done
 		return err
 	}
 	done.watermark++
-	if err := q.RelayGiveWay(ctx, done.watermark, bound); err != nil {
+	if err := q.RelaySkipNumber(ctx, done.watermark, bound); err != nil {
 		return fmt.Errorf("give way: %w", err)
 	}
 	return nil
@@ -221,7 +221,7 @@ func (r *Relay) publishNext(ctx context.Context, q *dbsqlc.Queries, found scan, 
 	done.more = v.wait == 0 && v.upto < found.head
 	if len(v.passed) > 0 {
 		done.gaps = true
-		if err := q.RelayGapInsert(ctx, v.passed, bound); err != nil {
+		if err := q.EventGapInsert(ctx, v.passed, bound); err != nil {
 			return fmt.Errorf("note gaps: %w", err)
 		}
 	}
@@ -231,7 +231,7 @@ func (r *Relay) publishNext(ctx context.Context, q *dbsqlc.Queries, found scan, 
 }
 
 func (r *Relay) announce(ctx context.Context, q *dbsqlc.Queries, params dbsqlc.RelayPublishParams, done *pass) error {
-	params.Quiet = r.Time.Now().Before(r.mutedUntil)
+	params.NoNotify = r.Time.Now().Before(r.mutedUntil)
 	if params.Passed == nil {
 		params.Passed = []int64{} // NULL would exclude everything
 	}
@@ -239,6 +239,6 @@ func (r *Relay) announce(ctx context.Context, q *dbsqlc.Queries, params dbsqlc.R
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
-	done.announced = announced{types: row.Types, unclaimed: row.Unclaimed}
+	done.announced = announced{types: row.Types, unclaimed: row.FromSql}
 	return nil
 }

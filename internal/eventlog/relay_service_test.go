@@ -185,8 +185,8 @@ func TestIdleRelay(t *testing.T) {
 		require.False(t, relay.TestSignals.Looked.WaitOrTimeout())
 	}
 	// One statement per look, and one look per interval, which is a minute in production.
-	require.Equal(t, []string{"-- name: RelayLook :one", "-- name: RelayLook :one", "-- name: RelayLook :one",
-		"-- name: RelayLook :one", "-- name: RelayLook :one"}, count.take())
+	require.Equal(t, []string{"-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one",
+		"-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one"}, count.take())
 
 	// A long transaction that was passed over: less and less often, down to once a second.
 	tx, err := pool.Begin(t.Context())

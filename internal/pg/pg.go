@@ -46,7 +46,7 @@ func (d *DB) Now(ctx context.Context) (time.Time, error) {
 
 // EnsurePartitions creates the partitions that today and tomorrow need.
 func (d *DB) EnsurePartitions(ctx context.Context) error {
-	_, err := d.Q.SystemPartitionsEnsure(ctx)
+	_, err := d.Q.PartitionEnsure(ctx)
 	return err
 }
 

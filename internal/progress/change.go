@@ -3,13 +3,14 @@ package progress
 import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func progressChange(changes []eventlog.Change, r *dbsqlc.JobProgressRow) []eventlog.Change {
-	if !r.Tell {
+	if !r.Emitted {
 		return changes
 	}
 	return append(changes, eventlog.Change{
-		Type: "job.progress", JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID.String, At: r.Now.Time,
+		Type: ojs.EventJobProgress, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID.String, At: r.Now.Time,
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Report is what a worker says of the job it runs (contract 20 §12.2). It counts as a heartbeat.
+// Report is what a worker says of the job it runs (docs/reference/jobs.md, Progress). It counts as a heartbeat.
 type Report struct {
 	JobID      [16]byte
 	WorkerID   string // "": not said, so ownership is not checked
@@ -120,7 +120,7 @@ func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
 }
 
 func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.JobProgressRow, error) {
-	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node}
+	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
 	for _, r := range reports {
 		progress, source := -1.0, ""
 		if r.Progress != nil {
@@ -161,7 +161,7 @@ func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.
 	return queue.InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
 }
 
-// progressData is the message as a member of an event's payload, cut to what fits (contract 40 §1.5).
+// progressData is the message as a member of an event's payload, cut to what fits (docs/reference/events.md, Size of data).
 func (s *Store) progressData(message *string) string {
 	if message == nil || *message == "" {
 		return ""

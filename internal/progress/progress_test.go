@@ -79,12 +79,12 @@ func TestReportProgress(t *testing.T) {
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID // by w1
 		require.NoError(t, b.WriteSeen(t.Context()))
-		b.Exec(`UPDATE ojs.workers SET seen_at = now() - interval '50 seconds'`)
+		b.Exec(`UPDATE ojs.workers SET last_seen_at = now() - interval '50 seconds'`)
 		_, err := b.Progress.Report(t.Context(), progress.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
 		require.NoError(t, err)
 		require.NoError(t, b.WriteSeen(t.Context()))
 		var seen []string
-		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE seen_at > now() - interval '20 seconds'`).Scan(&seen))
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE last_seen_at > now() - interval '20 seconds'`).Scan(&seen))
 		require.Equal(t, []string{"w1"}, seen)
 	})
 

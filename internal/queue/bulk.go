@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// BulkChange is a bulk operation over chosen jobs (contract 10 §6.3).
+// BulkChange is a bulk operation over chosen jobs (docs/reference/http.md, Bulk change).
 type BulkChange struct {
 	Op     job.BulkOp
 	IDs    [][16]byte
@@ -179,7 +179,7 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (map[
 		}
 		return changed, func() { s.afterRetry(ctx, rows) }, err
 	default:
-		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.commits.Node})
+		gone, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{Ids: b.IDs, States: texts(b.States), Node: s.commits.Node, EventType: eventlog.StateChanged, Reason: reasonDeleted})
 		for _, r := range gone {
 			changed[r.ID] = true
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Cancel is a request to stop jobs for good (contract 10 §11).
+// Cancel is a request to stop jobs for good (docs/reference/http.md, Cancel).
 type Cancel struct {
 	By     string // shown as cancelled_by
 	Reason string // "": none
@@ -74,7 +74,7 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 		for i, c := range cs {
 			ids[i] = c.id
 		}
-		free, err := q.JobLockFree(ctx, ids)
+		free, err := q.JobLockUnlocked(ctx, ids)
 		if err != nil || len(free) == 0 {
 			return err
 		}
@@ -88,7 +88,7 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.commits.Node}
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.commits.Node, EventType: ojs.EventJobCancelled}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)
@@ -100,7 +100,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node})
+	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, EventType: ojs.EventJobEnqueued})
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}

@@ -9,13 +9,34 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// StateChanged is the type of gap rows.
+// The type of an event is decided once, by whoever decides the outcome: here, for transitions whose outcome the caller
+// knows, and the statement writes it; in SQL, where the statement decides (insert, promotion, retry), and returns it.
+// Functions of this file describe what was written; they decide nothing.
+
+// Reasons of internal events.
+const (
+	reasonRequeue = "requeue"
+	reasonDeleted = "deleted"
+	reasonMoved   = "moved"
+	reasonRetry   = "retry"
+)
+
+// outcomeEvent is the event of a failure or requeue that ends in the state.
+func (s *Store) outcomeEvent(state ojs.JobState) string {
+	switch state {
+	case ojs.StateRetryable:
+		return ojs.EventJobRetrying
+	case ojs.StateDiscarded:
+		return ojs.EventJobDiscarded
+	}
+	return s.commits.RequeueEvent
+}
 
 // changeOf begins a change of a job that a statement returned whole.
-func changeOf(kind string, job *job.Record, at pgtype.Timestamptz) eventlog.Change {
+func changeOf(eventType string, j *job.Record, at pgtype.Timestamptz) eventlog.Change {
 	return eventlog.Change{
-		Type: kind, JobID: job.ID, JobType: job.Type, Queue: job.Queue, Attempt: job.Attempt, WorkerID: job.WorkerID.String,
-		To: job.State, At: at.Time, Job: job,
+		Type: eventType, JobID: j.ID, JobType: j.Type, Queue: j.Queue, Attempt: j.Attempt, WorkerID: j.WorkerID.String,
+		To: j.State, At: at.Time, Job: j,
 	}
 }
 
@@ -31,108 +52,89 @@ func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	if e.job == nil {
 		return changes
 	}
-	kind := eventlog.StateChanged
-	switch ojs.JobState(e.job.State) {
-	case ojs.StateAvailable:
-		kind = "job.enqueued"
-	case ojs.StateScheduled:
-		kind = "job.scheduled"
-	}
-	return append(changes, changeOf(kind, e.job, e.job.CreatedAt))
+	return append(changes, changeOf(e.eventType, e.job, e.job.CreatedAt))
 }
 
 func fetchChange(changes []eventlog.Change, r *dbsqlc.JobFetchRow) []eventlog.Change {
-	c := since(changeOf("job.started", (*job.Record)(r), r.StartedAt), r.EnqueuedAt)
+	c := since(changeOf(ojs.EventJobStarted, (*job.Record)(r), r.StartedAt), r.EnqueuedAt)
 	c.From = string(ojs.StateAvailable)
 	return append(changes, c)
 }
 
 func completeChange(changes []eventlog.Change, r *dbsqlc.JobCompleteRow) []eventlog.Change {
-	c := since(changeOf("job.completed", (*job.Record)(r), r.FinishedAt), r.StartedAt)
+	c := since(changeOf(ojs.EventJobCompleted, (*job.Record)(r), r.FinishedAt), r.StartedAt)
 	c.From = string(ojs.StateActive)
 	return append(changes, c)
 }
 
 func cancelChange(changes []eventlog.Change, r *dbsqlc.JobCancelRow) []eventlog.Change {
-	c := changeOf("job.cancelled", (*job.Record)(r), r.FinishedAt)
+	c := changeOf(ojs.EventJobCancelled, (*job.Record)(r), r.FinishedAt)
 	c.From = r.PreviousState.String
 	return append(changes, c)
 }
 
 func activateChange(changes []eventlog.Change, r *dbsqlc.JobActivateRow) []eventlog.Change {
-	c := changeOf("job.enqueued", (*job.Record)(r), r.EnqueuedAt)
+	c := changeOf(ojs.EventJobEnqueued, (*job.Record)(r), r.EnqueuedAt)
 	c.From = string(ojs.StatePending)
 	return append(changes, c)
 }
 
 // failure is a failed attempt, or a job that was handed back, with what its row does not hold any more.
 type failure struct {
-	job     *job.Record
-	nack    *nack
-	started pgtype.Timestamptz
-	worker  string
+	job       *job.Record
+	nack      *nack
+	eventType string // of the second event; the first is job.failed, if the attempt has failed
+	started   pgtype.Timestamptz
+	worker    string
 }
 
 func failChange(changes []eventlog.Change, f *failure) []eventlog.Change {
-	c := changeOf(eventlog.StateChanged, f.job, failedAt(f.job))
+	c := changeOf(f.eventType, f.job, failedAt(f.job))
 	c.WorkerID, c.From = f.worker, string(ojs.StateActive)
 	if !f.nack.Requeue {
 		c.Error = &f.nack.Error
 		failed := since(c, f.started)
-		failed.Type, failed.From, failed.To, failed.Reason = "job.failed", "", "", f.nack.Error.ServerMade
+		failed.Type, failed.From, failed.To, failed.Reason = ojs.EventJobFailed, "", "", f.nack.Error.ServerMade
 		changes = append(changes, failed)
 	}
-	switch ojs.JobState(f.job.State) {
-	case ojs.StateRetryable:
-		c.Type, c.Reason = "job.retrying", f.nack.Error.ServerMade
-	case ojs.StateDiscarded:
-		c.Type, c.Reason = "job.discarded", f.nack.Error.ServerMade
-	default:
+	if f.job.State == string(ojs.StateAvailable) {
 		c.Reason, c.Started = f.nack.reason, f.started.Time
+	} else {
+		c.Reason = f.nack.Error.ServerMade
 	}
 	return append(changes, c)
 }
 
+// promoteChange leaves out a job that only waits for another one of its cron: nothing was written for it.
 func promoteChange(changes []eventlog.Change, r *dbsqlc.JobPromoteDueRow) []eventlog.Change {
-	if r.Held.Bool {
+	if r.Queued.Bool {
 		return changes
 	}
-	c := eventlog.Change{
-		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: r.State,
-		At: r.Now.Time, Reason: r.Dead,
-	}
-	switch {
-	case r.Dead == job.TotalTimeout:
-		c.Type = "job.discarded"
-	case r.Dead != "":
-		c.Type = "job.expired"
-	case r.Was == string(ojs.StateScheduled):
-		c.Type = "job.enqueued"
-	default:
-		c.Reason = "retry"
-	}
-	return append(changes, c)
+	return append(changes, eventlog.Change{
+		Type: r.EventType, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: r.State,
+		At: r.Now.Time, Reason: r.Reason,
+	})
 }
 
 func retryChange(changes []eventlog.Change, r *dbsqlc.JobRetryRow) []eventlog.Change {
 	c := eventlog.Change{
-		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateAvailable),
-		At: r.EnqueuedAt.Time, Reason: "retry",
+		Type: r.EventType, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateAvailable),
+		At: r.EnqueuedAt.Time,
 	}
-	if r.OldQueue != r.Queue {
+	if r.Was == string(ojs.StateRetryable) {
+		c.Reason = reasonRetry
+	}
+	if r.OldQueue != r.Queue { // it leaves the counts of one queue and enters those of the other
 		left, came := c, c
-		left.Queue, left.To, left.Reason = r.OldQueue, "", "moved"
-		came.From, came.To, came.Reason = "", r.Was, "moved"
+		left.Type, left.Queue, left.To, left.Reason = eventlog.StateChanged, r.OldQueue, "", reasonMoved
+		came.Type, came.From, came.To, came.Reason = eventlog.StateChanged, "", r.Was, reasonMoved
 		changes = append(changes, left, came)
-	}
-	if r.Was == string(ojs.StateDiscarded) {
-		c.Type, c.Reason = "job.enqueued", ""
 	}
 	return append(changes, c)
 }
 
 func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.Change {
 	return append(changes, eventlog.Change{
-		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: "deleted",
+		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reasonDeleted,
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Ack reports success (contract 10 §8).
+// Ack reports success (docs/reference/http.md, Ack).
 type Ack struct {
 	JobID    [16]byte
 	WorkerID string // "": not said, so ownership is not checked
@@ -48,8 +48,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, e
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
-		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.commits.Node,
-		Patience:          lockPatience,
+		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.commits.Node, EventType: ojs.EventJobCompleted,
+		LockTimeout:       lockTimeout,
 		DefaultResultTtlS: s.resultTTL(),
 	}
 	for i, a := range acks {
@@ -94,11 +94,11 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, e
 func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
-		free, err := q.JobLockFree(ctx, p.Ids)
+		free, err := q.JobLockUnlocked(ctx, p.Ids)
 		if err != nil || len(free) == 0 {
 			return err
 		}
-		part := dbsqlc.JobCompleteParams{Patience: p.Patience, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node}
+		part := dbsqlc.JobCompleteParams{LockTimeout: p.LockTimeout, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node, EventType: p.EventType}
 		for i, id := range p.Ids {
 			if slices.Contains(free, id) {
 				part.Ids, part.Workers, part.Attempts = append(part.Ids, id), append(part.Workers, p.Workers[i]), append(part.Attempts, p.Attempts[i])
@@ -205,7 +205,7 @@ func (s *Store) settledEach(ctx context.Context, jobs []*job.Record, failed []er
 	return jobs, errs
 }
 
-// Refused chooses between 404, the conflicts of contract 10 §4.3, and the one case that is answered well: the job was
+// Refused chooses between 404, the conflicts of docs/reference/jobs.md, Allowed operations, and the one case that is answered well: the job was
 // cancelled while this worker held it (A10).
 func (h Holder) Refused(job *job.Record) (*job.Record, error) {
 	id := ojs.FormatID(h.JobID)

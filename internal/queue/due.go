@@ -23,7 +23,7 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.db.Q.JobPromoteDue(ctx, dbsqlc.JobPromoteDueParams{
-		After: after, MaxRows: dueBatch, Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue,
+		After: after, MaxRows: dueBatch, Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent,
 	})
 	if err != nil {
 		return 0, err
@@ -73,7 +73,7 @@ func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (foun
 	return len(rows), failed, err
 }
 
-// overdue decides what ran out. When several did, what ends the job comes first, and the reservation last (contract 20 §4).
+// overdue decides what ran out. When several did, what ends the job comes first, and the reservation last (docs/reference/retries.md, Reservations).
 func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	limit := s.config.DefaultTimeout
 	if r.TimeoutMs.Valid {

@@ -19,8 +19,9 @@ import (
 
 // enqueued is the outcome of one insert; taken means that the id is in use.
 type enqueued struct {
-	job   *job.Record
-	taken bool
+	job       *job.Record
+	eventType string
+	taken     bool
 }
 
 // conn is the pool or a transaction; Begin on the latter is a savepoint.
@@ -32,7 +33,7 @@ type conn interface {
 // errTaken ends the transaction of an insert whose client-chosen ids turned out to be in use.
 var errTaken = errors.New("id is in use")
 
-// Enqueue stores a job (contract 10 §5). An id that is in use gives ojs.ErrDuplicate.
+// Enqueue stores a job (docs/reference/http.md, Enqueue). An id that is in use gives ojs.ErrDuplicate.
 func (s *Store) Enqueue(ctx context.Context, job *job.Job) (*job.Record, error) {
 	assignID(job)
 	b := s.enqueue
@@ -132,6 +133,9 @@ func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, 
 // insert stores the jobs whose ids are free; all or nothing if atomic, and then a result that is taken means that
 // nothing was stored.
 func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic bool) ([]enqueued, error) {
+	if len(jobs) == 0 {
+		return nil, nil
+	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	if err := s.knowQueues(ctx, db, jobs); err != nil {
@@ -154,7 +158,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic 
 		case pg.IsTransient(err) && db == pg.Conn(s.db.Pool) && tries < maxDeadlocks: // batches with the same ids in another order
 			tries++
 		case pg.IsNoPartition(err) && db == pg.Conn(s.db.Pool): // inside a transaction nothing can follow an error
-			if _, err := s.db.Q.SystemPartitionsEnsure(ctx); err != nil {
+			if _, err := s.db.Q.PartitionEnsure(ctx); err != nil {
 				return nil, err
 			}
 		default:
@@ -233,7 +237,7 @@ func (in insertion) fill(rows []dbsqlc.JobInsertRow) (refused bool) {
 	n := 0 // rows come in order
 	for _, i := range in.todo {
 		if n < len(rows) && rows[n].ID == in.jobs[i].ID {
-			in.res[i] = enqueued{job: newJob(in.jobs[i], &rows[n])}
+			in.res[i] = enqueued{job: newJob(in.jobs[i], &rows[n]), eventType: rows[n].EventType}
 			n++
 		} else {
 			in.res[i] = enqueued{taken: true}

@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Nack reports failure, or hands a job back (contract 10 §9).
+// Nack reports failure, or hands a job back (docs/reference/http.md, Nack).
 type Nack struct {
 	JobID    [16]byte
 	WorkerID string // "": not said
@@ -60,7 +60,7 @@ func (n Nack) holder() Holder {
 	return Holder{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt}
 }
 
-func nackOf(n Nack) nack { return nack{Nack: n, reason: "requeue"} }
+func nackOf(n Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
 
 // flushFail looks, decides and changes. What decides is fixed at enqueue except attempt and started_at, which the change
 // guards: no lock is held while Go computes backoffs, and a job that was lost and fetched again meanwhile is left alone.
@@ -80,7 +80,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		jobs[looked[i].ID] = &looked[i]
 	}
 
-	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue}
+	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
 		if job == nil || !n.means(job) {
@@ -144,6 +144,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 	p.Errors = append(p.Errors, stored)
 	p.EventErrors = append(p.EventErrors, shown)
 	p.Reasons = append(p.Reasons, n.reason)
+	p.EventTypes = append(p.EventTypes, s.outcomeEvent(state))
 	p.Sources = append(p.Sources, source)
 }
 
@@ -186,7 +187,10 @@ func (s *Store) tellFailed(ctx context.Context, failed []*job.Record, nacks []na
 	for i, job := range failed {
 		if job != nil {
 			was := looked[job.ID]
-			failures = append(failures, failure{job, &nacks[i], was.StartedAt, cmp.Or(nacks[i].WorkerID, was.WorkerID.String)})
+			failures = append(failures, failure{
+				job: job, nack: &nacks[i], eventType: s.outcomeEvent(ojs.JobState(job.State)), started: was.StartedAt,
+				worker: cmp.Or(nacks[i].WorkerID, was.WorkerID.String),
+			})
 		}
 	}
 	eventlog.Emit(ctx, s.commits, failures, failChange)

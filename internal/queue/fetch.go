@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ojsd/ojsd/ojs"
+
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -13,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// Fetch asks for jobs (contract 10 §7).
+// Fetch asks for jobs (docs/reference/http.md, Fetch).
 type Fetch struct {
 	Queues       []string // in order of preference
 	Count        int
@@ -64,7 +66,7 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*jo
 // Fetch claims up to Count jobs, highest in dispatch order first. With Wait it parks until there is one. A caller that
 // is gone (ctx) claims nothing more.
 //
-// A worker that shall be quiet gets nothing, at once (contract 20 §6.3).
+// A worker that shall be quiet gets nothing, at once (docs/reference/workers.md, Quiet workers).
 func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {
@@ -204,6 +206,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
 		Node:             s.commits.Node,
+		EventType:        ojs.EventJobStarted,
 	}
 	for i, p := range probes {
 		params.Queues[i], params.Priorities[i], params.Lows[i] = p.queue, p.priority, p.low

@@ -20,9 +20,9 @@ import (
 var ErrLocked = errors.New("another transaction holds the job")
 
 const (
-	// lockPatience is how long an ack waits for rows, as Postgres writes it. Statements of our own hold them for
+	// lockTimeout is how long an ack waits for rows, as Postgres writes it. Statements of our own hold them for
 	// milliseconds.
-	lockPatience = "500ms"
+	lockTimeout = "500ms"
 
 	firstPause = 2 * time.Millisecond
 	maxPause   = 250 * time.Millisecond
@@ -138,7 +138,7 @@ func heldOnes(errs []error, about []Holder) (held []int, ids [][16]byte) {
 func (s *Store) freeOnes(ctx context.Context, ids [][16]byte) (map[[16]byte]bool, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobLockFree(ctx, ids)
+	rows, err := s.db.Q.JobLockUnlocked(ctx, ids)
 	free := make(map[[16]byte]bool, len(rows))
 	for _, id := range rows {
 		free[id] = true

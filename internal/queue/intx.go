@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ojsd/ojsd/ojs"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -68,7 +70,7 @@ func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][1
 	if len(ids) == 0 {
 		return Cancelled{s, nil}, nil
 	}
-	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: source, Node: s.commits.Node}
+	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled}
 	for _, c := range cancels {
 		p.EventData = append(p.EventData, c.eventData())
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// List chooses jobs, newest id first (contract 10 §12.2). Empty filters match all.
+// List chooses jobs, newest id first (docs/reference/http.md, Pagination). Empty filters match all.
 type List struct {
 	States, Queues, Types []string
 	Before                *[16]byte // cursor: ids below it

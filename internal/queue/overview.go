@@ -12,11 +12,11 @@ import (
 // maxOverview bounds the queues and the workers of an overview.
 const maxOverview = 1000
 
-// Overview is what a live view of the whole system shows (contract 40 §6.6). It is read from the kept counts, so it costs
+// Overview is what a live view of the whole system shows (docs/reference/events.md, Statistics stream). It is read from the kept counts, so it costs
 // the same whatever the backlog is.
 type Overview struct {
-	Queues  []dbsqlc.QueueCountListAllRow
-	Latest  dbsqlc.StatsMinuteLatestRow // sums over the last 60 s
+	Queues  []dbsqlc.QueueCountListRow
+	Latest  dbsqlc.StatsMinuteGetLatestRow // sums over the last 60 s
 	Workers []dbsqlc.WorkerListLatestRow
 }
 
@@ -27,10 +27,10 @@ func (s *Store) Overview(ctx context.Context) (Overview, error) {
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, s.db.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
 		q := s.db.Q.WithTx(tx)
-		if o.Queues, err = q.QueueCountListAll(ctx, maxOverview); err != nil {
+		if o.Queues, err = q.QueueCountList(ctx, maxOverview); err != nil {
 			return err
 		}
-		if o.Latest, err = q.StatsMinuteLatest(ctx); err != nil {
+		if o.Latest, err = q.StatsMinuteGetLatest(ctx); err != nil {
 			return err
 		}
 		o.Workers, err = q.WorkerListLatest(ctx, maxOverview)

@@ -16,7 +16,7 @@ func TestOverviewReadsTwoMinutes(t *testing.T) {
 	b := setup(t)
 	text, err := os.ReadFile("../../queries/queues.sql")
 	require.NoError(t, err)
-	_, statement, found := strings.Cut(string(text), "-- name: StatsMinuteLatest :one\n")
+	_, statement, found := strings.Cut(string(text), "-- name: StatsMinuteGetLatest :one\n")
 	require.True(t, found)
 	statement, _, _ = strings.Cut(statement, ";")
 	rows, err := b.Pool.Query(t.Context(), "EXPLAIN "+statement)

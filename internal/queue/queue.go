@@ -12,12 +12,12 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// QueueStats are the figures of one queue (contract 30 §4.2).
+// QueueStats are the figures of one queue.
 type QueueStats struct {
 	Name       string
 	Status     string // active, paused, draining
 	Counts     map[ojs.JobState]int64
-	Rates      dbsqlc.QueueRatesRow // of the last 60 minutes
+	Rates      dbsqlc.QueueGetRatesRow // of the last 60 minutes
 	ComputedAt time.Time
 }
 
@@ -39,14 +39,14 @@ func (s *Store) QueueStats(ctx context.Context, name string) (QueueStats, error)
 		} else if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		counts, err := q.QueueCountList(ctx, name)
+		counts, err := q.QueueCountListByQueue(ctx, name)
 		if err != nil {
 			return err
 		}
 		for _, c := range counts {
 			stats.Counts[ojs.JobState(c.State)] = c.Count
 		}
-		stats.Rates, err = q.QueueRates(ctx, name)
+		stats.Rates, err = q.QueueGetRates(ctx, name)
 		return err
 	})
 	return stats, pg.ClientError(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Retry moves a discarded job back to available with all its attempts (contract 20 §8.3, T14). What override holds is
+// Retry moves a discarded job back to available with all its attempts (docs/reference/retries.md, Manual retry, T14). What override holds is
 // changed on the way; nil changes nothing.
 func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) (*job.Record, error) {
 	var retried *job.Record
@@ -56,7 +56,7 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r retrial) ([]
 	if err != nil || len(locked) == 0 {
 		return nil, err
 	}
-	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, Loud: s.commits.EnqueuedOnRequeue}
+	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent}
 	if r.override != nil {
 		if locked[0].Extra, err = s.override(ctx, q, &p, *r.override, locked[0]); err != nil {
 			return nil, err

@@ -6,9 +6,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
-// QueueTotals counts queues by status.
-func (s *Store) QueueTotals(ctx context.Context) (dbsqlc.QueueTotalsRow, error) {
-	return s.db.Q.QueueTotals(ctx)
+// QueueGetTotals counts queues by status.
+func (s *Store) QueueGetTotals(ctx context.Context) (dbsqlc.QueueGetTotalsRow, error) {
+	return s.db.Q.QueueGetTotals(ctx)
 }
 
 // Forget drops what this node remembers of queues and jobs; what it needs it reads again.

@@ -17,7 +17,7 @@ import (
 var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 // Check returns body without surrounding white space if it is exactly one JSON object, else a 400 that says what is
-// wrong with it (contract 10 §1.4).
+// wrong with it (docs/reference/http.md, Bodies).
 func Check(body []byte) (jsontext.Value, *ojs.Error) {
 	switch {
 	case !utf8.Valid(body):

@@ -7,6 +7,6 @@ import (
 
 func discardedPruneChange(changes []eventlog.Change, r *dbsqlc.JobDiscardedPruneRow) []eventlog.Change {
 	return append(changes, eventlog.Change{
-		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: "retention",
+		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reasonRetention,
 	})
 }

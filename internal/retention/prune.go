@@ -9,12 +9,15 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
+// reasonRetention is the reason of the internal events.
+const reasonRetention = "retention"
+
 // deleteBatch bounds a statement that deletes jobs: 20 ms.
 const deleteBatch = 1000
 
 // pruneDiscarded deletes discarded jobs older than keep that are no dead letters.
 func (s *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration) (deleted int64, err error) {
-	p := dbsqlc.JobDiscardedPruneParams{After: pg.Beginning, Keep: pg.Interval(keep), MaxRows: deleteBatch, Node: s.commits.Node}
+	p := dbsqlc.JobDiscardedPruneParams{After: pg.Beginning, Keep: pg.Interval(keep), MaxRows: deleteBatch, Node: s.commits.Node, EventType: eventlog.StateChanged, Reason: reasonRetention}
 	for {
 		rows, err := s.discardedPrune(ctx, p)
 		deleted += int64(len(rows))

@@ -51,7 +51,7 @@ func (d Due) Is(t pgtype.Timestamptz) bool { return t.Valid && !t.Time.After(d.N
 func (t *Timer) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, error) {
 	ctx, cancel := t.db.Bounded(ctx)
 	defer cancel()
-	row, err := t.db.Q.SweepNextDue(ctx, after)
+	row, err := t.db.Q.DueGetNext(ctx, after)
 	if err != nil {
 		t.sources.Unreachable()
 		return Due{}, err

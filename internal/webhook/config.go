@@ -1,5 +1,5 @@
 // Package webhook sends what the relay has put into the delivery table: it claims due deliveries, signs and posts them, and
-// records what came of it (contract 40 §9). It never touches a job, never sends before its claim is committed, and never
+// records what came of it (docs/reference/webhooks.md). It never touches a job, never sends before its claim is committed, and never
 // calls an address that package egress does not admit.
 package webhook
 

@@ -41,14 +41,14 @@ type Claimed struct {
 	Next       time.Duration // until something that is not due yet is; negative: nothing waits
 }
 
-// ClaimDeliveries leases at most want due deliveries to this node (contract 40 §9.6). They must be sent only after this has
+// ClaimDeliveries leases at most want due deliveries to this node (docs/reference/webhooks.md, Deliveries). They must be sent only after this has
 // returned: then the claim is committed.
 func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err error) {
 	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
 		if c.Deliveries, c.Sealed, err = s.claimDeliveries(ctx, q, want); err != nil {
 			return err
 		}
-		waitMS, err := q.WebhookDeliveryNext(ctx)
+		waitMS, err := q.WebhookDeliveryGetNextDue(ctx)
 		c.Next = time.Duration(waitMS) * time.Millisecond
 		return err
 	})
@@ -137,7 +137,7 @@ func (s *Store) flushDeliveries(ctx context.Context, outcomes []DeliveryOutcome)
 	for i, o := range outcomes {
 		at[o.ID] = i
 		p.Ids, p.Claims, p.Statuses = append(p.Ids, o.ID), append(p.Claims, o.Claims), append(p.Statuses, o.Status)
-		p.GoneUrls, p.Codes, p.Errors = append(p.GoneUrls, o.GoneURL), append(p.Codes, int32(o.Code)), append(p.Errors, o.Error)
+		p.DisableUrls, p.Codes, p.Errors = append(p.DisableUrls, o.GoneURL), append(p.Codes, int32(o.Code)), append(p.Errors, o.Error)
 		webhooks = append(webhooks, o.Webhook)
 		p.Snippets, p.Secrets = append(p.Snippets, o.Snippet), append(p.Secrets, o.Secret)
 		p.DurationsMs, p.DelaysMs = append(p.DurationsMs, o.Duration.Milliseconds()), append(p.DelaysMs, o.Delay.Milliseconds())
@@ -147,7 +147,7 @@ func (s *Store) flushDeliveries(ctx context.Context, outcomes []DeliveryOutcome)
 	var rows []dbsqlc.WebhookDeliveryRecordRow
 	err := pgx.BeginFunc(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
 		q := dbsqlc.New(tx)
-		if err := q.WebhookLockEach(ctx, webhooks); err != nil {
+		if err := q.WebhookLockByID(ctx, webhooks); err != nil {
 			return err
 		}
 		rows, err = q.WebhookDeliveryRecord(ctx, p)
@@ -168,7 +168,7 @@ func (s *Store) ReleaseDelivery(ctx context.Context, id [16]byte, claims int32) 
 	if err := s.db.Q.WebhookDeliveryRelease(ctx, id, claims); err != nil {
 		return err
 	}
-	return s.db.Q.WebhookWake(ctx)
+	return s.db.Q.WebhookNotify(ctx)
 }
 
 // TestDelivery is the one attempt of a test event.
@@ -185,7 +185,7 @@ type TestDelivery struct {
 func (s *Store) LogTest(ctx context.Context, t TestDelivery) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	return pg.ClientError(s.db.Q.WebhookDeliveryLog(ctx, dbsqlc.WebhookDeliveryLogParams{
+	return pg.ClientError(s.db.Q.WebhookDeliveryInsertTest(ctx, dbsqlc.WebhookDeliveryInsertTestParams{
 		ID: t.ID, WebhookID: t.Webhook, EventTime: pg.Timestamp(t.At), EventType: t.Type, Subject: t.Subject, Body: t.Body, Status: t.Status,
 		Code: int32(t.Code), Error: t.Error, Snippet: t.Snippet, DurationMs: t.Duration.Milliseconds(), Secret: t.Secret,
 	}))
@@ -282,7 +282,7 @@ func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*DeliveryRecord
 		return nil, nil, ojs.NewError(ojs.KindInvalidStateTransition,
 			"The delivery cannot be repeated: its subscription is gone, or it was a test.", map[string]any{"delivery_id": DeliveryID(id)})
 	}
-	return row, attempts, pg.ClientError(s.db.Q.WebhookWake(ctx))
+	return row, attempts, pg.ClientError(s.db.Q.WebhookNotify(ctx))
 }
 
 // PruneDeliveries removes at most 1 000 finished deliveries that are older than keep, and returns how many.
@@ -298,7 +298,7 @@ func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (n int6
 func (s *Store) CancelOrphans(ctx context.Context) error {
 	var orphans [][16]byte
 	err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
-		orphans, err = q.WebhookOrphanList(ctx)
+		orphans, err = q.WebhookDeliveryListOrphans(ctx)
 		return err
 	})
 	for _, webhook := range orphans {
@@ -338,7 +338,7 @@ func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) e
 	defer cancel()
 	return pgx.BeginFunc(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
-		if err := q.WebhookDeliveryPlan(ctx); err != nil {
+		if err := q.WebhookDeliverySetPlanner(ctx); err != nil {
 			return err
 		}
 		return do(q)
@@ -347,7 +347,7 @@ func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) e
 
 // Backlog counts subscriptions, and deliveries that wait or are on their way, the latter up to 100 000.
 func (s *Store) Backlog(ctx context.Context) (webhooks, pending int64, err error) {
-	row, err := s.db.Q.WebhookBacklog(ctx, 100_000)
+	row, err := s.db.Q.WebhookGetBacklog(ctx, 100_000)
 	return row.Webhooks, row.Pending, err
 }
 

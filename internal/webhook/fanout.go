@@ -23,11 +23,11 @@ const (
 	minRows = 20
 )
 
-// MakeDeliveries reads on in the log of events and makes the deliveries that subscriptions want of it (contract 40 §9.6).
+// MakeDeliveries reads on in the log of events and makes the deliveries that subscriptions want of it (docs/reference/webhooks.md, Deliveries).
 func (s *Store) MakeDeliveries(ctx context.Context) (made Made, err error) {
 	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
 		made = Made{}
-		audience, err := q.WebhookAudienceCount(ctx)
+		audience, err := q.WebhookCountSubscribers(ctx)
 		if err != nil || audience == 0 {
 			return err
 		}
@@ -45,11 +45,11 @@ func (s *Store) MakeDeliveries(ctx context.Context) (made Made, err error) {
 }
 
 func (s *Store) makeDeliveries(ctx context.Context, q *dbsqlc.Queries, cursor dbsqlc.WebhookCursorLockRow, made *Made) error {
-	plain, err := q.WebhookAudience(ctx)
+	plain, err := q.WebhookListSubscribers(ctx)
 	if err != nil {
 		return err
 	}
-	ordered, err := q.WebhookAudienceOrdered(ctx)
+	ordered, err := q.WebhookListSubscribersOrdered(ctx)
 	if err != nil || len(plain)+len(ordered) == 0 {
 		return err
 	}
@@ -67,20 +67,20 @@ func (s *Store) makeDeliveries(ctx context.Context, q *dbsqlc.Queries, cursor db
 	made.Skipped = max(0, cursor.Pruned-after>>16)
 	p.AfterSeq, p.AfterSub, p.UptoSeq, p.UptoSub, p.MaxRows = after>>16, int32(after&0xffff), upto>>16, int32(upto&0xffff), int32(rows)
 	row, err := q.WebhookDeliveryCreate(ctx, p)
-	made.Deliveries, made.More = row.Deliveries, row.Looked == rows
+	made.Deliveries, made.More = row.Deliveries, row.Scanned == rows
 	return err
 }
 
-// HealDeliveries wakes what waits for nobody; see WebhookDeliveryHeal.
+// HealDeliveries wakes what waits for nobody; see WebhookDeliveryMakeDue.
 func (s *Store) HealDeliveries(ctx context.Context) (healed int64, err error) {
-	ordered, err := s.db.Q.WebhookOrderedList(ctx)
+	ordered, err := s.db.Q.WebhookListOrdered(ctx)
 	for _, id := range ordered {
 		var n int64
 		err = errors.Join(err, s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
-			if err := q.WebhookLockEach(ctx, [][16]byte{id}); err != nil {
+			if err := q.WebhookLockByID(ctx, [][16]byte{id}); err != nil {
 				return err
 			}
-			n, err = q.WebhookDeliveryHeal(ctx, id)
+			n, err = q.WebhookDeliveryMakeDue(ctx, id)
 			return err
 		}))
 		healed += n

@@ -10,7 +10,7 @@ import (
 // must not be repeated for ever.
 const maxLost = 5
 
-// judge decides what becomes of a delivery (contract 40 §9.7). try is the attempt's number within the schedule, from 1.
+// judge decides what becomes of a delivery (docs/reference/webhooks.md, Outcomes). try is the attempt's number within the schedule, from 1.
 func (c Config) judge(res Result, try int) (o DeliveryOutcome, gone bool) {
 	o = DeliveryOutcome{Code: res.Code, Error: res.Error, Snippet: res.Snippet, Duration: res.Duration}
 	switch {

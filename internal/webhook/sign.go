@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Sign is the value of X-OJS-Signature: the secret's bytes are the key, its prefix included (contract 40 §9.4).
+// Sign is the value of X-OJS-Signature: the secret's bytes are the key, its prefix included (docs/reference/webhooks.md, Request).
 func Sign(secret string, timestamp int64, body string) string {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(strconv.AppendInt(nil, timestamp, 10))
@@ -34,7 +34,7 @@ func SignStandard(secret, id string, timestamp int64, body string) string {
 }
 
 // signer chooses the secret that X-OJS-Signature is made with. While two are valid a receiver may know only one of them: odd
-// attempts use the one that worked last, at first the older one, and even attempts the other (contract 40 §9.5).
+// attempts use the one that worked last, at first the older one, and even attempts the other (docs/reference/webhooks.md, Rotation).
 func signer(secrets []Secret, proven [16]byte, attempt int) Secret {
 	switch len(secrets) {
 	case 0: // somebody has been at the table; nobody can verify what is sent then

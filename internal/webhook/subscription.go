@@ -66,7 +66,7 @@ func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webho
 		if err != nil {
 			return err
 		}
-		return q.WebhookWake(ctx) // from now on events have an audience
+		return q.WebhookNotify(ctx) // from now on events have an audience
 	})
 	return made, err
 }
@@ -222,16 +222,16 @@ func (s *Store) follow(ctx context.Context, before *Record, now *Webhook) error 
 	var err error
 	if now.Ordering != before.Ordering {
 		err = s.inPieces(ctx, func(q *dbsqlc.Queries) (int64, error) {
-			if err := q.WebhookLockEach(ctx, [][16]byte{now.ID}); err != nil {
+			if err := q.WebhookLockByID(ctx, [][16]byte{now.ID}); err != nil {
 				return 0, err
 			}
 			return q.WebhookDeliveryReorder(ctx, dbsqlc.WebhookDeliveryReorderParams{WebhookID: now.ID, Ordered: now.Ordering == "subject", MaxRows: pieceRows})
 		})
 	}
 	if err == nil && now.Active && !before.Active {
-		err = s.inPieces(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryRevive(ctx, now.ID, pieceRows) })
+		err = s.inPieces(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryResume(ctx, now.ID, pieceRows) })
 	}
-	return errors.Join(err, pg.ClientError(s.db.Q.WebhookWake(ctx))) // limits may have changed, too
+	return errors.Join(err, pg.ClientError(s.db.Q.WebhookNotify(ctx))) // limits may have changed, too
 }
 
 func webhookOf(row *Record) Definition {
@@ -352,13 +352,13 @@ const replayRows = 1000
 // replayPage holds the subscription, so that two replays do not both make what is missing, and nobody misses being woken.
 func (s *Store) replayPage(ctx context.Context, w *Webhook, replay func(q *dbsqlc.Queries) error) error {
 	return pg.ClientError(s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
-		if err := q.WebhookLockEach(ctx, [][16]byte{w.ID}); err != nil {
+		if err := q.WebhookLockByID(ctx, [][16]byte{w.ID}); err != nil {
 			return err
 		}
 		if err := replay(q); err != nil || w.Ordering != "subject" {
 			return err
 		}
-		return q.WebhookDeliveryHold(ctx, w.ID)
+		return q.WebhookDeliveryQueueOrdered(ctx, w.ID)
 	}))
 }
 
@@ -371,7 +371,7 @@ func (s *Store) replayAll(ctx context.Context, w *Webhook, since, until time.Tim
 			row, err = q.WebhookReplayAll(ctx, p)
 			return err
 		})
-		if total += row.Deliveries; err != nil || row.Looked < replayRows || row.Over {
+		if total += row.Deliveries; err != nil || row.Scanned < replayRows || row.Over {
 			return total, err
 		}
 		p.AfterSeq, p.AfterSub = row.LastSeq, row.LastSub

@@ -21,7 +21,7 @@ type Tested struct {
 	Result
 }
 
-// envelope has the members of contract 40 §1.1 in their order.
+// envelope has the members of docs/reference/events.md, Envelope in their order.
 type envelope struct {
 	SpecVersion     string          `json:"specversion"`
 	ID              string          `json:"id"`

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
-// vault seals webhook secrets with AES-256-GCM (contract 40 §9.5). Without a key they are stored as they are.
+// vault seals webhook secrets with AES-256-GCM (docs/reference/webhooks.md, Rotation). Without a key they are stored as they are.
 type vault struct {
 	current string // key id, "": none
 	keys    map[string]cipher.AEAD

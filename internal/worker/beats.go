@@ -22,7 +22,7 @@ func (s *Store) writeBeats(ctx context.Context) error {
 	for id, at := range beats {
 		ids, ages = append(ids, id), append(ages, time.Since(at).Milliseconds())
 	}
-	err := s.db.Q.WorkerTouch(ctx, ids, ages)
+	err := s.db.Q.WorkerUpdateSeen(ctx, ids, ages)
 	if err != nil {
 		s.workers.ReturnBeats(beats)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// HeartbeatRequest is the body of POST /workers/heartbeat (contract 20 §6.1), and of registration.
+// HeartbeatRequest is the body of POST /workers/heartbeat (docs/reference/workers.md, Heartbeat), and of registration.
 type HeartbeatRequest struct {
 	WorkerID     string
 	State        string   // running, quiet, terminate; "" if nothing of the kind was reported

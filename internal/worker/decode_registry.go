@@ -8,7 +8,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// LeaveRequest is the optional body of a worker's deregistration (contract 20 §6.5).
+// LeaveRequest is the optional body of a worker's deregistration (docs/reference/workers.md, Registry).
 type LeaveRequest struct {
 	Reason        string // shutdown, signal or error
 	JobsCompleted int64  // -1: not said

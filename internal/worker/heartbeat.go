@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Beat is a worker's sign of life (contract 10 §10, 20 §6.1), or its registration.
+// Beat is a worker's sign of life (docs/reference/workers.md, Heartbeat, docs/reference/workers.md, Heartbeat), or its registration.
 type Beat struct {
 	WorkerID     string
 	Register     bool   // a new start: what it reported before does not bind it
@@ -90,11 +90,11 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 	// A worker whose first beats reach two nodes at the same moment is inserted by one of them and found by the other's
 	// second try.
 	for tries := 0; len(at) > 0 && tries < 3; tries++ {
-		rows, err := s.db.Q.WorkerBeat(ctx, s.beatParams(beats, at))
+		rows, err := s.db.Q.WorkerHeartbeat(ctx, s.beatParams(beats, at))
 		if err != nil {
 			return err
 		}
-		eventlog.Emit(ctx, s.commits, rows, s.beatChange(beats, at))
+		eventlog.Emit(ctx, s.commits, rows, beatChange)
 		for _, r := range rows {
 			answer := &res[at[r.ID]]
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
@@ -109,8 +109,8 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 	return nil
 }
 
-func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerBeatParams {
-	p := dbsqlc.WorkerBeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
+func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerHeartbeatParams {
+	p := dbsqlc.WorkerHeartbeatParams{Node: s.commits.Node, HeartbeatEvents: s.config.HeartbeatEvents}
 	for i, b := range beats {
 		if j, wanted := at[b.WorkerID]; !wanted || j != i {
 			continue
@@ -156,6 +156,7 @@ func textList(texts []string) []byte {
 
 func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) error {
 	p := dbsqlc.JobHeartbeatParams{
+		EventType:        ojs.EventJobHeartbeat,
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventGapS: s.config.JobHeartbeatInterval.Seconds(),
 	}
 	at := map[string]int{}
@@ -195,11 +196,11 @@ func (s *Store) tellLost(ctx context.Context, beats []Beat, res []BeatResult) er
 	if ids == nil {
 		return nil
 	}
-	rows, err := s.db.Q.JobListHeld(ctx, ids)
+	rows, err := s.db.Q.JobListUnextended(ctx, ids)
 	if err != nil {
 		return err
 	}
-	done := make(map[[16]byte]dbsqlc.JobListHeldRow, len(rows))
+	done := make(map[[16]byte]dbsqlc.JobListUnextendedRow, len(rows))
 	for _, r := range rows {
 		done[r.ID] = r
 	}

@@ -59,7 +59,7 @@ func TestRoster(t *testing.T) {
 		require.Eventually(t, func() bool {
 			w, err := s.Workers.Get(t.Context(), "w")
 			require.NoError(t, err)
-			return w.SeenAt.Time.After(beaten.SeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
+			return w.LastSeenAt.Time.After(beaten.LastSeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
 		}, 10*time.Second, 5*time.Millisecond)
 	})
 }

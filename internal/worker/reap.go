@@ -45,7 +45,7 @@ type deceased struct {
 	silence time.Duration
 }
 
-// Reap declares the silent workers dead and gives their jobs back (contract 20 §6.6); it returns for how many
+// Reap declares the silent workers dead and gives their jobs back (docs/reference/workers.md, Dead workers); it returns for how many
 // workers it did something. Death comes first, in one statement: from then on a worker that comes back is another one, and
 // what it held is not extended. If this node goes away in between, another one finds the rest due after 5 s.
 func (s *Store) Reap(ctx context.Context) (buried int, err error) {
@@ -76,21 +76,21 @@ func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
 			return nil, err
 		}
 	}
-	left, err := s.db.Q.WorkerBuryClaim(ctx, reapBatch)
+	left, err := s.db.Q.WorkerReapClaim(ctx, reapBatch)
 	for _, l := range left {
-		dead = append(dead, newDeceased(l.ID, l.DiedAt, l.SeenAt))
+		dead = append(dead, newDeceased(l.ID, l.DeadAt, l.LastSeenAt))
 	}
 	return dead, err
 }
 
 func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
-	died, err := s.db.Q.WorkerDie(ctx, dbsqlc.WorkerDieParams{DeadAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node})
+	died, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped})
 	if err == nil {
-		eventlog.Emit(ctx, s.commits, died, dieChange)
+		eventlog.Emit(ctx, s.commits, died, expireChange)
 	}
 	for _, d := range died {
 		s.workers.SetQuiet(d.ID, false)
-		dead = append(dead, newDeceased(d.ID, d.DiedAt, d.SeenAt))
+		dead = append(dead, newDeceased(d.ID, d.DeadAt, d.LastSeenAt))
 	}
 	if len(died) > 0 {
 		s.commits.Committed()
@@ -114,7 +114,7 @@ func (s *Store) recoverJobs(ctx context.Context, dead []deceased) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	ids, diedAt := idsOf(dead)
-	return s.db.Q.WorkerBuried(ctx, ids, diedAt)
+	return s.db.Q.WorkerReapDone(ctx, ids, diedAt)
 }
 
 func idsOf(dead []deceased) (ids []string, diedAt []pgtype.Timestamptz) {
@@ -163,12 +163,12 @@ func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, he
 	}
 }
 
-func (s *Store) listHeld(ctx context.Context, dead []deceased) ([]dbsqlc.JobListOfWorkersRow, error) {
+func (s *Store) listHeld(ctx context.Context, dead []deceased) ([]dbsqlc.JobListByDeadWorkersRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	ids, diedAt := idsOf(dead)
-	return s.db.Q.JobListOfWorkers(ctx, dbsqlc.JobListOfWorkersParams{
-		WorkerIds: ids, DiedAt: diedAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), MaxRows: reapBatch,
+	return s.db.Q.JobListByDeadWorkers(ctx, dbsqlc.JobListByDeadWorkersParams{
+		WorkerIds: ids, DeadAt: diedAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), MaxRows: reapBatch,
 	})
 }
 
@@ -213,7 +213,7 @@ func (s *Store) exhume(ctx context.Context, id string) (requeued int, err error)
 func (s *Store) declareDead(ctx context.Context, id string) (deceased, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	row, err := s.db.Q.WorkerExhume(ctx, id)
+	row, err := s.db.Q.WorkerReapAgain(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if _, err := s.Get(ctx, id); err != nil {
 			return deceased{}, err
@@ -223,7 +223,7 @@ func (s *Store) declareDead(ctx context.Context, id string) (deceased, error) {
 	if err != nil {
 		return deceased{}, pg.ClientError(err)
 	}
-	return newDeceased(row.ID, row.DiedAt, row.SeenAt), nil
+	return newDeceased(row.ID, row.DeadAt, row.LastSeenAt), nil
 }
 
 // DeadAt is when a worker is dead whose last beat was then.

@@ -9,10 +9,10 @@ type Record struct {
 	Directive    pgtype.Text
 	StartedAt    pgtype.Timestamptz
 	LastBeatAt   pgtype.Timestamptz
-	SeenAt       pgtype.Timestamptz
+	LastSeenAt   pgtype.Timestamptz
 	StaleAt      pgtype.Timestamptz
-	DiedAt       pgtype.Timestamptz
-	BuryAt       pgtype.Timestamptz
+	DeadAt       pgtype.Timestamptz
+	ReapAt       pgtype.Timestamptz
 	Stopped      bool
 	ActiveJobs   int32
 	ActiveJobIds []byte

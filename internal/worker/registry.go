@@ -36,7 +36,7 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	gone, err := s.db.Q.WorkerDeregister(ctx, dbsqlc.WorkerDeregisterParams{
-		ID: l.WorkerID, Source: eventlog.WorkerSource(l.WorkerID), Node: s.commits.Node, Reason: l.Reason,
+		ID: l.WorkerID, Source: eventlog.WorkerSource(l.WorkerID), Node: s.commits.Node, Reason: l.Reason, EventType: ojs.EventWorkerStopped,
 		JobsCompleted: pgtype.Int8{Int64: l.JobsCompleted, Valid: l.JobsCompleted >= 0},
 	})
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 func (s *Store) Direct(ctx context.Context, id, directive string) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.WorkerDirect(ctx, directive, id)
+	rows, err := s.db.Q.WorkerUpdateDirective(ctx, directive, id)
 	if err != nil {
 		return pg.ClientError(err)
 	}
@@ -70,7 +70,7 @@ func (s *Store) Direct(ctx context.Context, id, directive string) error {
 func (s *Store) DirectAll(ctx context.Context, directive string) (int, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.WorkerDirectAll(ctx, directive)
+	rows, err := s.db.Q.WorkerUpdateDirectiveAll(ctx, directive)
 	for _, r := range rows {
 		s.workers.SetQuiet(r.ID, quieted(directive) || quieted(r.State))
 	}
@@ -95,8 +95,8 @@ func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListHeldBy(ctx, ids, worker)
-	return sliceutil.Map(rows, func(r dbsqlc.JobListHeldByRow) ReservedJob { return ReservedJob(r) }), pg.ClientError(err)
+	rows, err := s.db.Q.JobListByWorker(ctx, ids, worker)
+	return sliceutil.Map(rows, func(r dbsqlc.JobListByWorkerRow) ReservedJob { return ReservedJob(r) }), pg.ClientError(err)
 }
 
 // Filter chooses workers, by id. Empty filters match all.
@@ -133,6 +133,6 @@ func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 
 // Totals counts workers by state.
 func (s *Store) Totals(ctx context.Context) (Totals, error) {
-	row, err := s.db.Q.WorkerTotals(ctx)
+	row, err := s.db.Q.WorkerGetTotals(ctx)
 	return Totals(row), err
 }

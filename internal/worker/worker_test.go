@@ -29,7 +29,7 @@ func (b *bundle) beat(worker string, ids ...[16]byte) worker.BeatResult {
 func (b *bundle) silent(seconds int, workers ...string) {
 	b.T.Helper()
 	require.NoError(b.T, b.WriteSeen(b.T.Context()))
-	b.Exec(`UPDATE ojs.workers SET seen_at = seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
+	b.Exec(`UPDATE ojs.workers SET last_seen_at = last_seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
 }
 
 func (b *bundle) bury() int {
@@ -123,7 +123,7 @@ func TestBuryWorkers(t *testing.T) {
 		id := b.FetchedBy("w", 1)[0]
 		b.beat("w")
 		// What a node leaves behind that is killed right after it has declared the death.
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now() + interval '1 minute'`)
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now() + interval '1 minute'`)
 		left, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		due, err := b.Timer.NextDue(t.Context(), pg.Beginning)
@@ -131,10 +131,10 @@ func TestBuryWorkers(t *testing.T) {
 		require.Equal(t, left.BuryAt.Time, due.Workers.Time)
 		require.Zero(t, b.node().bury())
 		require.Equal(t, ojs.StateActive, b.State(id))
-		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
 		require.Equal(t, 1, b.node().bury())
 		require.Equal(t, ojs.StateAvailable, b.State(id))
-		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE bury_at IS NOT NULL`))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE reap_at IS NOT NULL`))
 	})
 
 	t.Run("AWorkerThatComesBackMeanwhileHasLostThem", func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestBuryWorkers(t *testing.T) {
 		b.many(2)
 		old := b.FetchedBy("w", 1)[0]
 		b.beat("w")
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now()`)
 		answered := make(chan worker.BeatResult)
 		go func() {
 			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", JobIDs: [][16]byte{old}})
@@ -172,7 +172,7 @@ func TestBuryWorkers(t *testing.T) {
 		require.Equal(t, ojs.StateAvailable, b.State(ids[1]))
 		require.Equal(t, ojs.StateActive, b.State(ids[0]))
 		require.NoError(t, tx.Rollback(t.Context()))
-		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
 		require.Equal(t, 1, b.bury())
 		require.Equal(t, ojs.StateAvailable, b.State(ids[0]))
 	})
@@ -289,7 +289,7 @@ func TestSignsOfLife(t *testing.T) {
 		require.NoError(t, b.WriteSeen(t.Context()))
 		after, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
+		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
 		require.Equal(t, before.LastBeatAt, after.LastBeatAt)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers`))
 
@@ -300,7 +300,7 @@ func TestSignsOfLife(t *testing.T) {
 		require.NoError(t, b.WriteSeen(t.Context()))
 		after, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Less(t, time.Since(after.SeenAt.Time), 40*time.Second)
+		require.Less(t, time.Since(after.LastSeenAt.Time), 40*time.Second)
 	})
 
 	t.Run("DoNotWakeTheDead", func(t *testing.T) {
@@ -312,7 +312,7 @@ func TestSignsOfLife(t *testing.T) {
 		b.FetchedBy("w", 1)
 		require.NoError(t, b.WriteSeen(t.Context()))
 		require.Equal(t, "stale", b.workerState("w"))
-		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND seen_at < now() - interval '60 seconds'`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND last_seen_at < now() - interval '60 seconds'`))
 	})
 }
 

@@ -17,7 +17,7 @@ func (j JSON) MarshalText() ([]byte, error) { return j, nil }
 
 var secretName = regexp.MustCompile(`(?i)password|token|secret|authorization`)
 
-// WithoutSecrets is meta without the members, at any depth, whose names sound like secrets (contract 40 §13).
+// WithoutSecrets is meta without the members, at any depth, whose names sound like secrets (docs/reference/observability.md, Logs).
 func WithoutSecrets(value []byte) []byte { return appendPublic(make([]byte, 0, len(value)), value) }
 
 func appendPublic(b, value []byte) []byte {

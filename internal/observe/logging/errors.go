@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// errorAttr is the error group of contract 40 §13 for what a caller has passed as error.
+// errorAttr is the error group of docs/reference/observability.md, Logs for what a caller has passed as error.
 func errorAttr(v slog.Value) slog.Attr {
 	err, ok := v.Any().(error)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package logging gives every log line of the server the shape of contract 40 §13, whoever writes it and in whatever
+// Package logging gives every log line of the server the shape of docs/reference/observability.md, Logs, whoever writes it and in whatever
 // format. It must never show what clients send in job bodies, nor secrets; what callers hand it as an error is cleaned.
 package logging
 

@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// handler puts attributes where contract 40 §13 has them: the groups it names stay at the top, an error becomes its group,
+// handler puts attributes where docs/reference/observability.md, Logs has them: the groups it names stay at the top, an error becomes its group,
 // everything else moves into attributes. So lines of libraries, which know nothing of it, come out right, too.
 type handler struct {
 	next   slog.Handler

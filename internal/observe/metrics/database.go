@@ -115,11 +115,11 @@ func (g *Gauges) readEvents(ctx context.Context, q *dbsqlc.Queries) error {
 }
 
 func (g *Gauges) readTotals(ctx context.Context, q *dbsqlc.Queries) error {
-	queues, err := q.QueueTotals(ctx)
+	queues, err := q.QueueGetTotals(ctx)
 	if err != nil {
 		return err
 	}
-	workers, err := q.WorkerTotals(ctx)
+	workers, err := q.WorkerGetTotals(ctx)
 	if err != nil {
 		return err
 	}

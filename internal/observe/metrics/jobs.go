@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Bounds of contract 40 §11.2 and §11.3 in ms. What is kept has the finer of each pair, in which the other is contained.
+// Bounds of docs/reference/observability.md, Jobs, in ms. What is kept has the finer of each pair, in which the other is contained.
 var (
 	ranBounds        = []int64{5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000}
 	ranCompatBounds  = []int64{5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000, 300_000}
@@ -135,7 +135,7 @@ func (m *Metrics) Published(c eventlog.Counts) {
 	}
 }
 
-// jobFamilies are the series of contract 40 §11.2 and what follows from the same events.
+// jobFamilies are the series of docs/reference/observability.md, Jobs and what follows from the same events.
 func (m *Metrics) jobFamilies() []family {
 	var (
 		enqueued   = counter("ojs.jobs.enqueued", "{job}", "Jobs that became available by being enqueued, promoted on schedule, activated or retried from the dead letters.")

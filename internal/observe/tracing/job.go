@@ -15,7 +15,7 @@ import (
 // Enqueue is the span of a job that is being accepted. The zero value is none.
 type Enqueue struct{ span trace.Span }
 
-// Enqueue starts the span of a job, and adds the request's trace context to meta if it has none (contract 40 §12.2). It
+// Enqueue starts the span of a job, and adds the request's trace context to meta if it has none (docs/reference/observability.md, Trace context). It
 // must be called once per job, before it is stored.
 func (t *Tracer) Enqueue(ctx context.Context, j *job.Job) Enqueue {
 	if t == nil {

@@ -1,4 +1,4 @@
-// Package tracing makes the spans of contract 40 §12 and keeps the rules of trace contexts: who is whose parent, what
+// Package tracing makes the spans of docs/reference/observability.md, Tracing and keeps the rules of trace contexts: who is whose parent, what
 // links where, and what is added to the meta of jobs. It must cost nothing while nothing is recorded, and it never makes a
 // job or a request fail.
 package tracing

@@ -1,5 +1,5 @@
 // Package egress decides which addresses this server may call on behalf of clients, who name the URL of a webhook: never
-// one inside its own network unless the operator allows it (contract 40 §9.3). A URL is checked when it is stored, without
+// one inside its own network unless the operator allows it (docs/reference/webhooks.md, URL and address rules). A URL is checked when it is stored, without
 // looking its name up; every connection is checked again with the addresses it is about to be made to, so that a name
 // cannot be pointed elsewhere in between.
 package egress
