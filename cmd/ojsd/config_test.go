@@ -16,7 +16,7 @@ func TestConfig(t *testing.T) {
 	t.Setenv("OJS_API_KEY", "pa55word")
 	t.Setenv("OJS_JOBS_TIMEOUT", "1h")
 
-	t.Run("TellsValuesAndSources", func(t *testing.T) {
+	t.Run("ShowsValuesAndSources", func(t *testing.T) {
 		code, stdout, stderr := call(t, "config", "--jobs-timeout=2h", "--no-webhooks-enabled", "--metrics-require-auth")
 		require.Zero(t, code, stderr)
 		require.NotContains(t, stdout, "pa55word")

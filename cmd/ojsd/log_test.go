@@ -15,7 +15,8 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// Contract 40 §13: FATAL cannot start, and a configuration summary without secrets.
+// TestLogOfAStart covers docs/reference/observability.md, Logs: FATAL if the server cannot start, and a summary of the settings
+// without secrets.
 func TestLogOfAStart(t *testing.T) {
 	t.Parallel()
 
@@ -73,7 +74,7 @@ func TestUnknownVariablesAreReported(t *testing.T) {
 	require.NotContains(t, stderr, "pa55word")
 }
 
-// Contract 40 §11.3, row OTLP: set the variables, and traces arrive, the last ones with the stop.
+// TestTracesAreExported: with the variables of OpenTelemetry set, traces arrive, the last ones with the stop.
 func TestTracesAreExported(t *testing.T) { // not parallel: the environment is everybody's
 	var mu sync.Mutex
 	var got strings.Builder

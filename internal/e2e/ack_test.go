@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §8.
+// TestAck covers docs/reference/http.md, Ack.
 func TestAck(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §6.3 and 30 §8.2.
+// TestBulkChanges covers docs/reference/http.md, Bulk change.
 func TestBulkChanges(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -139,7 +139,7 @@ func TestBulkChanges(t *testing.T) {
 		tagged := a.push(`"type":"sms.send","args":[],"queue":"%s","meta":{"tenant":"a","n":1.0,"nul":"\u0000"}`, q)
 		later := a.push(`"type":"mail.send","args":[],"queue":"%s","scheduled_at":"PT1H"`, q)
 		parked := a.push(`"type":"mail.send","args":[],"queue":"%s","pending":true`, q)
-		// With delete of states that none is in the filter can be looked at without effect.
+		// No job is in the states given, so that a delete shows how the filter is read and changes nothing.
 		for _, c := range []struct {
 			filter string
 			want   []string

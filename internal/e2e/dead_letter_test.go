@@ -13,12 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 20 §8.1 and §8.2.
+// TestDeadLetterList covers docs/reference/retries.md, Dead letters and Dead-letter endpoints.
 func TestDeadLetterList(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 
-	t.Run("HoldsMarkedJobsOnly", func(t *testing.T) {
+	t.Run("ListsMarkedJobsOnly", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		q := queue()
@@ -171,7 +171,7 @@ func TestDeadLetterList(t *testing.T) {
 	})
 }
 
-// Contract 20 §8.3.
+// TestManualRetry covers docs/reference/retries.md, Manual retry.
 func TestManualRetry(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -327,7 +327,7 @@ func TestManualRetry(t *testing.T) {
 	})
 }
 
-// Contract 20 §8.2, bulk calls.
+// TestDeadLetterBulk covers docs/reference/retries.md, Dead-letter endpoints: bulk calls.
 func TestDeadLetterBulk(t *testing.T) {
 	t.Parallel()
 
@@ -397,7 +397,7 @@ func TestDeadLetterBulk(t *testing.T) {
 	})
 }
 
-// Contract 20 §3.1 and §3.2, the aliases.
+// TestAckAndNackByPath covers docs/reference/http.md, Ack and Nack: the paths with the id of the job.
 func TestAckAndNackByPath(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -428,7 +428,7 @@ func TestAckAndNackByPath(t *testing.T) {
 	a.nack(held, `"error":"a text"`).invalid("error")
 }
 
-// Contract 20 §2.7 and §8.1: what a failure makes of a job, and whether it is listed.
+// TestFailureOutcomes covers docs/reference/retries.md, Failure and Dead letters: what a failure makes of a job, and whether it is listed.
 func TestFailureOutcomes(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -511,7 +511,7 @@ func TestFailureOutcomes(t *testing.T) {
 	})
 }
 
-// What deletes must not take an unset variable of a script for "all".
+// An empty parameter, from an unset variable of a script, does not mean all.
 func TestDeadLetterPurgeIsCareful(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

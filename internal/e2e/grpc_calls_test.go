@@ -285,7 +285,7 @@ func (r *rpc) reflect(t testing.TB) (*grpc_reflection_v1.ServerReflectionRespons
 	t.Helper()
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(r.conn).ServerReflectionInfo(r.ctx())
 	require.NoError(t, err)
-	// EOF if it has been refused already, which Recv tells.
+	// EOF if the call has been refused already; Recv returns why.
 	_ = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
 	return stream.Recv()
 }
@@ -371,7 +371,7 @@ func TestGRPCStop(t *testing.T) {
 		require.Equal(t, codes.Unavailable, status.Code(<-pushed))
 	})
 
-	t.Run("DoesNotWaitForAStuckClient", func(t *testing.T) {
+	t.Run("DoesNotWaitForABlockedClient", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t, patientStop, func(c *app.Config) { c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, time.Hour }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})

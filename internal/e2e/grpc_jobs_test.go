@@ -128,7 +128,7 @@ func TestGRPCEnqueue(t *testing.T) {
 	})
 }
 
-// TestGRPCRefusesBadInput: never INTERNAL, the texts of HTTP, and nothing is left behind.
+// TestGRPCRefusesBadInput: the answer is never INTERNAL, the messages are those of HTTP, and no job is stored.
 func TestGRPCRefusesBadInput(t *testing.T) {
 	t.Parallel()
 	r := setupGRPC(t)
@@ -405,7 +405,7 @@ func TestGRPCJobs(t *testing.T) {
 	})
 
 	t.Run("UsedIDIsADuplicate", func(t *testing.T) {
-		// gRPC has no client-chosen ids: over HTTP one is taken, here it is only shown that both see the same job.
+		// Clients cannot choose ids over gRPC, so the job is enqueued over HTTP.
 		id := newID()
 		r.push(`"id":"%s","type":"t","args":[1],"queue":"%s"`, id, queue())
 		res, err := r.GetJob(r.ctx(), &ojsv1.GetJobRequest{JobId: "job_" + id})
@@ -563,7 +563,7 @@ func TestGRPCWorkers(t *testing.T) {
 		refused(t, err, codes.InvalidArgument, "invalid_payload")
 	})
 
-	t.Run("HeartbeatTellsTheDirective", func(t *testing.T) {
+	t.Run("HeartbeatReturnsTheDirective", func(t *testing.T) {
 		_, err := r.Heartbeat(r.ctx(), &ojsv1.HeartbeatRequest{WorkerId: "w-quiet"})
 		require.NoError(t, err)
 		res, err := r.Heartbeat(r.ctx(), &ojsv1.HeartbeatRequest{WorkerId: "w-quiet", CurrentState: ojsv1.WorkerState_WORKER_STATE_QUIET})

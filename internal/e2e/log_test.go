@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
-// Contract 40 §13.
+// TestLog covers docs/reference/observability.md, Logs.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	a, log := setupLogged(t, slog.LevelDebug, deadAfter(500*time.Millisecond))
@@ -158,7 +158,7 @@ func must(t *testing.T, a *node, path, header, value string) *http.Request {
 	return req
 }
 
-// TestLogShowsNoSecrets sends a marker wherever clients send what is theirs, over all verbs, and looks for it in the log.
+// TestLogShowsNoSecrets sends a marker in every place that clients fill, in all calls, and looks for it in the log.
 func TestLogShowsNoSecrets(t *testing.T) {
 	t.Parallel()
 	const marker, key = "5ecr3t", "k3y-of-the-api"

@@ -64,7 +64,7 @@ func (c *client) drop(id string) {
 	}
 }
 
-// step does one thing, allowed or not.
+// step makes one random call, valid or not.
 func (c *client) step() {
 	id, held := c.one(c.known), c.one(c.held)
 	switch c.rng.IntN(22) {
@@ -111,7 +111,7 @@ func (c *client) step() {
 	}
 }
 
-// inSQL is a producer that is no client of any node; every fourth transaction is rolled back.
+// inSQL enqueues or cancels in SQL; every fourth transaction is rolled back.
 func (c *client) inSQL(id string) {
 	ctx, t := c.node.t.Context(), c.node.t
 	tx, err := c.pool.Begin(ctx)
@@ -215,7 +215,8 @@ func difference(t *testing.T, pool *pgxpool.Pool, nodes []*node) string {
 	return text.String()
 }
 
-// Counting: once per event row, after commit, so that sums over nodes are exact (contract 40 §11.3).
+// TestMetricsAreExact runs a random load on two nodes. Each event row is counted once, after the commit, so that the sums over all
+// nodes are exact: docs/reference/observability.md, Metrics.
 func TestMetricsAreExact(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
@@ -224,7 +225,7 @@ func TestMetricsAreExact(t *testing.T) {
 		c.DefaultVisibility, c.WorkerDeadAfter = 500*time.Millisecond, time.Second
 		c.Retention.DeadLetterMaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
 	}
-	nodes := []*node{setup(t, quick, change), setup(t, quick, change)}
+	nodes := []*node{setup(t, freshGauges, change), setup(t, freshGauges, change)}
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
@@ -254,7 +255,7 @@ func TestMetricsAreExact(t *testing.T) {
 	})
 }
 
-// idle reports whether nothing moves by itself any more.
+// idle reports whether no job is due soon.
 func idle(t *testing.T, pool *pgxpool.Pool) (idle bool) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM ojs.jobs WHERE due_at < now() + interval '5 s')`).Scan(&idle))
 	return idle

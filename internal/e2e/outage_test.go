@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// Design §7: while Postgres is away requests get 503, nothing acknowledged is lost, and the server resumes by itself.
+// TestDatabaseOutage kills Postgres: requests are answered 503, nothing acknowledged is lost, and the server goes on by itself.
 func TestDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
@@ -20,8 +20,8 @@ func TestDatabaseOutage(t *testing.T) {
 	a.get("/readyz").is(200)
 	a.settled(waiting)
 	stream, socket := a.open("/ojs/v1/queues/"+q+"/events"), a.socket()
-	socket.say(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
-	socket.hear()
+	socket.send(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
+	socket.receive()
 	require.NoError(t, cluster.Kill())
 
 	calls := map[string]func() reply{
@@ -100,7 +100,7 @@ func TestDatabaseOutage(t *testing.T) {
 	eventually(t, func() bool { return a.get("/ojs/v1/health").at("status") == "ok" })
 	require.Equal(t, waiting, a.fetch(q).at("jobs.0.id"))
 	require.Equal(t, waiting, stream.next().at(t, "job_id")) // streams have waited for it
-	require.Equal(t, waiting, socket.hear().at("job_id"))
+	require.Equal(t, waiting, socket.receive().at("job_id"))
 	a.ack(held, `"worker_id":"w1"`).is(200)
 	got := a.parked("after", `"wait_ms":15000`)
 	id := a.push(`"type":"t","args":[],"queue":"after"`)
@@ -109,7 +109,7 @@ func TestDatabaseOutage(t *testing.T) {
 	require.Equal(t, due, a.fetch("after", `"wait_ms":15000`).at("jobs.0.id"))
 }
 
-// A fetch that waits when the database goes away is not answered with a job nobody holds.
+// TestOutageWhileFetchWaits: a fetch that waits while the database stops is not answered with a job that is not reserved.
 func TestOutageWhileFetchWaits(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)

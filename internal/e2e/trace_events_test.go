@@ -13,8 +13,8 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// TestTraceIDIsInEveryEvent drives jobs that carry a trace id over every transition of contract 40 §3.2 that there is, and
-// looks at all rows of the log (§3.4).
+// TestTraceIDIsInEveryEvent drives jobs that carry a trace id over every transition of docs/reference/events.md,
+// Transitions, and looks at all rows of the log.
 func TestTraceIDIsInEveryEvent(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)

@@ -29,7 +29,7 @@ type call struct {
 	body   string
 }
 
-// endpoint is a TLS server that answers as told and remembers what it was sent.
+// endpoint is a TLS server that answers as configured and records its requests.
 type endpoint struct {
 	*httptest.Server
 	ca string // file
@@ -106,7 +106,7 @@ func (e *endpoint) await(t testing.TB, path string, n int) []call {
 	return e.received(path)
 }
 
-// quick has the endpoint trusted and reached, and retries after milliseconds.
+// quick lets a node send to the endpoint, and retry after milliseconds.
 func (e *endpoint) quick(c *app.Config) {
 	c.Webhooks.CAFile = e.ca
 	c.Webhooks.Rules.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}

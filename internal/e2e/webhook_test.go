@@ -146,7 +146,7 @@ func TestWebhookDelivery(t *testing.T) {
 		require.Equal(t, "429", d.at("last_status_code"))
 	})
 
-	t.Run("GoneDisablesAndHoldsWhatComes", func(t *testing.T) {
+	t.Run("GoneDisablesTheSubscription", func(t *testing.T) {
 		t.Parallel()
 		e := newEndpoint(t)
 		e.on(func(w http.ResponseWriter, c call) {
@@ -177,7 +177,7 @@ func TestWebhookDelivery(t *testing.T) {
 	})
 }
 
-func TestWebhookHeldWhileInactive(t *testing.T) {
+func TestWebhookPausedWhileInactive(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
 	e.status(http.StatusServiceUnavailable)
@@ -195,7 +195,7 @@ func TestWebhookHeldWhileInactive(t *testing.T) {
 	a.awaitStatus(sub, "delivered")
 }
 
-// A receiver that knows one secret at a time is never without events during a rotation.
+// TestWebhookRotation: a receiver that knows one secret at a time misses no event during a rotation.
 func TestWebhookRotation(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -258,7 +258,7 @@ func TestWebhookRotation(t *testing.T) {
 	require.Equal(t, "null", third.at("previous_secret_expires_at"))
 }
 
-// One endpoint that hangs and one that is dead do not hold up a third.
+// TestWebhookSlowEndpoints: an endpoint that hangs and one that fails do not delay a third.
 func TestWebhookSlowEndpoints(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -285,7 +285,7 @@ func TestWebhookSlowEndpoints(t *testing.T) {
 	require.Equal(t, 3, a.deliveries("status=delivering&subscription_id="+hangs).count("deliveries"))
 }
 
-// With ordering "subject" an event waits for those before it; others go on.
+// TestWebhookOrdering: with ordering "subject" an event waits for the earlier ones of its subject only.
 func TestWebhookOrdering(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -327,7 +327,7 @@ func TestWebhookOrdering(t *testing.T) {
 	}
 }
 
-// Several nodes share the deliveries: none twice, and never more at a time than the subscription allows.
+// TestWebhookNodes: nodes share the deliveries; none is sent twice, and never more at a time than the subscription allows.
 func TestWebhookNodes(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -403,7 +403,7 @@ func TestWebhookTest(t *testing.T) {
 	require.Equal(t, 0, a.get("/ojs/v1/events").is(200).count("events"), "tests are not events")
 }
 
-// Secrets are sealed at rest, opened by the key they were sealed with, and sealed anew when the key changes.
+// TestWebhookEncryption: secrets are encrypted in the database, and encrypted again when the key changes.
 func TestWebhookEncryption(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -487,7 +487,7 @@ func TestWebhookReplay(t *testing.T) {
 	require.Equal(t, "0", a.post("/ojs/v1/webhooks/"+sub+"/replay", `{"since":"2020-01-01T00:00:00Z","until":"2020-01-02T00:00:00Z","only":"all"}`).is(202).at("enqueued"))
 }
 
-// The endpoint gets the trace of the event, and the attempt is a span in it.
+// TestWebhookTrace: the endpoint gets the trace of the event, and the attempt is a span of it.
 func TestWebhookTrace(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -543,7 +543,7 @@ func TestWebhookMetrics(t *testing.T) {
 	}
 }
 
-// A burst of events for many subscriptions does not hold up their publication.
+// TestWebhookBurst: a burst of events for many subscriptions does not delay their publication.
 func TestWebhookBurst(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -567,7 +567,7 @@ func TestWebhookBurst(t *testing.T) {
 	eventually(t, func() bool { return made() == all })
 }
 
-// What a PATCH does not name stays as it is, patterns with special characters included.
+// TestWebhookPatchKeepsTheFilter: a PATCH changes only what it names.
 func TestWebhookPatchKeepsTheFilter(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -583,7 +583,7 @@ func TestWebhookPatchKeepsTheFilter(t *testing.T) {
 	}
 }
 
-// Whatever ends the head of a subject lets the next one go at once.
+// TestWebhookOrderingAfterRetryByHand: when the first delivery of a subject ends, by whatever means, the next is sent.
 func TestWebhookOrderingAfterRetryByHand(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -606,7 +606,7 @@ func TestWebhookOrderingAfterRetryByHand(t *testing.T) {
 		[]string{calls[1].header.Get("X-OJS-Event-Type"), calls[2].header.Get("X-OJS-Event-Type"), calls[3].header.Get("X-OJS-Event-Type")})
 }
 
-// A change of ordering holds for what waits already.
+// TestWebhookOrderingChanges: a change of ordering applies to deliveries that wait already.
 func TestWebhookOrderingChanges(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -628,7 +628,7 @@ func TestWebhookOrderingChanges(t *testing.T) {
 	require.NotEmpty(t, id)
 }
 
-// A pending delivery keeps the form it was made in; a 410 of a former URL says nothing about the present one.
+// TestWebhookChangedUnderWay: a pending delivery keeps its format, and a 410 of a former URL does not disable the subscription.
 func TestWebhookChangedUnderWay(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -661,7 +661,7 @@ func TestWebhookChangedUnderWay(t *testing.T) {
 	require.Equal(t, calls[0].body, calls[1].body)
 }
 
-// Deleting while deliveries run is no deadlock and no error.
+// TestWebhookDeleteUnderLoad: deleting a subscription while deliveries run neither fails nor deadlocks.
 func TestWebhookDeleteUnderLoad(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -707,7 +707,7 @@ func TestWebhookDeleteUnderLoad(t *testing.T) {
 	})
 }
 
-// A node without the key leaves sealed subscriptions to others and goes on with the rest.
+// TestWebhookSealedElsewhere: a node without the key leaves subscriptions with encrypted secrets to others and serves the rest.
 func TestWebhookSealedElsewhere(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -724,8 +724,8 @@ func TestWebhookSealedElsewhere(t *testing.T) {
 	plain.post("/ojs/v1/webhooks/"+first+"/test", "").fails(503, "backend_error", "backend_unavailable")
 }
 
-// Two replays at a time make each delivery once.
-func TestWebhookReplayTwice(t *testing.T) {
+// TestWebhookConcurrentReplays: concurrent replays make each delivery once.
+func TestWebhookConcurrentReplays(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
 	e.status(http.StatusInternalServerError)

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 20 §6.5.
+// TestWorkerRegistry covers docs/reference/workers.md, Registry.
 func TestWorkerRegistry(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -57,7 +57,7 @@ func TestWorkerRegistry(t *testing.T) {
 		require.Equal(t, "3", a.worker("last").at("active_jobs"))
 	})
 
-	t.Run("KeepsStrangeFacts", func(t *testing.T) {
+	t.Run("KeepsUnusualFacts", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		strange := []string{
@@ -173,7 +173,7 @@ func TestWorkerRegistry(t *testing.T) {
 		require.Regexp(t, `^\{"worker_id":"leaver2","reason":"shutdown","uptime_ms":\d+\}$`, data[1].at("data"))
 	})
 
-	t.Run("TellsHealth", func(t *testing.T) {
+	t.Run("ShowsHealth", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		health := func(status int, state string) {
@@ -225,7 +225,7 @@ func TestWorkerRegistry(t *testing.T) {
 	})
 }
 
-// Contract 20 §6.2, §6.3.
+// TestWorkerDirectives covers docs/reference/workers.md, Directives and Quiet workers.
 func TestWorkerDirectives(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -245,7 +245,7 @@ func TestWorkerDirectives(t *testing.T) {
 		require.Equal(t, "terminate", state(a, "stay", `"state":"quiet"`))
 	})
 
-	t.Run("ResumeIsToldUntilTheWorkerRuns", func(t *testing.T) {
+	t.Run("ResumeIsReturnedUntilTheWorkerRuns", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		a.beat("res", `"state":"quiet"`)
@@ -255,7 +255,7 @@ func TestWorkerDirectives(t *testing.T) {
 		require.Equal(t, "running", a.worker("res").at("directive"))
 		require.Equal(t, "running", state(a, "res", `"state":"running"`))
 		require.Equal(t, "", a.worker("res").at("directive"))
-		require.Equal(t, "quiet", state(a, "res", `"state":"quiet"`), "its own wish again")
+		require.Equal(t, "quiet", state(a, "res", `"state":"quiet"`), "the state that it reports")
 	})
 
 	t.Run("ReportedTerminateHasNoWayBack", func(t *testing.T) {
@@ -375,7 +375,7 @@ func TestWorkerDirectives(t *testing.T) {
 	})
 }
 
-// Contract 20 §6.6.
+// TestDeadWorkers covers docs/reference/workers.md, Dead workers.
 func TestDeadWorkers(t *testing.T) {
 	t.Parallel()
 	const dead = 1500 * time.Millisecond
@@ -407,7 +407,7 @@ func TestDeadWorkers(t *testing.T) {
 		require.Equal(t, "error", data[1].at("data.reason"))
 		require.Equal(t, "ojs://ojs/scheduler", data[1].at("source"))
 
-		// It comes back.
+		// The worker sends a heartbeat again.
 		a.ack(id, `"worker_id":"w"`).fails(409, "conflict", "not_owner")
 		a.nack(id, `"worker_id":"w"`, `"error":{}`).fails(409, "conflict", "not_owner")
 		r = a.beat("w", `"job_id":"`+id+`"`)
@@ -431,7 +431,7 @@ func TestDeadWorkers(t *testing.T) {
 		a.ack(id, `"worker_id":"w"`).fails(409, "conflict", "invalid_state_transition")
 		r := a.beat("w", `"job_id":"`+id+`"`)
 		require.Equal(t, `["`+id+`"]`, r.at("jobs_lost"))
-		require.Equal(t, "running", r.at("state"), "the directive died with it")
+		require.Equal(t, "running", r.at("state"), "the directive was dropped with the worker")
 		require.Equal(t, id, a.fetch(q, `"worker_id":"w"`).at("jobs.0.id"))
 	})
 
@@ -521,7 +521,7 @@ func TestDeadWorkers(t *testing.T) {
 		a.worker("w").is(404)
 	})
 
-	t.Run("AreBuriedOnceByTwoNodes", func(t *testing.T) {
+	t.Run("AreReapedOnceByTwoNodes", func(t *testing.T) {
 		t.Parallel()
 		one, two := nodes(t, deadAfter(dead))
 		q := queue()
