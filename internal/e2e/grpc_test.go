@@ -130,6 +130,18 @@ func (r *rpc) enqueue(queue string) string {
 	return res.GetJob().GetId()
 }
 
+// enqueueing starts to enqueue and returns when the call waits for the lock of lockJobs.
+func (r *rpc) enqueueing(ctx context.Context) <-chan error {
+	r.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "t"})
+		done <- err
+	}()
+	r.waitForLock()
+	return done
+}
+
 func (r *rpc) state(id string) ojsv1.JobState {
 	r.t.Helper()
 	res, err := r.GetJob(r.ctx(), &ojsv1.GetJobRequest{JobId: id})

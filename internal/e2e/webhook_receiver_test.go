@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/webhook"
 )
 
 const hookSecret = "whsec_a-secret-of-the-tests-only"
@@ -27,6 +29,15 @@ type call struct {
 	path   string
 	header http.Header
 	body   string
+}
+
+// requireSigned checks the signature of a request and returns its timestamp.
+func (c call) requireSigned(t testing.TB, secret string) (timestamp int64) {
+	t.Helper()
+	timestamp, err := strconv.ParseInt(c.header.Get("X-OJS-Timestamp"), 10, 64)
+	require.NoError(t, err)
+	require.Equal(t, webhook.Sign(secret, timestamp, c.body), c.header.Get("X-OJS-Signature"))
+	return timestamp
 }
 
 // endpoint is a TLS server that answers as configured and records its requests.

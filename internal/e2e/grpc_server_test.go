@@ -104,13 +104,7 @@ func TestGRPCMetadata(t *testing.T) {
 		r.lockJobs()
 		ctx, cancel := context.WithTimeout(r.ctx(), 3*time.Second) // until it waits for the lock
 		defer cancel()
-		failed := make(chan error, 1)
-		go func() {
-			_, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "t"})
-			failed <- err
-		}()
-		r.waitForLock()
-		require.Equal(t, codes.DeadlineExceeded, status.Code(<-failed))
+		require.Equal(t, codes.DeadlineExceeded, status.Code(<-r.enqueueing(ctx)))
 	})
 }
 
@@ -330,12 +324,7 @@ func TestGRPCStop(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
 		release := r.lockJobs()
-		pushed := make(chan error, 1)
-		go func() {
-			_, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t"})
-			pushed <- err
-		}()
-		r.waitForLock()
+		pushed := r.enqueueing(r.ctx())
 		stopped := make(chan error, 1)
 		go func() { stopped <- r.app.Stop() }()
 		eventually(t, func() bool {
@@ -357,12 +346,7 @@ func TestGRPCStop(t *testing.T) {
 			c.ShutdownTimeout, c.Logger = 100*time.Millisecond, logging.New(log, "json", slog.LevelWarn)
 		})
 		release := r.lockJobs()
-		pushed := make(chan error, 1)
-		go func() {
-			_, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t"})
-			pushed <- err
-		}()
-		r.waitForLock()
+		pushed := r.enqueueing(r.ctx())
 		stopped := make(chan error, 1)
 		go func() { stopped <- r.app.Stop() }()
 		eventually(t, func() bool { return strings.Contains(log.String(), "gRPC calls did not end in time") })
