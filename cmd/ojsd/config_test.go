@@ -49,7 +49,7 @@ func TestConfig(t *testing.T) {
 	})
 }
 
-// Each setting can be given as a flag, and the flag reaches the server's configuration.
+// TestEverySettingHasAFlag: each setting can be given as a flag to serve and dev.
 func TestEverySettingHasAFlag(t *testing.T) {
 	t.Parallel()
 	for _, s := range config.Table() {

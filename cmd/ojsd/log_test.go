@@ -65,7 +65,7 @@ func TestLogOfAStart(t *testing.T) {
 	})
 }
 
-// A variable with a typing error has no effect; the log says so and what may be meant.
+// TestUnknownVariablesAreReported: the log names a mistyped variable and the setting that is nearest.
 func TestUnknownVariablesAreReported(t *testing.T) {
 	t.Setenv("OJS_JOB_TIMEOUT", "pa55word")
 	stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t))
@@ -101,7 +101,7 @@ func TestTracesAreExported(t *testing.T) { // not parallel: the environment is e
 	require.Equal(t, instances["traces"], instances["metrics"], "one process is one instance")
 }
 
-// An endpoint that does not exist does not keep the server from starting and stopping.
+// TestTracesThatCannotBeExported: an endpoint that does not exist does not keep the server from starting and stopping.
 func TestTracesThatCannotBeExported(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://joe:pa55word@127.0.0.1:1")
 	stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t))

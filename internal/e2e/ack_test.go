@@ -157,11 +157,11 @@ func TestAckAndNackByPath(t *testing.T) {
 	require.Equal(t, "retryable", r.at("state"))
 	require.Equal(t, "handler_error", r.at("job.error.code"))
 	require.Equal(t, "it broke", r.at("job.error.message"))
-	held := a.jobIn("active")
-	require.Equal(t, "0", a.post("/ojs/v1/jobs/"+held+"/nack", `{"requeue":true}`).is(200).at("attempt"))
+	reserved := a.jobIn("active")
+	require.Equal(t, "0", a.post("/ojs/v1/jobs/"+reserved+"/nack", `{"requeue":true}`).is(200).at("attempt"))
 	for _, path := range []string{newID(), "strange"} {
 		a.post("/ojs/v1/jobs/"+path+"/ack", "").is(404)
 		a.post("/ojs/v1/jobs/"+path+"/nack", `{"error":{}}`).is(404)
 	}
-	a.nack(held, `"error":"a text"`).invalid("error")
+	a.nack(reserved, `"error":"a text"`).invalid("error")
 }

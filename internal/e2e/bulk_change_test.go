@@ -77,15 +77,15 @@ func TestBulkChanges(t *testing.T) {
 	t.Run("MixedIs207", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		free, held, unknown := a.jobIn("available"), a.jobIn("active"), newID()
-		r := send(a, "cancel", `{"job_ids":`+quoted(free, held, unknown, "strange", "job_"+free)+`}`).is(207)
+		free, reserved, unknown := a.jobIn("available"), a.jobIn("active"), newID()
+		r := send(a, "cancel", `{"job_ids":`+quoted(free, reserved, unknown, "strange", "job_"+free)+`}`).is(207)
 		require.Equal(t, "5", r.at("total_matched"))
 		require.Equal(t, "1", r.at("cancelled"))
 		require.Equal(t, "4", r.at("skipped"))
-		require.Equal(t, []string{free, held, unknown, "strange", "job_" + free}, r.list("items", "job_id"))
+		require.Equal(t, []string{free, reserved, unknown, "strange", "job_" + free}, r.list("items", "job_id"))
 		require.Equal(t, []string{"cancelled", "skipped", "skipped", "skipped", "skipped"}, r.list("items", "status"))
 		require.Equal(t, []string{"job is active", "not found", "not found"}, r.list("items", "reason")[1:4])
-		require.Equal(t, "active", a.job(held).at("job.state"))
+		require.Equal(t, "active", a.job(reserved).at("job.state"))
 	})
 
 	t.Run("AtomicChangesAllOrNothing", func(t *testing.T) {

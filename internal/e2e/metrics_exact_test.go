@@ -20,12 +20,12 @@ import (
 
 // client makes a random workload on one node and in SQL.
 type client struct {
-	node   *node
-	pool   *pgxpool.Pool
-	rng    *rand.Rand
-	worker string
-	known  []string // jobs
-	held   []string
+	node     *node
+	pool     *pgxpool.Pool
+	rng      *rand.Rand
+	worker   string
+	known    []string // jobs
+	reserved []string
 }
 
 func (c *client) one(list []string) string {
@@ -56,9 +56,9 @@ func (c *client) note(r reply, path string) {
 }
 
 func (c *client) drop(id string) {
-	for i, held := range c.held {
-		if held == id {
-			c.held = append(c.held[:i], c.held[i+1:]...)
+	for i, reserved := range c.reserved {
+		if reserved == id {
+			c.reserved = append(c.reserved[:i], c.reserved[i+1:]...)
 			return
 		}
 	}
@@ -66,7 +66,7 @@ func (c *client) drop(id string) {
 
 // step makes one random call, valid or not.
 func (c *client) step() {
-	id, held := c.one(c.known), c.one(c.held)
+	id, reserved := c.one(c.known), c.one(c.reserved)
 	switch c.rng.IntN(22) {
 	case 0, 1, 2, 3:
 		c.note(c.call("POST", "jobs", "%s", c.job()), "job.id")
@@ -78,24 +78,24 @@ func (c *client) step() {
 	case 6, 7, 8, 9:
 		r := c.call("POST", "workers/fetch", `{"queues":["q0","q1"],"count":3,"worker_id":"%s"}`, c.worker)
 		for _, got := range r.list("jobs", "id") {
-			c.held, c.known = append(c.held, got), append(c.known, got)
+			c.reserved, c.known = append(c.reserved, got), append(c.known, got)
 		}
 	case 10, 11:
-		c.call("POST", "workers/ack", `{"job_id":"%s","worker_id":"%s"}`, held, c.worker)
-		c.drop(held)
+		c.call("POST", "workers/ack", `{"job_id":"%s","worker_id":"%s"}`, reserved, c.worker)
+		c.drop(reserved)
 	case 12:
-		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"message":"boom"}}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"message":"boom"}}`, reserved)
+		c.drop(reserved)
 	case 13:
-		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"code":"DEAD_LETTER","message":"boom"}}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"code":"DEAD_LETTER","message":"boom"}}`, reserved)
+		c.drop(reserved)
 	case 14:
-		c.call("POST", "workers/nack", `{"job_id":"%s","requeue":true}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","requeue":true}`, reserved)
+		c.drop(reserved)
 	case 15:
-		c.call("POST", "workers/heartbeat", `{"worker_id":"%s","active_jobs":["%s"]}`, c.worker, held)
+		c.call("POST", "workers/heartbeat", `{"worker_id":"%s","active_jobs":["%s"]}`, c.worker, reserved)
 	case 16:
-		c.call("PUT", "jobs/"+held+"/progress", `{"progress":%v}`, c.rng.Float64())
+		c.call("PUT", "jobs/"+reserved+"/progress", `{"progress":%v}`, c.rng.Float64())
 	case 17:
 		c.call("DELETE", "jobs/"+id, "")
 	case 18:

@@ -107,13 +107,13 @@ func TestDeadWorkers(t *testing.T) {
 		for w := range calls {
 			a.beat(w)
 		}
-		a.exec(`UPDATE ojs.workers SET seen_at = seen_at - interval '1 s'`)
-		last := a.one(`SELECT max(seen_at)::text FROM ojs.workers`)
+		a.exec(`UPDATE ojs.workers SET last_seen_at = last_seen_at - interval '1 s'`)
+		last := a.one(`SELECT max(last_seen_at)::text FROM ojs.workers`)
 		for w, call := range calls {
 			call(w)
 		}
 		eventually(t, func() bool {
-			return a.one(`SELECT count(*)::text FROM ojs.workers WHERE seen_at > $1::text::timestamptz + interval '1 s'`, last) == "3"
+			return a.one(`SELECT count(*)::text FROM ojs.workers WHERE last_seen_at > $1::text::timestamptz + interval '1 s'`, last) == "3"
 		})
 		for w := range calls {
 			require.Equal(t, "running", a.worker(w).at("state"))
