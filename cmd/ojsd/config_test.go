@@ -16,7 +16,7 @@ func TestConfig(t *testing.T) {
 	t.Setenv("OJS_API_KEY", "pa55word")
 	t.Setenv("OJS_JOBS_TIMEOUT", "1h")
 
-	t.Run("TellsValuesAndSources", func(t *testing.T) {
+	t.Run("ShowsValuesAndSources", func(t *testing.T) {
 		code, stdout, stderr := call(t, "config", "--jobs-timeout=2h", "--no-webhooks-enabled", "--metrics-require-auth")
 		require.Zero(t, code, stderr)
 		require.NotContains(t, stdout, "pa55word")
@@ -49,7 +49,7 @@ func TestConfig(t *testing.T) {
 	})
 }
 
-// Each setting can be given as a flag, and the flag reaches the server's configuration.
+// TestEverySettingHasAFlag: each setting can be given as a flag to serve and dev.
 func TestEverySettingHasAFlag(t *testing.T) {
 	t.Parallel()
 	for _, s := range config.Table() {

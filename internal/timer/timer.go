@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// busyLook and idleLook are how often a node looks at the earliest due time although its own timers are silent: the
+	// busyPoll and idlePoll are how often a node looks at the earliest due time although its own timers are silent: the
 	// node that armed the timer may be gone.
-	busyLook = 5 * time.Second
-	idleLook = 60 * time.Second
+	busyPoll = 5 * time.Second
+	idlePoll = 60 * time.Second
 
 	// Between full looks, a look leaves out what has been swept: under a pinned xmin dead entries pile up at the head of
 	// jobs_due, and it would walk them all (1.2 ms for 10 000). Full looks find what became visible late, a job scheduled in
@@ -41,13 +41,22 @@ const (
 	soonLook   = 5 * time.Millisecond
 )
 
+// Intervals are how often a timer polls although it knows of nothing due.
+type Intervals struct {
+	Busy time.Duration // while jobs move
+	Idle time.Duration // while nothing changes
+	Full time.Duration // at least, between polls that start from the beginning
+}
+
 // Timer sleeps until the earliest due time this node knows of, and applies what is due then.
 type Timer struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
 
+	// Intervals may be changed before Start.
+	Intervals Intervals
+
 	db      *pg.DB
-	looks   looks
 	sources *Sources      // nil: nobody serves
 	next    atomic.Int64  // local time of the next run in nanoseconds
 	poke    chan struct{} // next became earlier
@@ -64,9 +73,6 @@ type Timer struct {
 	TestSignals signals
 }
 
-// looks are the intervals of looks; tests set others.
-type looks struct{ busy, idle, full time.Duration }
-
 type signals struct {
 	Swept testsignal.TestSignal[struct{}] // a run has ended
 }
@@ -76,7 +82,7 @@ func (ts *signals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
 
 // New returns a timer. It does nothing before Serve.
 func New(archetype *baseservice.Archetype, db *pg.DB) *Timer {
-	t := baseservice.Init(archetype, &Timer{db: db, looks: looks{busyLook, idleLook, fullLook}, poke: make(chan struct{}, 1)})
+	t := baseservice.Init(archetype, &Timer{db: db, poke: make(chan struct{}, 1), Intervals: Intervals{busyPoll, idlePoll, fullLook}})
 	t.next.Store(math.MaxInt64)
 	return t
 }
@@ -116,7 +122,7 @@ func (t *Timer) arm(in time.Duration) {
 // look is soon. Call it after every commit and for every announcement of another node.
 func (t *Timer) Notify() {
 	if !t.moved.Load() && !t.moved.Swap(true) {
-		t.arm(t.looks.busy)
+		t.arm(t.Intervals.Busy)
 	}
 }
 
@@ -183,11 +189,11 @@ func (t *Timer) run(ctx context.Context, batches int) {
 		t.Logger.WarnContext(ctx, "sweep of due jobs ended early", slog.Any("error", err))
 		t.arm(errorPause)
 	default:
-		look := t.looks.idle
+		poll := max(t.Intervals.Idle, t.Intervals.Busy)
 		if busy || moved > 0 {
-			look = t.looks.busy
+			poll = t.Intervals.Busy
 		}
-		t.arm(min(next, look))
+		t.arm(min(next, poll))
 	}
 	if moved > 0 {
 		t.Logger.DebugContext(ctx, "due timers swept", slog.Int("moved", moved))
@@ -199,7 +205,7 @@ func (t *Timer) run(ctx context.Context, batches int) {
 // statement of three index probes, which is what an idle server pays for a look.
 func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.Duration, err error) {
 	after := t.swept
-	full := t.late.Swap(false) || time.Since(t.fullAt) >= max(t.looks.full, costShare*t.fullCost)
+	full := t.late.Swap(false) || time.Since(t.fullAt) >= max(t.Intervals.Full, costShare*t.fullCost)
 	if full {
 		after = pg.Beginning
 	}

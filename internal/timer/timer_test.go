@@ -59,7 +59,7 @@ func TestTimer(t *testing.T) {
 	t.Run("PromotesAtTheDueTime", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.SetLooks(time.Hour, time.Hour) // only the due times wake it
+		b.Timer.Intervals = timer.Intervals{Busy: time.Hour, Idle: time.Hour, Full: time.Hour} // only the due times wake it
 		b.start()
 		far := b.enqueue(time.Hour)
 		for range 3 {
@@ -74,7 +74,7 @@ func TestTimer(t *testing.T) {
 		t.Parallel()
 		lost := setup(t)
 		here := lost.node()
-		here.Timer.SetLooks(50*time.Millisecond, time.Hour)
+		here.Timer.Intervals = timer.Intervals{Busy: 50 * time.Millisecond, Idle: 50 * time.Millisecond, Full: time.Hour}
 		here.start()
 		here.enqueue(0) // jobs move here
 		require.GreaterOrEqual(t, here.lateness(lost.enqueue(50*time.Millisecond)), time.Duration(0))
@@ -105,7 +105,7 @@ func TestTimer(t *testing.T) {
 	t.Run("FindsWhatBecameVisibleLate", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.SetLooks(20*time.Millisecond, 200*time.Millisecond)
+		b.Timer.Intervals = timer.Intervals{Busy: 20 * time.Millisecond, Idle: 20 * time.Millisecond, Full: 200 * time.Millisecond}
 		b.start()
 		late := b.enqueue(time.Hour)
 		b.lateness(b.enqueue(20 * time.Millisecond)) // looks leave out what is older from here on

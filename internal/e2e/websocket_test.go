@@ -1,10 +1,7 @@
 package e2e_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,79 +11,8 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
 )
-
-// socket is a WebSocket client.
-type socket struct {
-	t    testing.TB
-	conn *websocket.Conn
-}
-
-func (a *api) dial(path string, headers ...string) (*socket, *http.Response, error) {
-	a.t.Helper()
-	options := &websocket.DialOptions{HTTPClient: a.client, HTTPHeader: http.Header{}, Subprotocols: []string{"other", "ojs.v1"}}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		options.HTTPHeader.Set(name, value)
-	}
-	conn, res, err := websocket.Dial(a.t.Context(), a.url+path, options) //nolint:bodyclose // the library's
-	if err != nil {
-		return nil, res, err
-	}
-	conn.SetReadLimit(1 << 20)
-	a.t.Cleanup(func() { _ = conn.CloseNow() })
-	return &socket{a.t, conn}, res, nil
-}
-
-func (a *api) socket(headers ...string) *socket {
-	a.t.Helper()
-	s, _, err := a.dial("/ojs/v1/ws", headers...)
-	require.NoError(a.t, err)
-	return s
-}
-
-func (s *socket) say(format string, args ...any) {
-	s.t.Helper()
-	require.NoError(s.t, s.conn.Write(s.t.Context(), websocket.MessageText, fmt.Appendf(nil, format, args...)))
-}
-
-func (s *socket) read() ([]byte, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
-	defer cancel()
-	_, message, err := s.conn.Read(ctx)
-	return message, err
-}
-
-func (s *socket) hear() reply {
-	s.t.Helper()
-	message, err := s.read()
-	require.NoError(s.t, err)
-	return reply{t: s.t, body: string(message)}
-}
-
-// closed requires the code, after any other messages.
-func (s *socket) closed(code websocket.StatusCode) {
-	s.t.Helper()
-	for {
-		if _, err := s.read(); err != nil {
-			var closing websocket.CloseError
-			require.True(s.t, errors.As(err, &closing), "%v", err)
-			require.Equal(s.t, code, closing.Code)
-			return
-		}
-	}
-}
-
-func (s *socket) fails(code, format string, args ...any) reply {
-	s.t.Helper()
-	s.say(format, args...)
-	r := s.hear()
-	require.Equal(s.t, []string{"error", code}, []string{r.at("type"), r.at("code")}, r.body)
-	require.NotEmpty(s.t, r.at("message"))
-	return r
-}
 
 func TestWebSocket(t *testing.T) {
 	t.Parallel()
@@ -114,39 +40,39 @@ func TestWebSocket(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		s := a.socket()
-		s.say(`{"action":"subscribe","channel":"events","filter":{"event_types":["job.*"], "queues":["%s"]}}`, q)
-		ack := s.hear()
+		s.send(`{"action":"subscribe","channel":"events","filter":{"event_types":["job.*"], "queues":["%s"]}}`, q)
+		ack := s.receive()
 		require.Equal(t, fmt.Sprintf(`{"event_types":["job.*"],"queues":["%s"]}`, q), ack.at("filter"))
 		require.Equal(t, []string{"subscribed", "subscribed", "events"}, []string{ack.at("action"), ack.at("type"), ack.at("channel")})
 		sub := ack.at("subscription_id")
 		require.Regexp(t, `^sub_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f-]{21}$`, sub)
-		s.say(`{"type":"subscribe","channel":"events","filters":{"types":["job.enqueued"],"queues":["%s"]}}`, q)
-		second := s.hear().at("subscription_id")
+		s.send(`{"type":"subscribe","channel":"events","filters":{"types":["job.enqueued"],"queues":["%s"]}}`, q)
+		second := s.receive().at("subscription_id")
 		require.NotEqual(t, sub, second)
 
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		got := map[string]reply{}
 		for range 2 {
-			r := s.hear()
+			r := s.receive()
 			got[r.at("subscription_id")] = r
 		}
 		require.Len(t, got, 2)
 		for _, r := range got {
 			require.Equal(t, []string{"1.0", "job.enqueued", id, q, "available"}, []string{r.at("specversion"), r.at("type"), r.at("subject"), r.at("queue"), r.at("to")})
 		}
-		s.say(`{"action":"unsubscribe","subscription_id":"%s"}`, second)
-		r := s.hear()
+		s.send(`{"action":"unsubscribe","subscription_id":"%s"}`, second)
+		r := s.receive()
 		require.Equal(t, []string{"unsubscribed", "events", second}, []string{r.at("action"), r.at("channel"), r.at("subscription_id")})
 		a.fetch(q)
-		require.Equal(t, "job.started", s.hear().at("event"))
-		s.say(`{"action":"unsubscribe","channel":"events"}`)
-		require.Equal(t, sub, s.hear().at("subscription_id"))
-		s.say(`{"action":"unsubscribe","channel":"events"}`)
-		r = s.hear()
+		require.Equal(t, "job.started", s.receive().at("event"))
+		s.send(`{"action":"unsubscribe","channel":"events"}`)
+		require.Equal(t, sub, s.receive().at("subscription_id"))
+		s.send(`{"action":"unsubscribe","channel":"events"}`)
+		r = s.receive()
 		require.Equal(t, "unsubscribed", r.at("type"))
 		require.False(t, r.has("subscription_id"))
-		s.say(`{"action":"ping"}`)
-		r = s.hear()
+		s.send(`{"action":"ping"}`)
+		r = s.receive()
 		require.Equal(t, "pong", r.at("type"))
 		require.Regexp(t, serverTime, r.at("timestamp"))
 	})
@@ -158,34 +84,34 @@ func TestWebSocket(t *testing.T) {
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		a.settled(id)
 		s := a.socket()
-		s.say(`{"action":"subscribe","channel":"job:%s"}`, id)
-		sub := s.hear().at("subscription_id")
+		s.send(`{"action":"subscribe","channel":"job:%s"}`, id)
+		sub := s.receive().at("subscription_id")
 		a.fetch(q, `"worker_id":"w"`)
-		r := s.hear()
+		r := s.receive()
 		require.Equal(t, []string{"event", "job:" + id, "job.state_changed", sub}, []string{r.at("type"), r.at("channel"), r.at("event"), r.at("subscription_id")}, r.body)
 		require.Equal(t, []string{id, "t", "available", "active"}, []string{r.at("data.job_id"), r.at("data.type"), r.at("data.from"), r.at("data.to")})
 		require.Regexp(t, `^evt_`, r.at("id"))
 		require.Regexp(t, serverTime, r.at("timestamp"))
 		a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w","active_jobs":["`+id+`"]}`).is(200)
-		r = s.hear()
+		r = s.receive()
 		require.Equal(t, []string{"job.heartbeat", id}, []string{r.at("event"), r.at("data.subject")})
 
 		// Repeating a channel replaces the filter and loses nothing.
-		s.say(`{"action":"subscribe","channel":"job:%s","event_types":["job.completed"]}`, id)
-		r = s.hear()
+		s.send(`{"action":"subscribe","channel":"job:%s","event_types":["job.completed"]}`, id)
+		r = s.receive()
 		require.Equal(t, []string{sub, `["job.completed"]`}, []string{r.at("subscription_id"), r.at("event_types")})
 		a.ack(id).is(200)
-		r = s.hear()
+		r = s.receive()
 		require.Equal(t, []string{"job.completed", "completed"}, []string{r.at("event"), r.at("data.to")})
 
 		other := a.socket()
-		other.say(`{"action":"subscribe","channel":"queue:%s"}`, q)
-		other.hear()
+		other.send(`{"action":"subscribe","channel":"queue:%s"}`, q)
+		other.receive()
 		all := a.socket()
-		all.say(`{"action":"subscribe","channel":"all","filter":{"queues":["%s"]}}`, q)
-		all.hear()
+		all.send(`{"action":"subscribe","channel":"all","filter":{"queues":["%s"]}}`, q)
+		all.receive()
 		a.push(`"type":"t","args":[],"queue":"%s"`, q)
-		require.Equal(t, []string{"job.state_changed", "job.state_changed"}, []string{other.hear().at("event"), all.hear().at("event")})
+		require.Equal(t, []string{"job.state_changed", "job.state_changed"}, []string{other.receive().at("event"), all.receive().at("event")})
 	})
 
 	t.Run("Resume", func(t *testing.T) {
@@ -193,22 +119,22 @@ func TestWebSocket(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		s := a.socket()
-		s.say(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
-		s.hear()
+		s.send(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
+		s.receive()
 		var ids []string
 		for range 4 {
 			a.push(`"type":"t","args":[],"queue":"%s"`, q)
-			ids = append(ids, s.hear().at("id"))
+			ids = append(ids, s.receive().at("id"))
 		}
-		s.say(`{"action":"resume","last_event_id":"%s"}`, ids[1])
-		require.Equal(t, ids[2:], []string{s.hear().at("id"), s.hear().at("id")})
-		s.say(`{"action":"subscribe","channel":"queue:%s"}`, q) // the default start of later ones
-		s.hear()
-		require.Equal(t, ids[2:], []string{s.hear().at("id"), s.hear().at("id")})
+		s.send(`{"action":"resume","last_event_id":"%s"}`, ids[1])
+		require.Equal(t, ids[2:], []string{s.receive().at("id"), s.receive().at("id")})
+		s.send(`{"action":"subscribe","channel":"queue:%s"}`, q) // the default start of later ones
+		s.receive()
+		require.Equal(t, ids[2:], []string{s.receive().at("id"), s.receive().at("id")})
 		again := a.socket()
-		again.say(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]},"last_event_id":"%s"}`, q, ids[2])
-		again.hear()
-		require.Equal(t, ids[3], again.hear().at("id"))
+		again.send(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]},"last_event_id":"%s"}`, q, ids[2])
+		again.receive()
+		require.Equal(t, ids[3], again.receive().at("id"))
 		again.fails("unknown_event_id", `{"action":"resume","last_event_id":"x"}`)
 		again.fails("unknown_event_id", `{"action":"subscribe","channel":"all","last_event_id":"x"}`)
 	})
@@ -232,10 +158,10 @@ func TestWebSocket(t *testing.T) {
 		t.Parallel()
 		s := a.in(t).socket()
 		for i := range 50 {
-			s.say(`{"action":"subscribe","channel":"events","filter":{"queues":["none"]}}`)
-			require.Equal(t, "subscribed", s.hear().at("action"))
+			s.send(`{"action":"subscribe","channel":"events","filter":{"queues":["none"]}}`)
+			require.Equal(t, "subscribed", s.receive().at("action"))
 			if i%25 == 0 {
-				time.Sleep(600 * time.Millisecond) // 50 messages a second
+				time.Sleep(600 * time.Millisecond) // a socket takes 50 messages a second, and a longer pause does no harm
 			}
 		}
 		s.fails("limit_exceeded", `{"action":"subscribe","channel":"events"}`)
@@ -250,7 +176,7 @@ func TestWebSocket(t *testing.T) {
 
 		s = a.socket()
 		s.fails("invalid_request", "%s", `{"action":"`+repeated('x', 65_536-13)+`"}`)
-		s.say("%s", repeated('x', 65_537))
+		s.send("%s", repeated('x', 65_537))
 		s.closed(websocket.StatusMessageTooBig)
 
 		s = a.socket()
@@ -259,7 +185,7 @@ func TestWebSocket(t *testing.T) {
 
 		s = a.socket()
 		go func() {
-			for range 60 {
+			for range 200 { // 50 a second are allowed
 				_ = s.conn.Write(t.Context(), websocket.MessageText, []byte(`{"action":"ping"}`))
 			}
 		}()
@@ -293,7 +219,7 @@ func TestWebSocketAccess(t *testing.T) {
 
 func TestWebSocketGapAndShutdown(t *testing.T) {
 	t.Parallel()
-	a := setup(t)
+	a := setup(t, patientStop)
 	for range 2 {
 		a.push(`"type":"t","args":[]`)
 	}
@@ -302,36 +228,34 @@ func TestWebSocketGapAndShutdown(t *testing.T) {
 	a.post("/ojs/v1/admin/reset", "").is(200)
 	kept := a.push(`"type":"t","args":[]`)
 	s := a.socket()
-	s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, old)
-	s.hear()
-	r := s.hear()
+	s.send(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, old)
+	s.receive()
+	r := s.receive()
 	require.Equal(t, []string{"event", "system.gap", old, "all"}, []string{r.at("type"), r.at("event"), r.at("data.gap_start"), r.at("data.channel")})
-	require.Equal(t, kept, s.hear().at("data.subject"))
+	require.Equal(t, kept, s.receive().at("data.subject"))
 
-	start := time.Now()
 	stopped := make(chan error, 1)
-	go func() { stopped <- a.server.Stop() }()
-	r = s.hear()
+	go func() { stopped <- a.app.Stop() }()
+	r = s.receive()
 	require.Equal(t, []string{"event", "server.shutdown", "5000"}, []string{r.at("type"), r.at("event"), r.at("data.grace_period_ms")})
 	s.closed(websocket.StatusGoingAway)
 	require.NoError(t, <-stopped)
-	require.Less(t, time.Since(start), 5*time.Second)
 }
 
-// TestWebSocketDrops: what a client hears that reads late, on a server that is set up to drop.
+// TestWebSocketDrops shows what a client gets that reads late, on a node that drops events.
 func TestWebSocketDrops(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) {
 		c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
 	})
 	s := a.socket()
-	s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"]}`)
-	s.hear()
+	s.send(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"]}`)
+	s.receive()
 	a.fillUp(t)
 	last := a.push(`"type":"last","args":[]`)
 	shown, dropped, warned := 0, 0, 0
 	for {
-		r := s.hear()
+		r := s.receive()
 		switch {
 		case r.at("type") == "warning":
 			require.Equal(t, []string{"events_dropped", "all"}, []string{r.at("code"), r.at("channel")})
@@ -361,12 +285,12 @@ func TestWebSocketCatchesUp(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) { c.Realtime.RateLimit = 0 })
 	s := a.socket()
-	s.say(`{"action":"subscribe","channel":"events"}`)
-	s.hear()
+	s.send(`{"action":"subscribe","channel":"events"}`)
+	s.receive()
 	a.fillUp(t)
 	seen := map[string]bool{}
 	for range 12_000 {
-		r := s.hear()
+		r := s.receive()
 		require.Equal(t, "job.enqueued", r.at("type"))
 		seen[r.at("id")] = true
 	}
@@ -376,9 +300,8 @@ func TestWebSocketCatchesUp(t *testing.T) {
 // TestWebSocketResume: a client that resumes, on whichever node, sees each event once.
 func TestWebSocketResume(t *testing.T) {
 	t.Parallel()
-	url := dbtest.URL(t)
-	same := func(c *app.Config) { c.DatabaseURL = url }
-	nodes := []*api{setup(t, same), setup(t, same)}
+	one, two := nodes(t)
+	nodes := []*node{one, two}
 	const n = 200
 	var pushing sync.WaitGroup
 	pushing.Go(func() {
@@ -390,13 +313,13 @@ func TestWebSocketResume(t *testing.T) {
 	last := "evt_00000000-0000-7000-8000-000000000000"
 	for i := 0; len(seen) < n; i++ {
 		s := nodes[i%2].socket()
-		s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, last)
-		require.Equal(t, "subscribed", s.hear().at("type"))
+		s.send(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, last)
+		require.Equal(t, "subscribed", s.receive().at("type"))
 		if i == 2 {
-			go func(a *api) { _ = a.server.Stop() }(nodes[0])
+			go func(a *node) { _ = a.app.Stop() }(nodes[0])
 		}
 		for k := 0; len(seen) < n && (k < 30 || i == 2); k++ {
-			r := s.hear()
+			r := s.receive()
 			if r.at("event") != "job.enqueued" {
 				break
 			}
@@ -406,8 +329,8 @@ func TestWebSocketResume(t *testing.T) {
 		}
 		_ = s.conn.CloseNow()
 		if i == 2 {
-			require.NoError(t, nodes[0].server.Stop())
-			nodes[0] = setup(t, same)
+			require.NoError(t, nodes[0].app.Stop())
+			nodes[0] = two.another()
 		}
 	}
 	pushing.Wait()
