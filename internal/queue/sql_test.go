@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -328,7 +327,7 @@ func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 // TestSQLEnqueueKnowsTheNamesOfEnvelope finds options that HTTP got and SQL neither takes nor is meant to refuse.
 func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../envelope/attrs.go")
+	source, err := os.ReadFile("../job/attrs.go")
 	require.NoError(t, err)
 	table := regexp.MustCompile(`(?s)var attrNames.*?\n}`).Find(source)
 	names := regexp.MustCompile(`"([a-z_]+)"`).FindAllSubmatch(table, -1)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/timer"
+
 	"github.com/ojsd/ojsd/internal/queue"
 
 	"github.com/riverqueue/river/rivershared/startstoptest"
