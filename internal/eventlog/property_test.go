@@ -157,7 +157,7 @@ func (w *world) write(t *testing.T, rng *rand.Rand) {
 			return
 		}
 		w.committed.Add(int64(events))
-		if rng.IntN(20) > 0 { // sometimes nobody says so
+		if rng.IntN(20) > 0 { // sometimes the relay is not woken
 			w.relays[rng.IntN(2)].Wake()
 		}
 	}
@@ -365,7 +365,7 @@ func (w *world) pollSQL(t *testing.T, ctx context.Context) *trace {
 	return tr
 }
 
-// listen hears what LISTEN ojs_events says.
+// listen reads the notifications of LISTEN ojs_events.
 func (w *world) listen(t *testing.T, ctx context.Context) *trace {
 	tr := &trace{name: "LISTEN"}
 	conn, err := pgx.Connect(t.Context(), w.pool.Config().ConnString())

@@ -254,8 +254,8 @@ func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 	}
 }
 
-// TestSQLEnqueueKnowsTheNamesOfEnvelope finds names that were added there and not here.
-func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
+// TestSQLEnqueueKnowsTheNamesOfPackageJob finds names that were added there and not here.
+func TestSQLEnqueueKnowsTheNamesOfPackageJob(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
 	source, err := os.ReadFile("../job/attrs.go")

@@ -4,13 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 )
 
 // start starts the timer.
@@ -80,7 +79,7 @@ func TestTimer(t *testing.T) {
 		require.GreaterOrEqual(t, here.lateness(lost.enqueue(50*time.Millisecond)), time.Duration(0))
 	})
 
-	t.Run("FindsWhatBecameDueWhileNobodyRan", func(t *testing.T) {
+	t.Run("FindsWhatBecameDueWhileNoNodeRan", func(t *testing.T) {
 		t.Parallel()
 		away := setup(t)
 		id := away.enqueue(time.Millisecond)
