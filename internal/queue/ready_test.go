@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func args(jobs []*job.Record) (texts []string) {
@@ -75,7 +75,7 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		b.add("q", 0, "2", "3", "4")
 		require.Equal(t, []string{`["1"]`, `["2"]`}, args(b.Fetched(2, "q")))
 		require.NoError(t, tx.Commit(t.Context()))
-		// Nobody announces it: a survey finds it within a second, before its successors run out or after.
+		// There is no notification of it: a look from the start finds it within a second, before its successors run out or after.
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			jobs := b.Fetched(1, "q")
 			b.add("q", 0, "more")
@@ -83,7 +83,7 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		}, domaintest.WaitFor, 50*time.Millisecond)
 	})
 
-	t.Run("JobsThatAFailedClaimHadLocked", func(t *testing.T) {
+	t.Run("JobsThatAFailedFetchHadLocked", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		first := b.add("q", 0, "1", "2")[0]

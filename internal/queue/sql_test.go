@@ -324,8 +324,8 @@ func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 	}
 }
 
-// TestSQLEnqueueKnowsTheNamesOfEnvelope finds options that HTTP got and SQL neither takes nor is meant to refuse.
-func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
+// TestSQLEnqueueKnowsTheNamesOfPackageJob finds options that HTTP got and SQL neither takes nor is meant to refuse.
+func TestSQLEnqueueKnowsTheNamesOfPackageJob(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../job/attrs.go")
 	require.NoError(t, err)

@@ -293,7 +293,7 @@ func TestSQLCancelEqualsHTTP(t *testing.T) {
 	require.Zero(t, b.Number("SELECT count(*) FROM ojs.jobs"))
 	late, err := b.Complete(t.Context(), queue.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
 	require.NoError(t, err)
-	require.Equal(t, "cancelled", late.State, "its worker is told")
+	require.Equal(t, "cancelled", late.State, "the answer to its worker")
 }
 
 func (b *bundle) activeThenCancelled() [16]byte {
@@ -355,7 +355,7 @@ func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
 	require.Equal(t, []string{"job.enqueued>available"}, b.EventTypes(id))
 }
 
-// TestSQLNeedsNoServer: partitions that nobody prepared.
+// TestSQLNeedsNoServer: the partitions are made when they are needed.
 func TestSQLNeedsNoServer(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)

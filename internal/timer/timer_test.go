@@ -82,7 +82,7 @@ func TestTimer(t *testing.T) {
 		require.GreaterOrEqual(t, here.lateness(lost.enqueue(50*time.Millisecond)), time.Duration(0))
 	})
 
-	t.Run("FindsWhatBecameDueWhileNobodyRan", func(t *testing.T) {
+	t.Run("FindsWhatBecameDueWhileNoNodeRan", func(t *testing.T) {
 		t.Parallel()
 		away := setup(t)
 		id := away.enqueue(time.Millisecond)
