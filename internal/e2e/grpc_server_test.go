@@ -405,10 +405,10 @@ func TestGRPCTLS(t *testing.T) {
 		a := setup(t, func(c *app.Config) {
 			c.GRPC = app.GRPC{Enabled: true, Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile, ClientCA: caFile}
 		})
-		strange, strangeKey := newCertificate(t, nil, nil)
+		foreign, foreignKey := newCertificate(t, nil, nil)
 		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}))
 		require.Error(t, manifest(a, &tls.Config{RootCAs: pool}))
-		require.Error(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{strange.Raw}, PrivateKey: strangeKey}}}))
+		require.Error(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{foreign.Raw}, PrivateKey: foreignKey}}}))
 	})
 
 	t.Run("SettingsThatCannotWork", func(t *testing.T) {

@@ -57,17 +57,17 @@ func TestWorkerRegistry(t *testing.T) {
 	t.Run("KeepsUnusualFacts", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		strange := []string{
+		unusual := []string{
 			`"active_job_ids":["a\u0000b","ä\ud83d\ude00"]`, `"metadata":{"a":1e999,"a":1.10,"\u0000":["\u0000"]}`, `"labels":{"k":"\u0000v"}`,
 			`"version":{"deep":[[[]]]}`, `"memory_mb":1e400`, `"hostname":"h\u0000"`, `"started_at":"yesterday"`,
 		}
 		for range 2 {
-			a.beat("strange", strange...)
-			for _, member := range strange {
+			a.beat("strange", unusual...)
+			for _, member := range unusual {
 				a.beat("strange", member)
 			}
 		}
-		a.beat("strange", strange...)
+		a.beat("strange", unusual...)
 		r := a.worker("strange").is(200)
 		require.Equal(t, []string{"a\x00b", "ä😀"}, r.texts("active_job_ids"))
 		require.Equal(t, `{"a":1e999,"a":1.10,"":[""]}`, r.at("metadata"))
