@@ -62,7 +62,7 @@ func TestExamples(t *testing.T) {
 }
 
 // needTools skips the test if one of the programs is missing. .ci/ensure-tools installs them.
-func needTools(t *testing.T, names ...string) {
+func needTools(t testing.TB, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		if _, err := exec.LookPath(name); err != nil {
