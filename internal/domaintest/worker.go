@@ -19,5 +19,5 @@ func (b *Bundle) Beat(id string, jobs ...[16]byte) worker.BeatResult {
 func (b *Bundle) Silent(seconds int, workers ...string) {
 	b.T.Helper()
 	b.Cache.TakeBeats()
-	b.Exec(`UPDATE ojs.workers SET seen_at = seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
+	b.Exec(`UPDATE ojs.workers SET last_seen_at = last_seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
 }

@@ -20,7 +20,7 @@ func TestBulkChanges(t *testing.T) {
 		"retry":  {"discarded", "retryable"},
 		"delete": {"completed", "cancelled", "discarded"},
 	}
-	send := func(a *api, op, body string, headers ...string) reply {
+	send := func(a *node, op, body string, headers ...string) reply {
 		return a.post("/ojs/v1/jobs/bulk/"+op, body, headers...)
 	}
 	quoted := func(ids ...string) string { return `["` + strings.Join(ids, `","`) + `"]` }

@@ -24,7 +24,7 @@ func TestEvents(t *testing.T) {
 	require.Equal(t, other, a.fetch(q).at("jobs.0.id"))
 	a.ack(other, `"result":{"n":1.0}`).is(200)
 	types := []string{"job.enqueued", "job.started", "job.failed", "job.retrying", "job.cancelled", "job.enqueued", "job.started", "job.completed"}
-	list := func(a *api, query string) reply { return a.get("/ojs/v1/events?queues=" + q + query) }
+	list := func(a *node, query string) reply { return a.get("/ojs/v1/events?queues=" + q + query) }
 	eventually(t, func() bool { return len(list(a, "").list("events", "type")) == len(types) })
 
 	t.Run("OldestFirst", func(t *testing.T) {

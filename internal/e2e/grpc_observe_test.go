@@ -15,8 +15,8 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
 // Contract 40 §12.
@@ -27,7 +27,7 @@ func TestGRPCTrace(t *testing.T) {
 		t.Parallel()
 		exporter := tracetest.NewInMemoryExporter()
 		r := setupGRPC(t, func(c *app.Config) { c.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) })
-		a := tracedAPI{r.api, exporter}
+		a := tracedNode{r.node, exporter}
 		res, err := r.Enqueue(r.ctx("traceparent", parent1, "tracestate", "congo=t61rcWkgMzE", "tracestate", "rojo=1", "x-ojs-request-id", "r-1"),
 			&ojsv1.EnqueueRequest{Type: "mail.send"})
 		require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestGRPCTrace(t *testing.T) {
 		t.Parallel()
 		exporter := tracetest.NewInMemoryExporter()
 		r := setupGRPC(t, func(c *app.Config) { c.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) })
-		a := tracedAPI{r.api, exporter}
+		a := tracedNode{r.node, exporter}
 		in := r.listenEvents(&ojsv1.StreamEventsRequest{})
 		r.enqueue("q")
 		in.next()
@@ -149,7 +149,7 @@ func TestGRPCLog(t *testing.T) {
 	require.Equal(t, "CANCELLED", hungUp.at("request.status"))
 
 	last := r.listenEvents(&ojsv1.StreamEventsRequest{})
-	require.NoError(t, r.server.Stop())
+	require.NoError(t, r.app.Stop())
 	require.Equal(t, codes.Unavailable, status.Code(last.ends()))
 	require.Equal(t, "DEBUG", log.line(t, "call ended with the node", "StreamEvents").at("severity"), "a restart is no failure")
 	require.Empty(t, log.lines(t, "request failed"))

@@ -22,7 +22,7 @@ import (
 
 // rpc is a running node with both interfaces, and a client of each.
 type rpc struct {
-	*api
+	*node
 	ojsv1.OJSServiceClient
 	conn *grpc.ClientConn
 }
@@ -35,9 +35,12 @@ func setupGRPC(t testing.TB, change ...func(*app.Config)) *rpc {
 	return a.dialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-func (a *api) dialGRPC(options ...grpc.DialOption) *rpc {
+// anotherGRPC starts one more node on the same database.
+func (r *rpc) anotherGRPC() *rpc { return setupGRPC(r.t, on(r.database)) }
+
+func (a *node) dialGRPC(options ...grpc.DialOption) *rpc {
 	a.t.Helper()
-	conn, err := grpc.NewClient(a.server.GRPCAddr(), options...)
+	conn, err := grpc.NewClient(a.app.GRPCAddr(), options...)
 	require.NoError(a.t, err)
 	a.t.Cleanup(func() { _ = conn.Close() })
 	return &rpc{a, ojsv1.NewOJSServiceClient(conn), conn}
@@ -107,6 +110,16 @@ func refused(t testing.TB, err error, code codes.Code, reason string) refusal {
 	require.Contains(t, []string{"true", "false"}, r.metadata["retryable"])
 	require.NotEmpty(t, r.metadata["request_id"])
 	return r
+}
+
+// oneAtATime requires that no job of queue q was begun before the one that was begun before it had ended.
+func (r *rpc) oneAtATime() {
+	r.t.Helper()
+	require.Equal(r.t, "0", r.one(`SELECT count(*)::text FROM (
+			SELECT started_at, lag(finished_at, 1, '-infinity') OVER (ORDER BY started_at) AS before_ended FROM (
+				SELECT queue, started_at, finished_at FROM ojs.jobs UNION ALL SELECT queue, started_at, finished_at FROM ojs.jobs_done) j
+			WHERE queue = 'q' AND started_at IS NOT NULL) x
+		WHERE before_ended IS NULL OR before_ended > started_at`))
 }
 
 // enqueue gives the id of a job in a queue.
@@ -179,22 +192,10 @@ func (in *inbox[M]) next() *M {
 		return m
 	case err := <-in.end:
 		require.FailNow(in.t, "the stream has ended", "%v", err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(waitFor):
 		require.FailNow(in.t, "no message")
 	}
 	return nil
-}
-
-// quiet requires that nothing has come for a moment.
-func (in *inbox[M]) quiet() {
-	in.t.Helper()
-	select {
-	case m := <-in.messages:
-		require.FailNow(in.t, "unexpected message", "%v", m)
-	case err := <-in.end:
-		require.FailNow(in.t, "the stream has ended", "%v", err)
-	case <-time.After(300 * time.Millisecond):
-	}
 }
 
 // ends waits for the end and returns its error.
@@ -206,7 +207,7 @@ func (in *inbox[M]) ends() error {
 		case err := <-in.end:
 			require.NotErrorIs(in.t, err, io.EOF)
 			return err
-		case <-time.After(15 * time.Second):
+		case <-time.After(waitFor):
 			require.FailNow(in.t, "the stream does not end")
 		}
 	}

@@ -5,47 +5,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
-
-// lineBuffer is a log.
-type lineBuffer struct{ lockedBuffer }
-
-// lines are those in which the message and everything else stands that is asked for.
-func (b *lineBuffer) lines(t *testing.T, message string, holds ...string) (found []reply) {
-	t.Helper()
-	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {
-		r := reply{t: t, body: line}
-		if r.at("message") == message && !slices.ContainsFunc(holds, func(s string) bool { return !strings.Contains(line, s) }) {
-			found = append(found, r)
-		}
-	}
-	return found
-}
-
-// line waits for the only one.
-func (b *lineBuffer) line(t *testing.T, message string, holds ...string) reply {
-	t.Helper()
-	eventually(t, func() bool { return len(b.lines(t, message, holds...)) > 0 })
-	found := b.lines(t, message, holds...)
-	require.Len(t, found, 1, message)
-	return found[0]
-}
-
-func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*api, *lineBuffer) {
-	t.Helper()
-	log := &lineBuffer{}
-	a := setup(t, append([]func(*app.Config){func(c *app.Config) { c.Logger = logging.New(log, "json", level) }}, change...)...)
-	return a, log
-}
 
 // Contract 40 §13.
 func TestLog(t *testing.T) {
@@ -182,7 +150,7 @@ func TestLog(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, a *api, path, header, value string) *http.Request {
+func must(t *testing.T, a *node, path, header, value string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.url+path, nil)
 	require.NoError(t, err)
@@ -245,7 +213,7 @@ func TestLogShowsNoSecrets(t *testing.T) {
 
 func TestLogSettings(t *testing.T) {
 	t.Parallel()
-	work := func(t *testing.T, a *api) (id string) {
+	work := func(t *testing.T, a *node) (id string) {
 		q := queue()
 		id = a.push(`"type":"t","args":[{"n":1.50}],"queue":"%s","meta":{"tenant":"x","Password":"5ecr3t","deep":[{"api_TOKEN":"5ecr3t","b":{"client_s\u0065cret":1,"ok":[]}}],"authorization":{}}`, q)
 		require.Equal(t, 1, a.fetch(q).count("jobs"))
@@ -266,7 +234,7 @@ func TestLogSettings(t *testing.T) {
 	t.Run("PayloadsWithAWarning", func(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, slog.LevelInfo, func(c *app.Config) { c.LogPayloads = true })
-		require.Equal(t, "WARN", log.line(t, "logging.payloads is on: the log shows args and results of jobs, whatever they hold").at("severity"))
+		require.Equal(t, "WARN", log.line(t, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold").at("severity"))
 		id := work(t, a)
 		require.Equal(t, `[{"n":1.50}]`, log.line(t, "job enqueued", id).at("attributes.args"))
 		require.Equal(t, `{"r":[2.0]}`, log.line(t, "job completed", id).at("attributes.result"))
@@ -277,7 +245,7 @@ func TestLogSettings(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, logging.LevelTrace)
 		work(t, a)
-		require.NoError(t, a.server.Stop())
+		require.NoError(t, a.app.Stop())
 		for _, line := range strings.Split(strings.TrimSpace(log.String()), "\n") {
 			var object map[string]any
 			require.NoError(t, json.Unmarshal([]byte(line), &object), line)

@@ -14,13 +14,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // client makes a random workload on one node and in SQL.
 type client struct {
-	api    *api
+	node   *node
 	pool   *pgxpool.Pool
 	rng    *rand.Rand
 	worker string
@@ -36,8 +36,8 @@ func (c *client) one(list []string) string {
 }
 
 func (c *client) call(method, path, body string, args ...any) reply {
-	r := c.api.do(method, "/ojs/v1/"+path, strings.NewReader(fmt.Sprintf(body, args...)))
-	require.Less(c.api.t, r.status, 500, "%s %s: %s", method, path, r.body)
+	r := c.node.do(method, "/ojs/v1/"+path, strings.NewReader(fmt.Sprintf(body, args...)))
+	require.Less(c.node.t, r.status, 500, "%s %s: %s", method, path, r.body)
 	return r
 }
 
@@ -113,7 +113,7 @@ func (c *client) step() {
 
 // inSQL is a producer that is no client of any node; every fourth transaction is rolled back.
 func (c *client) inSQL(id string) {
-	ctx, t := c.api.t.Context(), c.api.t
+	ctx, t := c.node.t.Context(), c.node.t
 	tx, err := c.pool.Begin(ctx)
 	require.NoError(t, err)
 	for range 1 + c.rng.IntN(3) {
@@ -163,7 +163,7 @@ const (
 )
 
 // difference is empty if the nodes together have counted exactly the events that there are.
-func difference(t *testing.T, pool *pgxpool.Pool, nodes []*api) string {
+func difference(t *testing.T, pool *pgxpool.Pool, nodes []*node) string {
 	var text strings.Builder
 	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
@@ -224,7 +224,7 @@ func TestMetricsAreExact(t *testing.T) {
 		c.DefaultVisibility, c.WorkerDeadAfter = 500*time.Millisecond, time.Second
 		c.Retention.DeadLetterMaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
 	}
-	nodes := []*api{setup(t, quick, change), setup(t, quick, change)}
+	nodes := []*node{setup(t, quick, change), setup(t, quick, change)}
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
@@ -234,7 +234,7 @@ func TestMetricsAreExact(t *testing.T) {
 	t.Logf("seed %d", seed)
 	var clients sync.WaitGroup
 	for i := range 6 {
-		c := &client{api: nodes[i%2], pool: pool, rng: rand.New(rand.NewPCG(seed, uint64(i))), worker: fmt.Sprintf("w%d", i)}
+		c := &client{node: nodes[i%2], pool: pool, rng: rand.New(rand.NewPCG(seed, uint64(i))), worker: fmt.Sprintf("w%d", i)}
 		clients.Go(func() {
 			for range 150 {
 				c.step()
@@ -243,12 +243,15 @@ func TestMetricsAreExact(t *testing.T) {
 	}
 	clients.Wait()
 	var last string
-	for start := time.Now(); time.Since(start) < 20*time.Second; time.Sleep(100 * time.Millisecond) {
-		if last = difference(t, pool, nodes); last == "" && idle(t, pool) {
-			return
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(last)
 		}
-	}
-	require.Empty(t, last)
+	})
+	eventually(t, func() bool {
+		last = difference(t, pool, nodes)
+		return last == "" && idle(t, pool)
+	})
 }
 
 // idle reports whether nothing moves by itself any more.

@@ -14,7 +14,7 @@ func TestNack(t *testing.T) {
 	a := setup(t)
 
 	// active gives a claimed job with the given attributes.
-	active := func(a *api, more string) string {
+	active := func(a *node, more string) string {
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
 		require.Equal(a.t, id, a.fetch(q, `"worker_id":"w1"`).at("jobs.0.id"))

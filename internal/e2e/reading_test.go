@@ -52,7 +52,7 @@ func TestJobList(t *testing.T) {
 	slices.Reverse(ids)
 	foreign := a.push(`"type":"type0","args":[],"queue":"%s"`, other)
 	a.del("/ojs/v1/jobs/" + ids[3]).is(200)
-	list := func(a *api, query string) reply {
+	list := func(a *node, query string) reply {
 		return a.get("/ojs/v1/jobs?" + query)
 	}
 

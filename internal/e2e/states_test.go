@@ -14,14 +14,14 @@ var states = []string{"scheduled", "pending", "available", "active", "retryable"
 func TestOperationsByState(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	ack := func(a *api, id string) reply { return a.ack(id, `"worker_id":"w1"`) }
-	nack := func(a *api, id string) reply { return a.nack(id, `"worker_id":"w1"`, `"error":{"message":"m"}`) }
-	cancel := func(a *api, id string) reply { return a.del("/ojs/v1/jobs/" + id) }
-	activate := func(a *api, id string) reply { return a.post("/ojs/v1/jobs/"+id+"/activate", "") }
+	ack := func(a *node, id string) reply { return a.ack(id, `"worker_id":"w1"`) }
+	nack := func(a *node, id string) reply { return a.nack(id, `"worker_id":"w1"`, `"error":{"message":"m"}`) }
+	cancel := func(a *node, id string) reply { return a.del("/ojs/v1/jobs/" + id) }
+	activate := func(a *node, id string) reply { return a.post("/ojs/v1/jobs/"+id+"/activate", "") }
 
 	for _, op := range []struct {
 		name    string
-		do      func(a *api, id string) reply
+		do      func(a *node, id string) reply
 		becomes map[string]string // by state; absent: refused
 		needs   string            // expected_state of the refusal
 	}{
@@ -99,13 +99,13 @@ func TestOperationsByState(t *testing.T) {
 func TestOutcomeOfCancelledRun(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	calls := map[string]func(a *api, id string, more ...string) reply{
-		"Ack":  func(a *api, id string, more ...string) reply { return a.ack(id, more...) },
-		"Nack": func(a *api, id string, more ...string) reply { return a.nack(id, append(more, `"error":{}`)...) },
-		"AckBatch": func(a *api, id string, more ...string) reply {
+	calls := map[string]func(a *node, id string, more ...string) reply{
+		"Ack":  func(a *node, id string, more ...string) reply { return a.ack(id, more...) },
+		"Nack": func(a *node, id string, more ...string) reply { return a.nack(id, append(more, `"error":{}`)...) },
+		"AckBatch": func(a *node, id string, more ...string) reply {
 			return a.post("/ojs/v1/workers/ack/batch", fmt.Sprintf(`{"acks":[{"job_id":"%s"%s}]}`, id, strings.Join(append([]string{""}, more...), ",")))
 		},
-		"NackBatch": func(a *api, id string, more ...string) reply {
+		"NackBatch": func(a *node, id string, more ...string) reply {
 			return a.post("/ojs/v1/workers/nack/batch", fmt.Sprintf(`{"nacks":[{"job_id":"%s","error":{}%s}]}`, id, strings.Join(append([]string{""}, more...), ",")))
 		},
 	}

@@ -71,7 +71,7 @@ func startReceiver(t *testing.T, e *endpoint, secret string) (port int, next fun
 		case v, open := <-lines:
 			require.True(t, open, "the receiver has ended")
 			return v
-		case <-time.After(10 * time.Second):
+		case <-time.After(waitFor):
 			require.Fail(t, "the receiver got nothing")
 			return verdict{}
 		}

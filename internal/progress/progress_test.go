@@ -77,13 +77,8 @@ func TestReportProgress(t *testing.T) {
 		b.Beat("w2")
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID // by w1
-<<<<<<< HEAD
-		require.NoError(t, b.WriteSeen(t.Context()))
-		b.Exec(`UPDATE ojs.workers SET last_seen_at = now() - interval '50 seconds'`)
-=======
 		b.Cache.TakeBeats()           // the call of the fetch
-		b.Exec(`UPDATE ojs.workers SET seen_at = now() - interval '50 seconds'`)
->>>>>>> dt
+		b.Exec(`UPDATE ojs.workers SET last_seen_at = now() - interval '50 seconds'`)
 		_, err := b.Progress.Report(t.Context(), progress.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
 		require.NoError(t, err)
 		_, err = b.Workers.Reap(t.Context()) // writes the calls of workers first

@@ -72,7 +72,7 @@ func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*job.Record, error) {
 	if s.workers.Quiet(f.WorkerID) {
 		return nil, nil
 	}
-	s.timer.CatchUp(ctx)
+	s.timer.SweepDue(ctx)
 	if f.Wait <= 0 {
 		return s.claim(ctx, f)
 	}

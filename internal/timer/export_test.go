@@ -2,5 +2,7 @@ package timer
 
 import "time"
 
-// SetLooks sets the intervals of the looks that a timer takes although it knows of nothing due.
-func (t *Timer) SetLooks(look, full time.Duration) { t.looks = looks{look, look, full} }
+// SetIntervals replaces the interval of polls and that of full sweeps.
+func (t *Timer) SetIntervals(poll, full time.Duration) {
+	t.PollInterval, t.intervals = poll, intervals{poll, full}
+}

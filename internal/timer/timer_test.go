@@ -59,7 +59,7 @@ func TestTimer(t *testing.T) {
 	t.Run("PromotesAtTheDueTime", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.SetLooks(time.Hour, time.Hour) // only the due times wake it
+		b.Timer.SetIntervals(time.Hour, time.Hour) // only the due times wake it
 		b.start()
 		far := b.enqueue(time.Hour)
 		for range 3 {
@@ -74,7 +74,7 @@ func TestTimer(t *testing.T) {
 		t.Parallel()
 		lost := setup(t)
 		here := lost.node()
-		here.Timer.SetLooks(50*time.Millisecond, time.Hour)
+		here.Timer.SetIntervals(50*time.Millisecond, time.Hour)
 		here.start()
 		here.enqueue(0) // jobs move here
 		require.GreaterOrEqual(t, here.lateness(lost.enqueue(50*time.Millisecond)), time.Duration(0))
@@ -105,14 +105,14 @@ func TestTimer(t *testing.T) {
 	t.Run("FindsWhatBecameVisibleLate", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.SetLooks(20*time.Millisecond, 200*time.Millisecond)
+		b.Timer.SetIntervals(20*time.Millisecond, 200*time.Millisecond)
 		b.start()
 		late := b.enqueue(time.Hour)
-		b.lateness(b.enqueue(20 * time.Millisecond)) // looks leave out what is older from here on
+		b.lateness(b.enqueue(20 * time.Millisecond)) // from here on, sweeps leave out earlier due times
 		_, err := b.Pool.Exec(t.Context(), `UPDATE ojs.jobs SET due_at = now() - interval '1 minute', scheduled_at = now() WHERE id = $1`, late)
 		require.NoError(t, err)
 		b.Timer.Notify()
-		b.lateness(late) // by the next full look
+		b.lateness(late) // by the next full sweep
 	})
 
 	t.Run("GivesLostLeasesBack", func(t *testing.T) {

@@ -125,17 +125,17 @@ func TestReap(t *testing.T) {
 		id := b.FetchedBy("w", 1)[0]
 		b.Beat("w")
 		// What a node leaves that is killed right after it has declared the worker dead.
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now() + interval '1 minute'`)
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now() + interval '1 minute'`)
 		left, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		due := b.nextDue()
 		require.Equal(t, left.BuryAt.Time, due.Workers.Time)
 		require.Zero(t, b.node().reap())
 		require.Equal(t, ojs.StateActive, b.State(id))
-		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
 		require.Equal(t, 1, b.node().reap())
 		require.Equal(t, ojs.StateAvailable, b.State(id))
-		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE bury_at IS NOT NULL`))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE reap_at IS NOT NULL`))
 	})
 
 	t.Run("AWorkerThatComesBackMeanwhileHasLostItsJobs", func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestReap(t *testing.T) {
 		b.many(2)
 		old := b.FetchedBy("w", 1)[0]
 		b.Beat("w")
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now()`)
 		answered := make(chan worker.BeatResult)
 		go func() {
 			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", JobIDs: [][16]byte{old}})
@@ -173,7 +173,7 @@ func TestReap(t *testing.T) {
 		require.Equal(t, ojs.StateAvailable, b.State(ids[1]))
 		require.Equal(t, ojs.StateActive, b.State(ids[0]))
 		require.NoError(t, tx.Rollback(t.Context()))
-		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
 		require.Equal(t, 1, b.reap())
 		require.Equal(t, ojs.StateAvailable, b.State(ids[0]))
 	})
@@ -289,7 +289,7 @@ func TestBeats(t *testing.T) {
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		after, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
+		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
 		require.Equal(t, before.LastBeatAt, after.LastBeatAt)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers`))
 
@@ -302,7 +302,7 @@ func TestBeats(t *testing.T) {
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		after, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
+		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
 	})
 
 	t.Run("DoNotReviveADeadWorker", func(t *testing.T) {
@@ -314,7 +314,7 @@ func TestBeats(t *testing.T) {
 		b.FetchedBy("w", 1)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		require.Equal(t, "stale", b.workerState("w"))
-		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND seen_at < now() - interval '60 seconds'`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND last_seen_at < now() - interval '60 seconds'`))
 	})
 }
 

@@ -82,7 +82,7 @@ func (s *outlet) run(do func() error) error {
 
 // send writes one message.
 func (s *outlet) send(write func() error) error {
-	s.blocked.Reset(api.WriteTimeout)
+	s.blocked.Reset(s.api.Streams.Config().WriteTimeout)
 	defer s.blocked.Stop()
 	return write()
 }
