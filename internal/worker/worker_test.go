@@ -129,7 +129,7 @@ func TestReap(t *testing.T) {
 		left, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		due := b.nextDue()
-		require.Equal(t, left.BuryAt.Time, due.Workers.Time)
+		require.Equal(t, left.ReapAt.Time, due.Workers.Time)
 		require.Zero(t, b.node().reap())
 		require.Equal(t, ojs.StateActive, b.State(id))
 		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
