@@ -11,22 +11,22 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 )
 
-func TestProber(t *testing.T) {
+func TestPoller(t *testing.T) {
 	t.Parallel()
 
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		startstoptest.Stress(t.Context(), t, queue.NewProber(b.Archetype, b.Store))
+		startstoptest.Stress(t.Context(), t, queue.NewPoller(b.Archetype, b.Store))
 	})
 
 	t.Run("FindsAJobWithoutANotification", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		silent := b.node()
-		prober := queue.NewProber(b.Archetype, b.Store)
-		require.NoError(t, prober.Start(t.Context()))
-		t.Cleanup(prober.Stop)
+		poller := queue.NewPoller(b.Archetype, b.Store)
+		require.NoError(t, poller.Start(t.Context()))
+		t.Cleanup(poller.Stop)
 		got := make(chan int, 1)
 		go func() {
 			jobs, _ := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: domaintest.WaitFor})

@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -12,14 +11,14 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Retry moves a discarded job back to available with all its attempts (docs/reference/retries.md, Manual retry, T14). What override holds is
-// changed on the way; nil changes nothing.
+// Retry moves a discarded job back to available with all its attempts (docs/reference/retries.md, Manual retry). It changes
+// the attributes that override sets; nil changes none.
 func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) (*job.Record, error) {
 	var retried *job.Record
 	err := s.InTx(ctx, func(tx *Tx) error {
-		retried = nil // a transaction may be tried again
+		retried = nil // the transaction may be tried again
 		q := dbsqlc.New(tx.tx)
-		rows, err := s.retryRows(ctx, q, retrial{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
+		rows, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -43,22 +42,25 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 	return retried, nil
 }
 
-// retrial is what retryRows is to do: T14 and T15 for the jobs in one of the states.
-type retrial struct {
+// manualRetry moves the jobs that are in one of the states.
+type manualRetry struct {
 	ids      [][16]byte
-	states   []ojs.JobState
-	override *job.Override // only with a single id
+	states   []ojs.JobState // discarded, retryable or both
+	override *job.Override  // only with a single id
 }
 
-// retryRows locks the jobs, rewrites what they echo, and moves them. q is in a transaction.
-func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r retrial) ([]dbsqlc.JobRetryRow, error) {
+// retryRows locks the jobs, rewrites their JSON attributes and moves the jobs. q is a transaction.
+func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) ([]dbsqlc.JobRetryRow, error) {
 	locked, err := q.JobLockForRetry(ctx, dbsqlc.JobLockForRetryParams{Everything: r.override != nil, Ids: r.ids, States: texts(r.states)})
 	if err != nil || len(locked) == 0 {
 		return nil, err
 	}
 	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent}
 	if r.override != nil {
-		if locked[0].Extra, err = s.override(ctx, q, &p, *r.override, locked[0]); err != nil {
+		if err := s.createQueue(ctx, q, r.override.Queue); err != nil {
+			return nil, err
+		}
+		if locked[0].Extra, err = applyOverride(&p, *r.override, locked[0]); err != nil {
 			return nil, err
 		}
 	}
@@ -70,15 +72,21 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r retrial) ([]
 	return q.JobRetry(ctx, p)
 }
 
-// override fills in what changes, and returns what the job is to echo.
-func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRetryParams, o job.Override, j dbsqlc.JobLockForRetryRow) ([]byte, error) {
+// createQueue creates the queue that a job moves to; "": the job stays where it is.
+func (s *Store) createQueue(ctx context.Context, q *dbsqlc.Queries, name string) error {
+	if name == "" {
+		return nil
+	}
+	if _, known := s.queues.Load(name); known {
+		return nil
+	}
+	return q.QueueInsert(ctx, []string{name})
+}
+
+// applyOverride sets the changed attributes and returns the new extra of the job.
+func applyOverride(p *dbsqlc.JobRetryParams, o job.Override, j dbsqlc.JobLockForRetryRow) (extra []byte, err error) {
 	if o.Queue != "" {
 		p.Queue = pgtype.Text{String: o.Queue, Valid: true}
-		if _, known := s.queues.Load(o.Queue); !known {
-			if err := q.QueueInsert(ctx, []string{o.Queue}); err != nil {
-				return nil, err
-			}
-		}
 	}
 	if o.Priority != nil {
 		p.Priority = pgtype.Int2{Int16: *o.Priority, Valid: true}
@@ -102,23 +110,15 @@ func (s *Store) override(ctx context.Context, q *dbsqlc.Queries, p *dbsqlc.JobRe
 	return o.MergedExtra(j.Extra), nil
 }
 
-// afterRetry tells fetchers, timers and the relay of jobs that were retried.
+// afterRetry emits the events and notifies fetches, timer and relay.
 func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
 	eventlog.Emit(ctx, s.commits, rows, retryChange)
-	var m afterCommit
-	soonest := time.Duration(-1)
+	var a afterCommit
 	for _, r := range rows {
-		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
-		if r.DueAt.Valid {
-			if in := max(0, r.DueAt.Time.Sub(r.EnqueuedAt.Time)); soonest < 0 || in < soonest {
-				soonest = in
-			}
-		}
+		a.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+		a.due(r.DueAt, r.EnqueuedAt)
 	}
-	s.notify(ctx, m)
-	if soonest >= 0 {
-		s.timer.Schedule(soonest)
-	}
+	s.notify(ctx, a)
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}

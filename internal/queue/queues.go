@@ -21,7 +21,7 @@ type QueueStats struct {
 	ComputedAt time.Time
 }
 
-// QueueStats reads them; a queue that was never seen has zeros and is not created. Counts are exact at one snapshot.
+// QueueStats reads the figures in one snapshot, so the counts are exact. An unknown queue has zeros and is not created.
 func (s *Store) QueueStats(ctx context.Context, name string) (QueueStats, error) {
 	stats := QueueStats{Name: name, Status: "active", Counts: map[ojs.JobState]int64{}}
 	ctx, cancel := s.db.Bounded(ctx)
@@ -52,7 +52,7 @@ func (s *Store) QueueStats(ctx context.Context, name string) (QueueStats, error)
 	return stats, pg.ClientError(err)
 }
 
-// QueuesAfter returns queues by name behind one, and whether there are more.
+// QueuesAfter returns the queues whose names follow name, in order, and whether there are more.
 func (s *Store) QueuesAfter(ctx context.Context, name string, limit int) (rows []dbsqlc.QueueListAfterRow, more bool, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -64,4 +64,17 @@ func (s *Store) QueuesAfter(ctx context.Context, name string, limit int) (rows [
 		rows = rows[:limit]
 	}
 	return rows, more, nil
+}
+
+// QueueExists reports whether a queue has ever had a job or a setting.
+func (s *Store) QueueExists(ctx context.Context, name string) (bool, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	found, err := s.db.Q.QueueExists(ctx, name)
+	return found, pg.ClientError(err)
+}
+
+// QueueGetTotals counts queues by status.
+func (s *Store) QueueGetTotals(ctx context.Context) (dbsqlc.QueueGetTotalsRow, error) {
+	return s.db.Q.QueueGetTotals(ctx)
 }

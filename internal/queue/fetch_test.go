@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func args(jobs []*job.Record) (texts []string) {
@@ -47,10 +47,10 @@ func TestFetchOrder(t *testing.T) {
 	require.Equal(t, []string{`["h6"]`, `["h1"]`, `["h2"]`, `["h4"]`, `["l1"]`}, args(b.Fetched(10, "high", "low")))
 }
 
-func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
+func TestFetchFindsJobsThatTheCursorHasPassed(t *testing.T) {
 	t.Parallel()
 
-	t.Run("JobsOfAnotherNodeWhenAnnounced", func(t *testing.T) {
+	t.Run("JobsOfAnotherNodeWhenNotified", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
 		b := a.node()
@@ -58,7 +58,7 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		require.Len(t, b.Fetched(1, "q"), 1)
 		require.Len(t, b.Fetched(1, "q"), 1)
 		late := a.add("q", 0, "3")[0]
-		b.Announce("q", 0, late.ReadySeq.Int64)
+		b.NotifyReady(queue.Place{Queue: "q", Priority: 0, Seq: late.ReadySeq.Int64})
 		require.Equal(t, []string{`["3"]`}, args(b.Fetched(1, "q")))
 	})
 
@@ -75,7 +75,7 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		b.add("q", 0, "2", "3", "4")
 		require.Equal(t, []string{`["1"]`, `["2"]`}, args(b.Fetched(2, "q")))
 		require.NoError(t, tx.Commit(t.Context()))
-		// There is no notification of it: a look from the start finds it within a second, before its successors run out or after.
+		// No notification names it: a survey finds it within a second.
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			jobs := b.Fetched(1, "q")
 			b.add("q", 0, "more")
@@ -83,7 +83,7 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		}, domaintest.WaitFor, 50*time.Millisecond)
 	})
 
-	t.Run("JobsThatAFailedFetchHadLocked", func(t *testing.T) {
+	t.Run("JobsThatAFailedClaimHadLocked", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		first := b.add("q", 0, "1", "2")[0]
