@@ -15,23 +15,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Ack reports success (contract 10 §8).
-type Ack struct {
-	JobID    [16]byte
-	WorkerID string // "": not said, so ownership is not checked
-	Attempt  int32  // -1: not said
-	Result   []byte // nil: none
-}
-
 // Complete moves an active job to completed. A job cancelled while this worker held it is returned with
 // ojs.StateCancelled and no error; nothing has changed then.
-func (s *Store) Complete(ctx context.Context, ack Ack) (*job.Record, error) {
+func (s *Store) Complete(ctx context.Context, ack job.Ack) (*job.Record, error) {
 	s.workers.Beat(ack.WorkerID)
 	return settle(ctx, s, s.complete, ack, claimOf(ack))
 }
 
 // CompleteEach is Complete for many, each as if sent alone, in order; errs is nil if none failed.
-func (s *Store) CompleteEach(ctx context.Context, acks []Ack) ([]*job.Record, []error) {
+func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) ([]*job.Record, []error) {
 	holders := make([]Holder, len(acks))
 	for i, a := range acks {
 		s.workers.Beat(a.WorkerID)
@@ -40,11 +32,11 @@ func (s *Store) CompleteEach(ctx context.Context, acks []Ack) ([]*job.Record, []
 	return settleEach(ctx, s, s.complete, acks, holders)
 }
 
-func claimOf(a Ack) Holder {
+func claimOf(a job.Ack) Holder {
 	return Holder{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt}
 }
 
-func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, error) {
+func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
@@ -156,7 +148,7 @@ func InOrder[Row, Out any](n int, id func(i int) [16]byte, rows []Row, out func(
 type Holder struct {
 	JobID    [16]byte
 	WorkerID string // "": not said, so ownership is not checked
-	Attempt  int32  // -1: not said
+	Attempt  int32  // job.AnyAttempt: not said
 	cancels  bool   // it does not claim to hold it, it wants it cancelled
 }
 

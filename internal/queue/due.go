@@ -82,7 +82,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	now := r.Now.Time
 	elapsed := now.Sub(r.StartedAt.Time)
 	n := nack{
-		Nack:      Nack{JobID: r.ID, Attempt: r.Attempt},
+		Nack:      job.Nack{JobID: r.ID, Attempt: r.Attempt},
 		startedAt: r.StartedAt, dueOnly: true, reason: job.VisibilityTimeout, source: "scheduler",
 	}
 	switch {

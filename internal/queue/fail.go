@@ -14,18 +14,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Nack reports failure, or hands a job back (contract 10 §9).
-type Nack struct {
-	JobID    [16]byte
-	WorkerID string // "": not said
-	Attempt  int32  // -1: not said
-	Requeue  bool
-	Error    job.WorkerError
-}
-
-// nack is a Nack or a failure that a sweep found.
+// nack is what a worker reported, or a failure that a sweep found.
 type nack struct {
-	Nack
+	job.Nack
 	startedAt pgtype.Timestamptz // of the run that the sweep found; not valid: the present one
 	dueOnly   bool               // only if the job is still overdue
 	reason    string             // of the gap row when the job goes back to available
@@ -41,26 +32,26 @@ func (n *nack) means(job *dbsqlc.JobListForFailRow) bool {
 
 // Fail moves an active job to retryable, discarded or, with Requeue, available. A job cancelled while this worker held
 // it is returned with ojs.StateCancelled and no error; nothing has changed then.
-func (s *Store) Fail(ctx context.Context, n Nack) (*job.Record, error) {
+func (s *Store) Fail(ctx context.Context, n job.Nack) (*job.Record, error) {
 	s.workers.Beat(n.WorkerID)
-	return settle(ctx, s, s.fail, nackOf(n), n.holder())
+	return settle(ctx, s, s.fail, reported(n), holderOf(n))
 }
 
 // FailEach is Fail for many, each as if sent alone, in order; errs is nil if none failed.
-func (s *Store) FailEach(ctx context.Context, nacks []Nack) ([]*job.Record, []error) {
+func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) ([]*job.Record, []error) {
 	reqs, holders := make([]nack, len(nacks)), make([]Holder, len(nacks))
 	for i, n := range nacks {
 		s.workers.Beat(n.WorkerID)
-		reqs[i], holders[i] = nackOf(n), n.holder()
+		reqs[i], holders[i] = reported(n), holderOf(n)
 	}
 	return settleEach(ctx, s, s.fail, reqs, holders)
 }
 
-func (n Nack) holder() Holder {
+func holderOf(n job.Nack) Holder {
 	return Holder{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt}
 }
 
-func nackOf(n Nack) nack { return nack{Nack: n, reason: "requeue"} }
+func reported(n job.Nack) nack { return nack{Nack: n, reason: "requeue"} }
 
 // flushFail looks, decides and changes. What decides is fixed at enqueue except attempt and started_at, which the change
 // guards: no lock is held while Go computes backoffs, and a job that was lost and fetched again meanwhile is left alone.

@@ -13,15 +13,6 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// Fetch asks for jobs (contract 10 §7).
-type Fetch struct {
-	Queues       []string // in order of preference
-	Count        int
-	WorkerID     string
-	VisibilityMS int64         // 0: the job's own
-	Wait         time.Duration // 0: answer at once
-}
-
 // claimant is one fetch in a claim that several share.
 type claimant struct {
 	queues  []string
@@ -65,7 +56,7 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*jo
 // is gone (ctx) claims nothing more.
 //
 // A worker that shall be quiet gets nothing, at once (contract 20 §6.3).
-func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*job.Record, error) {
+func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {
 		return nil, nil
@@ -110,7 +101,7 @@ func (s *Store) woken(ctx context.Context, worker string, w *waiter, timeout <-c
 }
 
 // claim looks where jobs are known to be, and surveys the queues when that is due or finds nothing.
-func (s *Store) claim(ctx context.Context, f Fetch) ([]*job.Record, error) {
+func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil
 	}

@@ -110,7 +110,7 @@ func (s *Store) FailLost(ctx context.Context, lost []Lost) ([]*job.Record, error
 	nacks := make([]nack, len(lost))
 	for i, l := range lost {
 		nacks[i] = nack{
-			Nack:      Nack{JobID: l.JobID, WorkerID: l.WorkerID, Attempt: l.Attempt, Error: l.Error},
+			Nack:      job.Nack{JobID: l.JobID, WorkerID: l.WorkerID, Attempt: l.Attempt, Error: l.Error},
 			startedAt: l.StartedAt, reason: l.Reason, source: "scheduler",
 		}
 	}

@@ -61,7 +61,7 @@ type Store struct {
 
 	enqueue  *batch.Batcher[*job.Job, enqueued]
 	named    *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids, which may have to wait for another's
-	complete *batch.Batcher[Ack, *job.Record]
+	complete *batch.Batcher[job.Ack, *job.Record]
 	fail     *batch.Batcher[nack, *job.Record]
 	cancel   *batch.Batcher[cancellation, *job.Record]
 	results  *batch.Batcher[[16]byte, *Result]
@@ -90,7 +90,7 @@ func New(deps Deps, config Config) *Store {
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID)
 	s.named = newBatcher(s, "enqueue", s.flushEnqueue, byID)
-	s.complete = newBatcher(s, "complete", s.flushComplete, func(a Ack) ([16]byte, bool) { return a.JobID, true })
+	s.complete = newBatcher(s, "complete", s.flushComplete, func(a job.Ack) ([16]byte, bool) { return a.JobID, true })
 	s.fail = newBatcher(s, "fail", s.flushFail, func(n nack) ([16]byte, bool) { return n.JobID, true })
 	s.cancel = newBatcher(s, "cancel", s.flushCancel, func(c cancellation) ([16]byte, bool) { return c.id, true })
 	s.results = newBatcher(s, "result", s.flushResults, nil)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/queue"
 
+	"github.com/ojsd/ojsd/internal/job"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -12,13 +13,17 @@ import (
 // parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (contract 10 §1.5).
 func parseID(text string) ([16]byte, error) {
 	if text == "" {
-		return [16]byte{}, ojs.ErrInvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
+		return [16]byte{}, errNoJobID()
 	}
-	id, ok := ojs.ParseID(text)
-	if !ok {
-		return id, ojs.ErrNotFound("job", text)
+	id, err := job.ParseID(text)
+	if err != nil {
+		return id, err
 	}
 	return id, nil
+}
+
+func errNoJobID() error {
+	return ojs.ErrInvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
 }
 
 // GetJob is GET /jobs/{id}.

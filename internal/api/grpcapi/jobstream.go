@@ -5,7 +5,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
 
 	"google.golang.org/grpc"
 
@@ -35,13 +34,14 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 	if want.WorkerID == "" {
 		return ojs.ErrInvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
 	}
+	want.Wait = jobWait
 	out, err := a.open(stream)
 	if err != nil {
 		return err
 	}
 	s := &jobStream{
 		outlet: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
-		fetch: queue.Fetch{Queues: want.Queues, WorkerID: want.WorkerID, Wait: jobWait},
+		fetch: want,
 	}
 	return s.run(s.serve)
 }
@@ -50,7 +50,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 type jobStream struct {
 	*outlet
 	stream grpc.ServerStreamingServer[ojsv1.Job]
-	fetch  queue.Fetch
+	fetch  job.Fetch
 	slots  *slots
 }
 

@@ -79,7 +79,7 @@ func (a *API) postAckBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, a.ackItem, a.Jobs.CompleteEach)
+	return eachItem(a, c, in, job.DecodeAckItem, a.Jobs.CompleteEach)
 }
 
 func (a *API) postNackBatch(c echo.Context, body []byte) error {
@@ -87,16 +87,16 @@ func (a *API) postNackBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, a.nackItem, a.Jobs.FailEach)
+	return eachItem(a, c, in, job.DecodeNackItem, a.Jobs.FailEach)
 }
 
-func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value) (Req, error), do storeCall[Req]) error {
+func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), do storeCall[Req]) error {
 	jobs, errs := make([]*job.Record, len(in.items)), make([]error, len(in.items))
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
 	for i, item := range in.items {
-		req, err := decode(item)
-		if err != nil {
-			errs[i] = err
+		req, wire := decode(item, a.config.Limits)
+		if wire != nil {
+			errs[i] = wire
 			continue
 		}
 		reqs, at = append(reqs, req), append(at, i)

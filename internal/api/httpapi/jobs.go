@@ -54,14 +54,9 @@ func created(c echo.Context, job *job.Record) error {
 }
 
 // jobID reads the id in the path; what is no id is an unknown job (contract 10 §1.5).
-func jobID(c echo.Context) ([16]byte, error) { return parseID(param(c, "id")) }
-
-func parseID(text string) ([16]byte, error) {
-	id, ok := ojs.ParseID(text)
-	if !ok {
-		return id, ojs.ErrNotFound("job", text)
-	}
-	return id, nil
+func jobID(c echo.Context) ([16]byte, error) {
+	id, err := job.ParseID(param(c, "id"))
+	return id, asError(err)
 }
 
 func (a *API) getJob(c echo.Context) error {

@@ -70,13 +70,11 @@ func workerID(c echo.Context) (string, error) {
 }
 
 func (a *API) postRegister(c echo.Context, body []byte) error {
-	in, wire := worker.DecodeHeartbeat(body)
+	in, wire := worker.DecodeRegistration(body)
 	if wire != nil {
 		return wire
 	}
-	beat := beatOf(in)
-	beat.Register, beat.JobIDs = true, nil
-	res, err := a.Workers.Heartbeat(c.Request().Context(), beat)
+	res, err := a.Workers.Heartbeat(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
@@ -102,15 +100,11 @@ func (a *API) deregister(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	if blank(body) {
-		body = []byte(`{}`)
-	}
-	in, wire := worker.DecodeLeave(body)
+	in, wire := worker.DecodeLeave(id, body)
 	if wire != nil {
 		return wire
 	}
-	err = a.Workers.Deregister(c.Request().Context(), worker.Leave{WorkerID: id, Reason: in.Reason, JobsCompleted: in.JobsCompleted})
-	if err != nil {
+	if err := a.Workers.Deregister(c.Request().Context(), in); err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {

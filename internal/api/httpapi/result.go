@@ -85,31 +85,29 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	var ids [][16]byte
-	at := make([]int, len(in.IDs)) // place in ids, -1: no job can have this id
-	for i, text := range in.IDs {
-		at[i] = -1
-		if id, ok := ojs.ParseID(text); ok {
-			at[i] = len(ids)
-			ids = append(ids, id)
-		}
-	}
-	results, err := a.Jobs.Results(c.Request().Context(), ids)
+	results, err := a.Jobs.Results(c.Request().Context(), in.IDs)
 	if err != nil {
 		return err
 	}
+	byID := make(map[[16]byte]*queue.Result, len(results))
+	for _, res := range results {
+		if res != nil {
+			byID[res.ID] = res
+		}
+	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"results":{`...)
-		for i, text := range in.IDs {
+		for i, text := range in.Texts {
 			if i > 0 {
 				b = append(b, ',')
 			}
 			b = append(appendQuoted(b, text), ':')
-			if at[i] < 0 || results[at[i]] == nil {
+			id, _ := ojs.ParseID(text)
+			res := byID[id]
+			if res == nil {
 				b = append(b, `null`...)
 				continue
 			}
-			res := results[at[i]]
 			b = append(b, '{')
 			b = append(b, appendText(nil, "state", res.State)[1:]...)
 			b = append(appendResult(b, res), '}')

@@ -332,11 +332,7 @@ func (a *API) replayWebhook(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	moment, err := a.moments(c.Request().Context(), in.Since.Relative || in.Until.Relative)
-	if err != nil {
-		return err
-	}
-	n, err := a.Webhooks.Replay(c.Request().Context(), id, moment(in.Since), moment(in.Until), in.All)
+	n, err := a.Webhooks.Replay(c.Request().Context(), id, in)
 	if err != nil {
 		return err
 	}
