@@ -2,13 +2,12 @@ package ojs
 
 import "strings"
 
-// Error is a refusal that a client sees (contract 10 §2.1). Everything else that goes wrong is logged and shown as
+// Error is a refusal that a client sees (docs/reference/errors.md, Body). Everything else that goes wrong is logged and shown as
 // [ErrInternal].
 type Error struct {
 	Code      string         `json:"code"` // lower_snake_case, from the catalogue
 	Type      string         `json:"type"` // finer class; equals Code unless the catalogue says otherwise
 	Message   string         `json:"message"`
-	Status    int            `json:"-"` // HTTP status
 	Retryable bool           `json:"retryable"`
 	Hint      string         `json:"hint"`
 	DocsURL   string         `json:"docs_url"`
@@ -48,7 +47,7 @@ func NewError(kind ErrorKind, message string, details map[string]any) *Error {
 		doc = strings.ToUpper(string(kind))
 	}
 	return &Error{
-		Code: code, Type: string(kind), Message: message, Status: c.status, Retryable: c.retryable,
+		Code: code, Type: string(kind), Message: message, Retryable: c.retryable,
 		Hint: c.hint, DocsURL: "https://openjobspec.org/errors/" + doc, Details: details,
 	}
 }

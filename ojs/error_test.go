@@ -10,39 +10,38 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Rows of contract 10 §2.2: code, status, retryable, canonical name.
+// Rows: code, retryable, canonical name.
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		code      string
-		status    int
 		retryable bool
 		doc       string
 	}
 	want := map[ErrorKind]row{
-		KindInvalidPayload: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidJobType: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindInvalidQueue: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidArgs: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindInvalidMetadata: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidCron: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindQueueNameTooLong: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindJobTypeTooLong: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindInvalidRequest: {"invalid_request", 400, false, "INVALID_PAYLOAD"}, KindMethodNotAllowed: {"invalid_request", 405, false, "METHOD_NOT_ALLOWED"},
-		KindValidation: {"validation_error", 422, false, "INVALID_RETRY_POLICY"}, KindSchemaValidation: {"schema_validation", 422, false, "SCHEMA_VALIDATION_FAILED"},
-		KindUnsupported: {"unsupported", 422, false, "UNSUPPORTED_FEATURE"}, KindCompression: {"unsupported_compression", 415, false, "UNSUPPORTED_COMPRESSION"},
-		KindUnauthenticated: {"unauthenticated", 401, false, "UNAUTHENTICATED"}, KindPermissionDenied: {"permission_denied", 403, false, "PERMISSION_DENIED"},
-		KindNotFound: {"not_found", 404, false, "NOT_FOUND"}, KindInvalidStateTransition: {"conflict", 409, false, "INVALID_STATE_TRANSITION"},
-		KindNotOwner: {"conflict", 409, false, "INVALID_STATE_TRANSITION"}, KindStaleAttempt: {"conflict", 409, false, "INVALID_STATE_TRANSITION"},
-		KindIdempotencyConflict: {"conflict", 409, false, "IDEMPOTENCY_KEY_CONFLICT"}, KindDuplicateJob: {"duplicate", 409, false, "DUPLICATE_JOB"},
-		KindPayloadTooLarge: {"payload_too_large", 413, false, "PAYLOAD_TOO_LARGE"}, KindMetadataTooLarge: {"metadata_too_large", 413, false, "METADATA_TOO_LARGE"},
-		KindBatchSize: {"batch_size_exceeded", 413, false, "PAYLOAD_TOO_LARGE"}, KindQueuePaused: {"queue_paused", 422, true, "QUEUE_PAUSED"},
-		KindQueueFull: {"QUEUE_FULL", 429, true, "QUEUE_FULL"}, KindRateLimited: {"rate_limited", 429, true, "RATE_LIMITED"},
-		KindInternal: {"internal_error", 500, true, "BACKEND_ERROR"}, KindUnavailable: {"backend_error", 503, true, "BACKEND_UNAVAILABLE"},
-		KindTimeout: {"backend_error", 504, true, "BACKEND_TIMEOUT"}, KindJobTypeNotAllowed: {"x_job_type_not_allowed", 422, false, "X_JOB_TYPE_NOT_ALLOWED"},
-		KindWaitTimeout: {"x_wait_timeout", 408, true, "X_WAIT_TIMEOUT"}, KindResultPruned: {"x_result_pruned", 410, false, "X_RESULT_PRUNED"},
-		KindCursorExpired: {"x_cursor_expired", 410, false, "X_CURSOR_EXPIRED"},
+		KindInvalidPayload: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindInvalidJobType: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindInvalidQueue: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindInvalidArgs: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindInvalidMetadata: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindInvalidCron: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindQueueNameTooLong: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindJobTypeTooLong: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindInvalidRequest: {"invalid_request", false, "INVALID_PAYLOAD"}, KindMethodNotAllowed: {"invalid_request", false, "METHOD_NOT_ALLOWED"},
+		KindValidation: {"validation_error", false, "INVALID_RETRY_POLICY"}, KindSchemaValidation: {"schema_validation", false, "SCHEMA_VALIDATION_FAILED"},
+		KindUnsupported: {"unsupported", false, "UNSUPPORTED_FEATURE"}, KindCompression: {"unsupported_compression", false, "UNSUPPORTED_COMPRESSION"},
+		KindUnauthenticated: {"unauthenticated", false, "UNAUTHENTICATED"}, KindPermissionDenied: {"permission_denied", false, "PERMISSION_DENIED"},
+		KindNotFound: {"not_found", false, "NOT_FOUND"}, KindInvalidStateTransition: {"conflict", false, "INVALID_STATE_TRANSITION"},
+		KindNotOwner: {"conflict", false, "INVALID_STATE_TRANSITION"}, KindStaleAttempt: {"conflict", false, "INVALID_STATE_TRANSITION"},
+		KindIdempotencyConflict: {"conflict", false, "IDEMPOTENCY_KEY_CONFLICT"}, KindDuplicateJob: {"duplicate", false, "DUPLICATE_JOB"},
+		KindPayloadTooLarge: {"payload_too_large", false, "PAYLOAD_TOO_LARGE"}, KindMetadataTooLarge: {"metadata_too_large", false, "METADATA_TOO_LARGE"},
+		KindBatchSize: {"batch_size_exceeded", false, "PAYLOAD_TOO_LARGE"}, KindQueuePaused: {"queue_paused", true, "QUEUE_PAUSED"},
+		KindQueueFull: {"QUEUE_FULL", true, "QUEUE_FULL"}, KindRateLimited: {"rate_limited", true, "RATE_LIMITED"},
+		KindInternal: {"internal_error", true, "BACKEND_ERROR"}, KindUnavailable: {"backend_error", true, "BACKEND_UNAVAILABLE"},
+		KindTimeout: {"backend_error", true, "BACKEND_TIMEOUT"}, KindJobTypeNotAllowed: {"x_job_type_not_allowed", false, "X_JOB_TYPE_NOT_ALLOWED"},
+		KindWaitTimeout: {"x_wait_timeout", true, "X_WAIT_TIMEOUT"}, KindResultPruned: {"x_result_pruned", false, "X_RESULT_PRUNED"},
+		KindCursorExpired: {"x_cursor_expired", false, "X_CURSOR_EXPIRED"},
 	}
 	require.Len(t, catalogue, len(want))
 	for kind, w := range want {
 		e := NewError(kind, "m", nil)
-		require.Equal(t, w, row{e.Code, e.Status, e.Retryable, strings.TrimPrefix(e.DocsURL, "https://openjobspec.org/errors/")}, kind)
+		require.Equal(t, w, row{e.Code, e.Retryable, strings.TrimPrefix(e.DocsURL, "https://openjobspec.org/errors/")}, kind)
 		require.Equal(t, string(kind), e.Type)
 		require.NotEmpty(t, e.Hint, kind)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// WriteTimeout is how long one write to a client may take (contract 40 §6.5); LastWrites is for what is written to a stream that
+// WriteTimeout is how long one write to a client may take (docs/reference/events.md, Back-pressure); LastWrites is for what is written to a stream that
 // ends with the node: 5 s in all.
 const (
 	WriteTimeout = 10 * time.Second

@@ -69,8 +69,8 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	}
 	if result != nil {
 		r.Result = rawjson.Compact(result)
-		if len(r.Result) > lim.resultBytes() {
-			return r, ojs.ErrTooLarge("result", lim.resultBytes(), len(r.Result))
+		if len(r.Result) > lim.Result() {
+			return r, ojs.ErrTooLarge("result", lim.Result(), len(r.Result))
 		}
 	}
 	r.JobID, err = ParseID(jobID)

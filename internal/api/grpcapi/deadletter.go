@@ -3,9 +3,9 @@ package grpcapi
 import (
 	"context"
 
-	"github.com/ojsd/ojsd/internal/deadletter"
-
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/deadletter"
 )
 
 // ListDeadLetter is GET /dead-letter.
@@ -16,7 +16,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 		return nil, err
 	}
 	if in.GetQueue() != "" {
-		if err := checkQueue(in.GetQueue()); err != nil {
+		if err := api.CheckQueue("queue", in.GetQueue()); err != nil {
 			return nil, err
 		}
 		filter.Queues = []string{in.GetQueue()}
@@ -25,7 +25,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 	if in.GetCursor() != "" {
 		key, ok := deadletter.ParseKey(in.GetCursor())
 		if !ok {
-			return nil, errCursor(in.GetCursor())
+			return nil, api.ErrCursor(in.GetCursor())
 		}
 		page.Before = &key
 	}

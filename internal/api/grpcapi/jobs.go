@@ -3,10 +3,9 @@ package grpcapi
 import (
 	"context"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
-	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -45,10 +44,11 @@ func (a *API) CancelJob(ctx context.Context, in *ojsv1.CancelJobRequest) (*ojsv1
 	if err != nil {
 		return nil, err
 	}
-	if reason := in.GetReason(); len(reason) > 1024 || !plain(reason) {
-		return nil, ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+	cancel, err := api.NewCancel(actor(ctx), in.GetReason())
+	if err != nil {
+		return nil, err
 	}
-	job, err := a.Jobs.Cancel(ctx, id, queue.Cancel{By: actor(ctx), Reason: in.GetReason()})
+	job, err := a.Jobs.Cancel(ctx, id, cancel)
 	if err != nil {
 		return nil, err
 	}

@@ -3,14 +3,13 @@ package grpcapi
 import (
 	"time"
 
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
-
 	"google.golang.org/grpc"
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -40,7 +39,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 		return err
 	}
 	s := &jobStream{
-		outlet: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
+		sender: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
 		fetch: want,
 	}
 	return s.run(s.serve)
@@ -48,7 +47,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 
 // jobStream is one stream of jobs. One goroutine claims and sends; another learns which jobs are over.
 type jobStream struct {
-	*outlet
+	*sender
 	stream grpc.ServerStreamingServer[ojsv1.Job]
 	fetch  job.Fetch
 	slots  *slots

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
@@ -55,7 +56,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 	stored, at, err := a.Jobs.EnqueueAll(c.Request().Context(), jobs)
 	if err != nil {
 		if at >= 0 {
-			return indexed(err, at)
+			return api.Indexed(err, at)
 		}
 		return err
 	}

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -19,12 +19,10 @@ import (
 // idempotency makes the key of a bulk call: the header wins over the body, and the answer is remembered for one body.
 func idempotency(c echo.Context, operation, inBody string, body []byte) (queue.IdempotencyKey, error) {
 	key := c.Request().Header.Get("Idempotency-Key")
-	if key != "" && !(plain(key) && job.ValidIdempotencyKey(key)) {
-		return queue.IdempotencyKey{}, ojs.ErrInvalidRequest("Idempotency-Key", "at most 256 characters of UTF-8", nil,
-			"The Idempotency-Key must be a text of at most 256 characters, in UTF-8.")
-	}
 	if key == "" {
 		key = inBody
+	} else if err := api.CheckIdempotencyKey("Idempotency-Key", "The Idempotency-Key", key); err != nil {
+		return queue.IdempotencyKey{}, err
 	}
 	hash := sha256.Sum256(rawjson.Compact(body))
 	return queue.IdempotencyKey{Operation: operation, Key: key, Hash: hash[:]}, nil
@@ -122,7 +120,7 @@ func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.R
 	for from, to := range at {
 		stored[to] = done[from]
 		if failed != nil && failed[from] != nil {
-			errs[to] = indexed(failed[from], to)
+			errs[to] = api.Indexed(failed[from], to)
 		}
 	}
 	return stored

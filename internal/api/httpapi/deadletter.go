@@ -6,10 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/deadletter"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -19,7 +19,7 @@ import (
 // deadLetterRoutes are those of contract 20 §8.2, with their admin aliases.
 func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
-	one, many := bodyLimit{a.envelopeBytes(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
+	one, many := bodyLimit{a.config.Limits.Envelope(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
 
 	v1.Match(reading, "/dead-letter", a.listDeadLetters("jobs"))
 	v1.DELETE("/dead-letter", a.purgeConfirmed)
@@ -139,7 +139,7 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		if page.cursor != "" {
 			key, ok := deadletter.ParseKey(page.cursor)
 			if !ok {
-				return errCursor(page.cursor)
+				return api.ErrCursor(page.cursor)
 			}
 			want.Before = &key
 		}

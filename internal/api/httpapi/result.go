@@ -4,11 +4,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,7 +18,7 @@ const (
 
 func (a *API) resultRoutes(v1 *echo.Group) {
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/result", a.getResult)
-	v1.POST("/jobs/results", withBody(bodyLimit{a.envelopeBytes(), "envelope"}, a.postResults))
+	v1.POST("/jobs/results", withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postResults))
 }
 
 // getResult is contract 20 §12.1, with wait a long poll.

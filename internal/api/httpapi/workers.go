@@ -4,11 +4,10 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/ojsd/ojsd/internal/worker"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -43,13 +42,6 @@ func fetched(c echo.Context, jobs []*job.Record) error {
 
 // ackRoom is what an ack may have besides its result.
 const ackRoom = 65_536
-
-func (a *API) resultBytes() int {
-	if n := a.config.Limits.MaxResultBytes; n > 0 {
-		return n
-	}
-	return 1_048_576
-}
 
 func (a *API) postAck(c echo.Context, body []byte) error {
 	in, wire := job.DecodeAck(body, a.config.Limits)
