@@ -1,40 +1,106 @@
 -- +goose Up
--- Partitions, and how an event is shown. The text of an event is made here and nowhere else: NOTIFY, SQL readers and
--- the HTTP API all show what these functions return.
--- Plain SQL expressions without FROM, so that the planner inlines them: 3 µs for the whole text, a tenth of plpgsql.
-
+-- The event log, how it is published, and how an event is shown. The text of an event is made by the functions below
+-- and nowhere else: NOTIFY, SQL readers and the HTTP API all show what they return.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 2 $$;
 -- +goose StatementEnd
 
--- +goose StatementBegin
-CREATE FUNCTION ojs.time_text(t timestamptz) RETURNS text
-LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT to_char(t AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
-$$;
--- +goose StatementEnd
+-- CACHE 1: the relay may declare a missing number dead only because numbers are drawn in the order of the calls.
+CREATE SEQUENCE ojs.event_seq AS bigint CACHE 1;
 
--- Whether events carry the flat members of contract 40 §1.3; a setting of the servers, like service.
-ALTER TABLE ojs.event_relay ADD COLUMN compat boolean NOT NULL DEFAULT true;
+-- events is the outbox and the event log in one. Rows are only inserted, partitioned by ranges of seq; a row is
+-- published when its seq is at or below the watermark of event_relay. A transaction must own its transaction id before
+-- it draws a number: without that the relay could take the number of an open transaction for that of a rolled back one.
+-- The default of seq therefore asks for the id first.
+CREATE TABLE ojs.events (
+    seq         bigint      NOT NULL DEFAULT CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval('ojs.event_seq') END,
+    sub         integer     NOT NULL DEFAULT 0,     -- > 0: committed late; the relay placed it behind the row (seq, 0)
+    type        text        NOT NULL,               -- such as job.enqueued
+    source      text        NOT NULL,               -- api, workers/{id}, scheduler, cron, each perhaps with /{node}; the service name is put in front when shown
+    time        timestamptz NOT NULL,
+    subject     text,                               -- what the event is about; NULL: the job
+    job_id      uuid,
+    job_type    text,
+    queue       text,
+    attempt     integer,
+    worker_id   text,
+    workflow_id uuid,
+    trace_id    text,
+    from_state  text,                               -- state before; NULL: the job is new, or its state did not change
+    to_state    text,                               -- state after; NULL: the job was deleted, or its state did not change
+    internal    boolean     NOT NULL DEFAULT false, -- not a public event: only for counts, state frames and the job's history
+    priority    smallint,
+    ready_seq   bigint,                             -- that of the job when it became available: wakes fetchers on other nodes
+    node        integer,                            -- the node that wrote the row and has woken its own fetchers; NULL: written from SQL
+    duration_ms bigint,                             -- run time of the attempt; for job.started the time in the queue
+    data        json,                               -- members of the payload that no column holds
+    PRIMARY KEY (seq, sub)                          -- EventListAfter, RelayScan, RelayPublish
+) PARTITION BY RANGE (seq);
 
--- Nobody's plan should expect the thousand rows that an unknown table is taken for.
+-- EventListByJob, HistoryCountByJob, JobHeartbeat: the history of a job.
+CREATE INDEX events_job ON ojs.events (job_id, seq);
+
+-- event_relay has one row. Rows of events at or below the watermark are published. The relay that locks the row
+-- publishes.
+CREATE TABLE ojs.event_relay (
+    only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    watermark       bigint      NOT NULL DEFAULT 0,
+    pruned          bigint      NOT NULL DEFAULT 0,     -- retention has dropped the numbers at or below it
+    service         text        NOT NULL DEFAULT 'ojs', -- name of the service in the source of events
+    compat          boolean     NOT NULL DEFAULT true,  -- events carry the flat members too (see event_compat)
+    moved_at        timestamptz NOT NULL DEFAULT now(), -- latest move of the watermark
+    enqueued_total  bigint      NOT NULL DEFAULT 0,     -- published job.enqueued events since the schema was made
+    completed_total bigint      NOT NULL DEFAULT 0,     -- the same for job.completed
+    discarded_total bigint      NOT NULL DEFAULT 0      -- the same for job.discarded
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+INSERT INTO ojs.event_relay DEFAULT VALUES;
+-- Without statistics the planner expects a thousand rows here.
 ANALYZE ojs.event_relay;
 
--- RelayScan: only gaps noted while a transaction ran that has ended since. Horizons grow with the numbers, so under a
--- long transaction, which keeps every gap, a pass still touches the newest few.
+-- event_gaps holds numbers that were missing when the relay came to them: their transaction was open or had been rolled
+-- back.
+CREATE TABLE ojs.event_gaps (
+    seq      bigint      PRIMARY KEY,
+    noted_at timestamptz NOT NULL,
+    horizon  xid8        NOT NULL,                      -- every transaction that may own the number is below it
+    passed   boolean     NOT NULL DEFAULT false         -- the watermark has moved past the number
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+
+-- RelayScan: only gaps that were noted while a transaction ran that has ended since. Horizons grow with the numbers, so
+-- under a long transaction, which keeps every gap, a pass reads only the newest few.
 CREATE INDEX event_gaps_horizon ON ojs.event_gaps (horizon);
 
--- Microseconds since 1970, exact: date_part's double holds them without loss until the year 2255.
--- +goose StatementBegin
-CREATE FUNCTION ojs.time_us(t timestamptz) RETURNS bigint
-LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT round(date_part('epoch', t) * 1000000)::bigint
-$$;
--- +goose StatementEnd
+-- queue_counts holds the jobs per queue and state, summed over all published events. Together with the unpublished
+-- events the counts are exact.
+CREATE TABLE ojs.queue_counts (
+    queue text   NOT NULL,
+    state text   NOT NULL,
+    count bigint NOT NULL,
+    PRIMARY KEY (queue, state)
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- evt_ + UUIDv7 of the event's time; its low 62 bits are the position: seq (46 bits) and sub (16 bits). lpad is for clocks
--- before 2004 only, but a row whose id cannot be made would stop the relay for good.
+-- stats_minute holds published events per queue and minute, for 30 days.
+CREATE TABLE ojs.stats_minute (
+    queue       text        NOT NULL,
+    minute      timestamptz NOT NULL,
+    enqueued    bigint      NOT NULL DEFAULT 0,
+    started     bigint      NOT NULL DEFAULT 0,
+    completed   bigint      NOT NULL DEFAULT 0,
+    failed      bigint      NOT NULL DEFAULT 0,         -- failed attempts
+    discarded   bigint      NOT NULL DEFAULT 0,
+    cancelled   bigint      NOT NULL DEFAULT 0,
+    duration_ms bigint      NOT NULL DEFAULT 0,         -- sum of the run times of completed
+    wait_ms     bigint      NOT NULL DEFAULT 0,         -- sum of the times in the queue of started
+    PRIMARY KEY (queue, minute)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+-- The functions that follow make the text of an event. They are plain SQL expressions without FROM, so that the planner
+-- inlines them: 3 µs for the whole text, a tenth of PL/pgSQL. They use || instead of concat() or format(): 10 ns a part
+-- instead of 50. Rows about jobs leave subject NULL, all others set it; that is how the functions tell them apart.
+
+-- evt_ and a UUIDv7 of the event's time, whose low 62 bits are the position: seq (46 bits) and sub (16 bits). lpad is
+-- needed only for a clock before 2004, but a row whose id cannot be made would stop the relay.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_id(t timestamptz, seq bigint, sub integer) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -43,7 +109,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The position inside an id: seq * 65536 + sub. NULL for a text that is no event id.
+-- The position inside an id: seq * 65536 + sub. NULL for a text that is not an event id.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_position(id text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -51,9 +117,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
         THEN ('x' || substr(id, 24, 4) || substr(id, 29, 12))::bit(64)::bigint & 4611686018427387903 END
 $$;
 -- +goose StatementEnd
-
--- The pieces of an event. || and not concat() or format(): 10 ns a part against 50. Rows of job events leave subject
--- NULL (it is the job's id), all others have one; so that is how job events are told apart here.
 
 -- The context attributes, without the closing brace.
 -- +goose StatementBegin
@@ -66,8 +129,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The flat members that readers of the short events page expect (contract 40 §1.3), each with a leading comma; progress
--- and message are added by the HTTP layer, a notification has none.
+-- The flat members for clients that read events without the envelope, each with a leading comma. The HTTP layer adds
+-- progress and message; a notification has neither.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_compat(e ojs.events) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -85,8 +148,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The beginning of the payload: what columns hold of it (contract 40 §3.3). Events about anything but a job keep their
--- payload in data. Types in the order of their frequency.
+-- The beginning of the payload: the members that columns hold. Events that are not about a job keep their whole payload
+-- in data. Types come in the order of their frequency.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_members(e ojs.events) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -111,7 +174,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- data must be one object without blanks around it, as everything of ours writes it.
+-- The payload. data must be one object without white space around it, as the server writes it.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_data(e ojs.events) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -132,8 +195,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- What NOTIFY carries of an event that does not fit: what identifies it and where to find the rest. A notification that
--- PostgreSQL refuses would stop the relay for good, so the last form has nothing that a client chose.
+-- What NOTIFY carries of an event that is too long: what identifies it and where to find the rest. A notification that
+-- PostgreSQL refuses would stop the relay, so the last form contains nothing that a client chose.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_short(at_seq bigint, at_sub integer, full_bytes integer) RETURNS text
 LANGUAGE sql STABLE AS $$
@@ -155,8 +218,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- What NOTIFY carries: the event whole below 8 000 bytes, which is PostgreSQL's limit. full_text is used twice, so it
--- must be a column (of a subquery that is not flattened), or the planner does not inline this.
+-- What NOTIFY carries: the whole event below 8 000 bytes, PostgreSQL's limit. The caller passes full_text as a column
+-- of a subquery that is not flattened: it is used twice, and the planner would not inline this function otherwise.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_notice(full_text text, at_seq bigint, at_sub integer) RETURNS text
 LANGUAGE sql STABLE AS $$
@@ -165,10 +228,10 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- What readers may see, gap rows included. A passed number whose row has appeared is not published yet: the relay moves it
--- behind the watermark, to sub > 0. The watermark is a scalar, because joined it would be a filter, and every reader would
--- walk what is not published; the rest of that row is joined, because then texts are made above the partitions, and not
--- prepared once for each.
+-- The published rows, internal ones included. A passed number whose row has appeared is not published yet: the relay
+-- moves it behind the watermark, to sub > 0. The watermark is a scalar subquery, because as a join it would be a filter
+-- and every reader would walk the unpublished rows too. The rest of that row is joined, because texts are then made
+-- above the partitions instead of being prepared once per partition.
 CREATE VIEW ojs.event_published AS
 SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, r.service, r.compat, CAST(e AS ojs.events) AS event
@@ -176,15 +239,16 @@ FROM ojs.event_relay r CROSS JOIN ojs.events e
 WHERE e.seq <= (SELECT w.watermark FROM ojs.event_relay w)
     AND NOT (e.sub = 0 AND EXISTS (SELECT FROM ojs.event_gaps g WHERE g.seq = e.seq AND g.passed));
 
--- What the HTTP layer shows of a published row; it joins the texts as it needs them.
+-- What the HTTP layer shows of a published row. It joins the texts as it needs them.
 CREATE VIEW ojs.event_shown AS
 SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id, p.workflow_id,
     p.from_state, p.to_state, p.duration_ms,
     ojs.event_head(p.event, p.service) AS head, ojs.event_compat(p.event) AS compat, ojs.event_data(p.event) AS data
 FROM ojs.event_published p;
 
--- The filters of contract 40 §5.2, on sources as they are shown. Arrays are empty, the others NULL, if not used; types and
--- sources are LIKE patterns. Gap rows must be asked for, and by their name if by any.
+-- The filters of event lists, streams and webhooks, on sources as they are shown. An array is empty and another filter
+-- NULL if it is not used. types and sources are LIKE patterns. gap_rows asks for internal rows, which match by their
+-- name if types is used.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_matches(e ojs.events, service text, gap_rows boolean, types text[], sources text[], queues text[],
     job_types text[], for_workflow uuid, since timestamptz, until timestamptz) RETURNS boolean
@@ -200,9 +264,9 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Published rows behind a position, oldest first (contract 40 §5.1). A function for its settings: the filters make the
--- planner expect one row, and then it sorts everything behind the position (370 ms in 300 000 events) instead of walking
--- the key to the limit (1 ms); and it would plan anew for most calls (3 ms).
+-- Published rows behind a position, oldest first. It is a function for the sake of its settings. The filters make the
+-- planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events) instead of walking
+-- the key up to the limit (1 ms); and without a generic plan it would plan anew for most calls (3 ms).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, max_rows integer, gap_rows boolean, types text[], sources text[],
     queues text[], job_types text[], for_job uuid, for_workflow uuid, since timestamptz, until timestamptz)
@@ -216,10 +280,10 @@ BEGIN
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
         FROM ojs.event_published p
-        WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- by which partitions are pruned
+        WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- the second condition prunes partitions
             AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq, p.sub LIMIT max_rows;
-    ELSE -- through events_job; the fence keeps the planner from walking the key for the order
+    ELSE -- by index events_job; OFFSET 0 keeps the planner from walking the primary key for the order
         RETURN QUERY
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
@@ -233,7 +297,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- Positions (seq * 65536 + sub) of published rows, newest first, for the admin listing, which counts them (contract 40 §5.3).
+-- Positions (seq * 65536 + sub) of published rows, newest first, for the admin list, which counts them.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_newest(max_total integer, gap_rows boolean, types text[], sources text[], queues text[], job_types text[],
     for_job uuid, for_workflow uuid, since timestamptz, until timestamptz)
@@ -256,7 +320,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- How far the log goes: at most one row. Its texts are left out.
+-- The newest published row, without its texts; no row if the log is empty.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_last() RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 1
@@ -270,7 +334,16 @@ END
 $$;
 -- +goose StatementEnd
 
--- Published events behind an id, in order, as LISTEN ojs_events shows them; NULL: from the oldest kept.
+-- The position behind all published rows, as seq * 65536 + sub.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_place() RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT r.watermark << 16 | COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = r.watermark ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)
+    FROM ojs.event_relay r
+$$;
+-- +goose StatementEnd
+
+-- Published events behind an id, in order, as LISTEN ojs_events shows them. NULL: from the oldest that is kept.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.events_after(after text DEFAULT NULL, max_rows integer DEFAULT 1000)
 RETURNS TABLE (id text, payload text)
@@ -294,7 +367,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- One published event, whole; NULL if it is unknown or dropped.
+-- One published event, whole. NULL if it is unknown or dropped.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event(id text) RETURNS json
 LANGUAGE sql STABLE AS $$
@@ -305,8 +378,63 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- Partitions are built detached and attached: CREATE TABLE … PARTITION OF takes ACCESS EXCLUSIVE on the parent and
--- behind one long transaction stops every writer. Returns the first number for which no partition exists.
+-- Execution history is a view of the event log.
+
+-- The name of an event in the history. The first row of a job has no state before; neither has one that a job gets when
+-- it moves to another queue.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.history_type(type text, internal boolean, from_state text, to_state text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE type
+        WHEN 'job.started' THEN 'job.attempt_started'
+        WHEN 'job.completed' THEN 'job.attempt_completed'
+        WHEN 'job.failed' THEN 'job.attempt_failed'
+        WHEN 'job.cancelled' THEN 'job.cancelled'
+        WHEN 'job.discarded' THEN 'job.discarded'
+        ELSE CASE WHEN from_state IS NULL AND (type IN ('job.enqueued', 'job.scheduled') OR (internal AND to_state = 'pending'))
+            THEN 'job.created' ELSE 'job.state_changed' END
+        END
+$$;
+-- +goose StatementEnd
+
+-- Who caused an event. Sources may name the node, as in api/1234; what stands before the slash decides. A cancellation
+-- says by whom; it is read from the text, because -> fails for documents with \u0000.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.history_actor(source text, data json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN starts_with(source, 'workers/') THEN 'worker'
+        WHEN split_part(source, '/', 1) <> 'api' THEN 'system'
+        WHEN starts_with(data::text, '{"cancelled_by":"system:') OR starts_with(data::text, '{"cancelled_by":"workflow:') THEN 'system'
+        WHEN starts_with(data::text, '{"cancelled_by":"') AND data::text !~ '^[{]"cancelled_by":"(api"|sql"|key:)' THEN 'user'
+        ELSE 'client' END
+$$;
+-- +goose StatementEnd
+
+-- Positions (seq * 65536 + sub) of published rows about jobs, newest first. See event_page for the settings.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.history_newest(before bigint, max_rows integer, types text[], actors text[], queues text[], job_types text[],
+    since timestamptz, until timestamptz)
+RETURNS SETOF bigint
+LANGUAGE plpgsql STABLE
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN QUERY
+    SELECT p.seq << 16 | p.sub FROM ojs.event_published p
+    WHERE p.seq <= before >> 16 AND (p.seq, p.sub) < (before >> 16, (before & 65535)::integer)
+        AND p.job_id IS NOT NULL AND starts_with(p.type, 'job.')
+        AND (cardinality(queues) = 0 OR p.queue = ANY(queues))
+        AND (cardinality(job_types) = 0 OR p.job_type = ANY(job_types))
+        AND (since IS NULL OR p.time >= since)
+        AND (until IS NULL OR p.time < until)
+        AND (cardinality(types) = 0 OR ojs.history_type(p.type, p.internal, p.from_state, p.to_state) = ANY(types))
+        AND (cardinality(actors) = 0 OR ojs.history_actor((p.event).source, (p.event).data) = ANY(actors))
+    ORDER BY p.seq DESC, p.sub DESC LIMIT max_rows;
+END
+$$;
+-- +goose StatementEnd
+
+-- Creates the partitions for the next `ahead` ranges of numbers and returns the first number without one. See
+-- jobs_done_partitions_ensure for why partitions are attached.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_partitions_ensure(ahead integer DEFAULT 6) RETURNS bigint
 LANGUAGE plpgsql AS $$
@@ -334,51 +462,12 @@ END
 $$;
 -- +goose StatementEnd
 
--- Days in UTC, from today; finished_at is always the database clock's, so no older day is ever written.
--- +goose StatementBegin
-CREATE FUNCTION ojs.jobs_done_partitions_ensure(ahead integer DEFAULT 3) RETURNS timestamptz
-LANGUAGE plpgsql AS $$
-DECLARE
-    today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
-    day   date;
-    part  text;
-BEGIN
-    IF to_regclass('ojs.jobs_done_p' || to_char(today + ahead, 'YYYYMMDD')) IS NULL THEN
-        PERFORM pg_advisory_xact_lock(hashtext('ojs.jobs_done_partitions_ensure'));
-        FOR i IN 0..ahead LOOP
-            day := today + i;
-            part := 'jobs_done_p' || to_char(day, 'YYYYMMDD');
-            CONTINUE WHEN to_regclass('ojs.' || part) IS NOT NULL;
-            EXECUTE format('CREATE TABLE ojs.%I (LIKE ojs.jobs_done INCLUDING ALL)', part);
-            EXECUTE format('ALTER TABLE ojs.%I ADD CONSTRAINT bounds CHECK (finished_at >= %L AND finished_at < %L)',
-                part, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00');
-            EXECUTE format('ALTER TABLE ojs.jobs_done ATTACH PARTITION ojs.%I FOR VALUES FROM (%L) TO (%L)',
-                part, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00');
-            EXECUTE format('ALTER TABLE ojs.%I DROP CONSTRAINT bounds', part);
-        END LOOP;
-    END IF;
-    RETURN (today + ahead + 1)::timestamp AT TIME ZONE 'UTC';
-END
-$$;
--- +goose StatementEnd
-
--- Who has held a lock on a table for longer than a second would make a DETACH wait, and everybody behind it. Other roles'
--- sessions show their age only to pg_read_all_stats; without it lock_timeout is what protects the writers.
--- +goose StatementBegin
-CREATE FUNCTION ojs.table_is_held(target regclass) RETURNS boolean
-LANGUAGE sql VOLATILE AS $$
-    SELECT EXISTS (
-        SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-        WHERE l.locktype = 'relation' AND l.relation = target AND l.granted
-            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-            AND a.xact_start < clock_timestamp() - interval '1 second' AND l.pid <> pg_backend_pid())
-$$;
--- +goose StatementEnd
-
--- Drops the oldest event partition if it is outside either limit (0 or a NULL age: no limit) and returns how many it
--- dropped; the caller repeats until 0, so that no transaction holds the relay for long. Never one with an unpublished
--- row or a number whose transaction may still commit. DETACH needs ACCESS EXCLUSIVE on the parent, and waiting for it
--- would stop every writer: a table in use is left for the next time.
+-- Drops the oldest partition of events if it is outside either limit (0 or a NULL age: no limit) and returns how many
+-- it dropped. The caller repeats until 0, so that no transaction holds the relay for long. It keeps a partition with an
+-- unpublished row, or with a number whose transaction may still commit. Rows of which webhook deliveries are still to
+-- be made are kept beyond max_count but not beyond max_age, because nodes that send no webhooks must not keep the log
+-- for ever. DETACH needs ACCESS EXCLUSIVE on the parent, and waiting for it would stop every writer: a table in use is
+-- left for the next call.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_partitions_prune(max_age interval, max_count bigint) RETURNS integer
 LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
@@ -405,6 +494,9 @@ BEGIN
         IF COALESCE(max_count, 0) = 0 OR mark - (low + size) + 1 < max_count THEN
             RETURN 0;
         END IF;
+        IF EXISTS (SELECT FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE (w.active OR w.upto_place > c.place) AND GREATEST(c.place, w.from_place) >> 16 < low + size) THEN
+            RETURN 0;
+        END IF;
         SELECT count(*) INTO kept FROM (
             SELECT FROM ojs.events e WHERE e.seq >= low + size AND e.seq <= mark AND NOT e.internal LIMIT max_count) k;
         IF kept < max_count THEN
@@ -414,8 +506,8 @@ BEGIN
     IF ojs.table_is_held('ojs.events') OR ojs.table_is_held(('ojs.' || part)::regclass) THEN
         RETURN 0;
     END IF;
-    -- First the relay's row, as a pass has it: the other order would deadlock with one. No gap appears below the
-    -- watermark, so what is looked at under this lock stays true.
+    -- The row of the relay is locked first, as in a pass of the relay: the other order would deadlock with one. No gap
+    -- appears below the watermark, so what is read under this lock stays true.
     PERFORM FROM ojs.event_relay FOR UPDATE;
     IF EXISTS (SELECT FROM ojs.event_gaps WHERE seq >= low AND seq < low + size) THEN
         RETURN 0;
@@ -430,71 +522,89 @@ END
 $$;
 -- +goose StatementEnd
 
--- Drops the oldest day of finished jobs if all of it is older than keep, takes its rows out of the counts in the same
--- transaction, and returns how many days it dropped (0 or 1), as event_partitions_prune.
+-- The sessions, slots and prepared transactions that keep dead rows of this database from being cleaned, oldest
+-- transaction first. A transaction that has written holds them back even without a snapshot; the snapshot of autovacuum
+-- does not. The catalog_xmin of a slot holds back the catalogs only, so it comes last. Other sessions are hidden from a
+-- role without pg_read_all_stats.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.jobs_done_partitions_prune(keep interval) RETURNS integer
-LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
-DECLARE
-    part   text;
-    queues text[];
-    states text[];
-    counts bigint[];
-BEGIN
-    IF keep IS NULL OR NOT pg_try_advisory_xact_lock(hashtext('ojs.jobs_done_partitions_prune')) THEN
-        RETURN 0;
-    END IF;
-    SELECT c.relname INTO part FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = 'ojs.jobs_done'::regclass ORDER BY c.relname LIMIT 1;
-    IF part IS NULL OR (to_date(substr(part, 12), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' > clock_timestamp() - keep
-        OR ojs.table_is_held('ojs.jobs_done') OR ojs.table_is_held(('ojs.' || part)::regclass) THEN
-        RETURN 0;
-    END IF;
-    -- Keeps deletes of single rows out while the rows are counted, which may take seconds; reading goes on.
-    EXECUTE format('LOCK TABLE ojs.%I IN SHARE ROW EXCLUSIVE MODE', part);
-    EXECUTE format('SELECT array_agg(c.queue), array_agg(c.state), array_agg(c.n)
-        FROM (SELECT queue, state, -count(*) AS n FROM ojs.%I GROUP BY 1, 2 ORDER BY 1, 2) c', part) INTO queues, states, counts;
-    -- From here on nothing takes long: this holds up every ack, then the relay.
-    EXECUTE format('ALTER TABLE ojs.jobs_done DETACH PARTITION ojs.%I', part);
-    EXECUTE format('DROP TABLE ojs.%I', part);
-    PERFORM FROM ojs.event_relay FOR UPDATE;
-    INSERT INTO ojs.queue_counts AS q (queue, state, count)
-    SELECT * FROM unnest(queues, states, counts)
-    ON CONFLICT (queue, state) DO UPDATE SET count = q.count + EXCLUDED.count;
-    RETURN 1;
-EXCEPTION WHEN lock_not_available THEN
-    RETURN 0;
-END
+CREATE FUNCTION ojs.xmin_list() RETURNS TABLE (kind text, name text, pid integer, state text, seconds double precision, transactions bigint, catalog boolean)
+LANGUAGE sql VOLATILE AS $$
+    SELECT h.* FROM (
+        SELECT CASE WHEN a.backend_type = 'walsender' THEN 'standby' ELSE 'session' END, COALESCE(a.application_name, ''), a.pid, a.state,
+            COALESCE(date_part('epoch', clock_timestamp() - a.xact_start), 0), GREATEST(age(a.backend_xmin), age(a.backend_xid))::bigint, false
+        FROM pg_stat_activity a
+        WHERE (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL) AND a.pid <> pg_backend_pid() AND (a.datname = current_database() OR a.backend_type = 'walsender')
+            AND NOT (a.backend_type = 'autovacuum worker' AND a.query LIKE 'autovacuum: VACUUM %')
+        UNION ALL
+        SELECT 'replication_slot', s.slot_name::text, COALESCE(s.active_pid, 0), CASE WHEN s.active THEN 'active' ELSE 'inactive' END, 0,
+            age(COALESCE(s.xmin, s.catalog_xmin))::bigint, s.xmin IS NULL
+        FROM pg_replication_slots s WHERE s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL
+        UNION ALL
+        SELECT 'prepared_transaction', p.gid, 0, 'prepared', date_part('epoch', clock_timestamp() - p.prepared), age(p.transaction)::bigint, false
+        FROM pg_prepared_xacts p WHERE p.database = current_database()
+    ) h (kind, name, pid, state, seconds, transactions, catalog)
+    ORDER BY h.catalog, h.transactions DESC, h.seconds DESC
+$$;
+-- +goose StatementEnd
+
+-- MetricsXminHolder: the oldest of them.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.xmin_holder() RETURNS TABLE (kind text, name text, pid integer, seconds double precision, transactions bigint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT l.kind, l.name, l.pid, l.seconds, l.transactions FROM ojs.xmin_list() l WHERE NOT l.catalog LIMIT 1
+$$;
+-- +goose StatementEnd
+
+-- DoctorXmin: those older than a minute, and slots that nobody reads. Standbys and slots in use have no age to judge
+-- by.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.xmin_holders() RETURNS TABLE (holder text, seconds double precision)
+LANGUAGE sql VOLATILE AS $$
+    SELECT CASE l.kind WHEN 'replication_slot' THEN 'replication slot ' || l.name
+            WHEN 'prepared_transaction' THEN 'prepared transaction ' || l.name
+            ELSE l.kind || ' ' || l.pid || COALESCE(' (' || NULLIF(l.name, '') || ')', '') || ', ' || COALESCE(l.state, 'unknown state') END,
+        l.seconds
+    FROM ojs.xmin_list() l
+    WHERE CASE l.kind WHEN 'replication_slot' THEN l.state = 'inactive' ELSE l.seconds > 60 END
+$$;
+-- +goose StatementEnd
+
+-- Row counts and sizes of tables with their partitions and indexes, as the statistics know them. Reading a size takes a
+-- lock for a moment.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.table_stats(names text[]) RETURNS TABLE (name text, live bigint, dead bigint, bytes bigint)
+LANGUAGE sql VOLATILE AS $$
+    SELECT COALESCE(parent.relname, c.relname)::text, COALESCE(sum(pg_stat_get_live_tuples(c.oid)), 0)::bigint,
+        COALESCE(sum(pg_stat_get_dead_tuples(c.oid)), 0)::bigint, COALESCE(sum(pg_total_relation_size(c.oid)), 0)::bigint
+    FROM pg_class c
+        LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+        LEFT JOIN pg_class parent ON parent.oid = i.inhparent
+    WHERE c.relnamespace = to_regnamespace('ojs') AND c.relkind = 'r' AND COALESCE(parent.relname, c.relname) = ANY(names)
+    GROUP BY 1
 $$;
 -- +goose StatementEnd
 
 SELECT ojs.event_partitions_ensure();
-SELECT ojs.jobs_done_partitions_ensure();
 
 -- +goose Down
--- +goose StatementBegin
-DO $$
-DECLARE part regclass;
-BEGIN
-    FOR part IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent IN ('ojs.events'::regclass, 'ojs.jobs_done'::regclass) LOOP
-        EXECUTE 'DROP TABLE ' || part;
-    END LOOP;
-END
-$$;
--- +goose StatementEnd
-DROP FUNCTION ojs.jobs_done_partitions_prune(interval);
+DROP FUNCTION ojs.table_stats(text[]);
+DROP FUNCTION ojs.xmin_holders();
+DROP FUNCTION ojs.xmin_holder();
+DROP FUNCTION ojs.xmin_list();
 DROP FUNCTION ojs.event_partitions_prune(interval, bigint);
-DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
 DROP FUNCTION ojs.event_partitions_ensure(integer);
+DROP FUNCTION ojs.history_newest(bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);
+DROP FUNCTION ojs.history_actor(text, json);
+DROP FUNCTION ojs.history_type(text, boolean, text, text);
 DROP FUNCTION ojs.event(text);
 DROP FUNCTION ojs.events_after(text, integer);
+DROP FUNCTION ojs.event_place();
 DROP FUNCTION ojs.event_last();
 DROP FUNCTION ojs.event_newest(integer, boolean, text[], text[], text[], text[], uuid, uuid, timestamptz, timestamptz);
 DROP FUNCTION ojs.event_page(bigint, integer, integer, boolean, text[], text[], text[], text[], uuid, uuid, timestamptz, timestamptz);
 DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz);
 DROP VIEW ojs.event_shown;
 DROP VIEW ojs.event_published;
-DROP FUNCTION ojs.table_is_held(regclass);
 DROP FUNCTION ojs.event_notice(text, bigint, integer);
 DROP FUNCTION ojs.event_short(bigint, integer, integer);
 DROP FUNCTION ojs.event_text(ojs.events, text, boolean);
@@ -504,10 +614,8 @@ DROP FUNCTION ojs.event_compat(ojs.events);
 DROP FUNCTION ojs.event_head(ojs.events, text);
 DROP FUNCTION ojs.event_position(text);
 DROP FUNCTION ojs.event_id(timestamptz, bigint, integer);
-DROP FUNCTION ojs.time_us(timestamptz);
-DROP FUNCTION ojs.time_text(timestamptz);
-DROP INDEX ojs.event_gaps_horizon;
-ALTER TABLE ojs.event_relay DROP COLUMN compat;
+DROP TABLE ojs.stats_minute, ojs.queue_counts, ojs.event_gaps, ojs.event_relay, ojs.events;
+DROP SEQUENCE ojs.event_seq;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;

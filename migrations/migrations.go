@@ -42,7 +42,8 @@ func Up(ctx context.Context, databaseURL string, log *slog.Logger) ([]*goose.Mig
 	return m.up(ctx)
 }
 
-// Down rolls the newest migration back and returns it. Rolling back the first one drops schema ojs with all jobs.
+// Down rolls the newest migration back and returns it. Rolling back the first one drops all jobs; the schema stays, because
+// goose's table lives in it.
 func Down(ctx context.Context, databaseURL string, log *slog.Logger) (*goose.MigrationResult, error) {
 	m, err := newMigrator(databaseURL, FS, log)
 	if err != nil {
@@ -95,7 +96,7 @@ func (m *migrator) withProvider(ctx context.Context, fn func(*goose.Provider) er
 		if err != nil {
 			return fmt.Errorf("version table: %w", err)
 		}
-		p, err := goose.NewProvider(goose.DialectCustom, db, m.fsys, goose.WithStore(versionStore{store}),
+		p, err := goose.NewProvider(goose.DialectCustom, db, m.fsys, goose.WithStore(store),
 			goose.WithDisableGlobalRegistry(true))
 		if err != nil {
 			return fmt.Errorf("read migrations: %w", err)

@@ -32,7 +32,7 @@ func release(n int) fstest.MapFS {
 		up := fmt.Sprintf("CREATE TABLE ojs.t%d (); ", i) + setVersion(i)
 		down := fmt.Sprintf("DROP TABLE ojs.t%d; ", i) + setVersion(i-1)
 		if i == 1 {
-			up, down = "CREATE SCHEMA IF NOT EXISTS ojs; "+up, "DROP SCHEMA ojs CASCADE;"
+			up, down = "CREATE SCHEMA IF NOT EXISTS ojs; "+up, "DROP TABLE ojs.t1; DROP FUNCTION ojs.schema_version();"
 		}
 		add(fsys, i, up, down)
 	}
@@ -379,11 +379,19 @@ func TestOwnMigrations(t *testing.T) {
 		}
 	}
 
-	for range 2 { // the second time finds out whether down leaves nothing behind
+	var first []string
+	for range 2 {
 		results, err := migrations.Up(t.Context(), url, nil)
 		require.NoError(t, err)
 		require.Len(t, results, count)
 		require.NoError(t, migrations.Check(t.Context(), conn))
+		catalogue := describe(t, conn)
+		require.Greater(t, len(catalogue), 400)
+		if first == nil {
+			first = catalogue
+		}
+		require.Equal(t, first, catalogue, "up after down makes the same objects")
+
 		for version := count - 1; version > 0; version-- {
 			_, err := migrations.Down(t.Context(), url, nil)
 			require.NoError(t, err)
@@ -394,7 +402,42 @@ func TestOwnMigrations(t *testing.T) {
 		_, err = migrations.Down(t.Context(), url, nil)
 		require.NoError(t, err)
 		require.ErrorIs(t, migrations.Check(t.Context(), conn), migrations.ErrSchemaMissing)
+		require.Empty(t, describe(t, conn), "down leaves only goose's own table")
 	}
+}
+
+// describe lists every object of schema ojs with its definition and rights, except goose's table.
+func describe(t *testing.T, conn *pgx.Conn) []string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `
+		SELECT o.text FROM (
+			SELECT concat_ws(' ', 'relation', c.relkind, c.relname, c.reloptions, c.relacl, pg_get_viewdef(c.oid), obj_description(c.oid)) AS text
+			FROM pg_class c WHERE c.relnamespace = 'ojs'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S')
+			UNION ALL
+			SELECT concat_ws(' ', 'column', c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+				pg_get_expr(d.adbin, d.adrelid), col_description(c.oid, a.attnum))
+			FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+			WHERE c.relnamespace = 'ojs'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND a.attnum > 0
+			UNION ALL
+			SELECT 'index ' || i.indexdef FROM pg_indexes i WHERE i.schemaname = 'ojs'
+			UNION ALL
+			SELECT concat_ws(' ', 'constraint', n.conrelid::regclass, n.conname, pg_get_constraintdef(n.oid))
+			FROM pg_constraint n WHERE n.connamespace = 'ojs'::regnamespace
+			UNION ALL
+			SELECT 'trigger ' || pg_get_triggerdef(t.oid) FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+			WHERE c.relnamespace = 'ojs'::regnamespace AND NOT t.tgisinternal
+			UNION ALL
+			SELECT concat_ws(' ', 'function', pg_get_functiondef(p.oid), p.proacl, obj_description(p.oid))
+			FROM pg_proc p WHERE p.pronamespace = 'ojs'::regnamespace
+			UNION ALL
+			SELECT concat_ws(' ', 'type', y.typname, y.typtype) FROM pg_type y WHERE y.typnamespace = 'ojs'::regnamespace AND y.typcategory <> 'A'
+		) o
+		WHERE o.text NOT LIKE '%goose_db_version%'
+		ORDER BY o.text`)
+	require.NoError(t, err)
+	objects, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return objects
 }
 
 // signalWriter tells when something was logged.

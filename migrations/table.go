@@ -122,17 +122,6 @@ func (m *migrator) applied(version int64) ([]int64, error) {
 	return numbers, nil
 }
 
-// versionStore lets the first migration be rolled back: it drops schema ojs, ownTable included, before goose deletes
-// its row there.
-type versionStore struct{ database.Store }
-
-func (s versionStore) Delete(ctx context.Context, db database.DBTxConn, version int64) error {
-	if exists, err := tableExists(ctx, db, s.Tablename()); err != nil || !exists {
-		return err
-	}
-	return s.Store.Delete(ctx, db, version)
-}
-
 func tableExists(ctx context.Context, db database.DBTxConn, table string) (bool, error) {
 	var exists bool
 	if err := db.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", table).Scan(&exists); err != nil {

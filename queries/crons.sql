@@ -1,29 +1,34 @@
--- Contract 20 §11. Whoever changes a cron or fires it holds its row. Ticks, their events and the advanced row are one
--- transaction with the insert of the job.
+-- Whoever changes or fires a cron locks its row. A tick, its event, the advanced row and the insert of the job are one
+-- transaction.
 
 -- name: CronNow :one
--- Also tells the other nodes, at commit, to look at the earliest next_run_at: this one may be gone when it comes.
+-- The time, and at commit a notification to the other nodes to look at the earliest next_run_at: this node may have
+-- stopped by then.
 SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS told;
 
 -- name: CronGet :one
+-- A cron by name.
 SELECT * FROM ojs.crons WHERE name = @name;
 
 -- name: CronLock :one
+-- A cron by name, locked against firing and changes.
 SELECT * FROM ojs.crons WHERE name = @name FOR UPDATE;
 
 -- name: CronList :many
+-- A page of crons by name.
 SELECT * FROM ojs.crons c
 WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
     AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]))
 ORDER BY c.name COLLATE "C" OFFSET @skip_rows::bigint LIMIT @max_rows::bigint;
 
 -- name: CronCount :one
+-- The number of crons of the same filters.
 SELECT count(*) FROM ojs.crons c
 WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
     AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]));
 
 -- name: CronInsert :many
--- No row: somebody else has just registered the name.
+-- Returns no row if the name is taken.
 INSERT INTO ojs.crons (name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description,
     next_run_at, created_at, updated_at)
 VALUES (@name, @id, @expression, @timezone, @type, @queue, @args, @meta, @options, sqlc.narg('trace_id'), @overlap_policy, @enabled, sqlc.narg('description'),
@@ -32,6 +37,7 @@ ON CONFLICT (name) DO NOTHING
 RETURNING *;
 
 -- name: CronUpdate :one
+-- Replaces everything but the history of a cron. The caller holds its row.
 UPDATE ojs.crons
 SET expression = @expression, timezone = @timezone, type = @type, queue = @queue, args = @args, meta = @meta, options = @options,
     trace_id = sqlc.narg('trace_id'), overlap_policy = @overlap_policy, enabled = @enabled, description = sqlc.narg('description'),
@@ -40,16 +46,16 @@ WHERE name = @name
 RETURNING *;
 
 -- name: CronDelete :many
--- Its jobs stay.
-WITH gone AS (
+-- Deletes a cron and its log. Its jobs stay.
+WITH deleted AS (
     DELETE FROM ojs.crons c WHERE c.name = @name RETURNING *
 ), runs AS (
-    DELETE FROM ojs.cron_runs r USING gone g WHERE r.cron_id = g.id
+    DELETE FROM ojs.cron_runs r USING deleted d WHERE r.cron_id = d.id
 )
-SELECT * FROM gone;
+SELECT * FROM deleted;
 
 -- name: CronListDue :many
--- What another node is at is skipped.
+-- Locks crons that are due. Crons that another node is firing are skipped.
 SELECT sqlc.embed(c), now()::timestamptz AS now FROM ojs.crons c
 WHERE c.next_run_at <= now()
 ORDER BY c.next_run_at
@@ -70,11 +76,12 @@ SELECT j.id, j.cron FROM ojs.jobs j
 WHERE j.cron = ANY(@names::text[]) AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending');
 
 -- name: CronListDraining :many
+-- Which of the queues take no new jobs.
 SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@queues::text[]) AND q.status = 'draining';
 
 -- name: CronTick :many
--- What became of ticks: run log, event, advanced row. A tick that is in the log already only advances its cron.
-WITH item AS (
+-- Records the outcome of ticks: log row, event, next run. A tick that is in the log already only advances its cron.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@scheduled_at::timestamptz[]) AS scheduled_at,
         unnest(@next_run_at::timestamptz[]) AS next_run_at,
@@ -84,7 +91,7 @@ WITH item AS (
         unnest(@event_data::json[]) AS data
 ), run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason, job_id)
-    SELECT i.id, i.scheduled_at, 'tick', i.outcome, NULLIF(i.reason, ''), CASE WHEN i.outcome = 'fired' THEN i.job_id END FROM item i
+    SELECT i.id, i.scheduled_at, 'tick', i.outcome, NULLIF(i.reason, ''), CASE WHEN i.outcome = 'fired' THEN i.job_id END FROM request i
     ON CONFLICT DO NOTHING
     RETURNING cron_id
 ), moved AS (
@@ -92,10 +99,10 @@ WITH item AS (
     SET next_run_at = i.next_run_at,
         last_run_at = CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN i.scheduled_at ELSE c.last_run_at END,
         run_count = c.run_count + CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN 1 ELSE 0 END
-    FROM item i LEFT JOIN run r ON r.cron_id = i.id
+    FROM request i LEFT JOIN run r ON r.cron_id = i.id
     WHERE c.id = i.id
     RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
     SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron' || @instance::text, clock_timestamp(), m.name, m.type, m.queue,
         m.trace_id, @node::integer, m.data
@@ -104,29 +111,29 @@ WITH item AS (
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m;
 
 -- name: CronGap :many
--- Local times that a clock change left out, each told once: a row per event.
-WITH item AS (
+-- Records local times that a clock change left out. Each writes one event, when its row is inserted.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@scheduled_at::timestamptz[]) AS scheduled_at, unnest(@event_data::json[]) AS data
 ), run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason)
-    SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM item i
+    SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM request i
     ON CONFLICT DO NOTHING
     RETURNING cron_id, scheduled_at
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
 SELECT 'cron.skipped', 'cron' || @instance::text, clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
-FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
+FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue;
 
 -- name: CronTrigger :one
--- A run by hand leaves the schedule alone.
+-- Records a run by hand, which leaves the schedule alone.
 WITH run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, job_id) VALUES (@id, @now, 'manual', 'manual', @job_id)
 )
 UPDATE ojs.crons SET last_run_at = @now, run_count = run_count + 1 WHERE id = @id RETURNING *;
 
 -- name: CronRunList :many
--- Newest first, with what has become of the jobs. A job that retention has removed has no state.
+-- The log of a cron, newest first, with the state of each job. A job that retention has removed has no state.
 SELECT r.scheduled_at, r.outcome, r.reason, r.job_id, COALESCE(j.state, d.state, '')::text AS state,
     COALESCE(j.started_at, d.started_at)::timestamptz AS started_at, COALESCE(j.finished_at, d.finished_at)::timestamptz AS finished_at
 FROM (
@@ -138,10 +145,11 @@ FROM (
 ORDER BY r.scheduled_at DESC, r.kind;
 
 -- name: CronRunCount :one
+-- The number of rows in the log of a cron.
 SELECT count(*) FROM ojs.cron_runs WHERE cron_id = @cron_id;
 
 -- name: CronRunPrune :execrows
--- The newest 1 000 of each cron stay, for 30 days at most.
+-- Keeps the newest 1 000 rows of each cron, for 30 days at most.
 DELETE FROM ojs.cron_runs r USING (
     SELECT x.cron_id, x.scheduled_at, x.kind FROM ojs.crons c CROSS JOIN LATERAL (
         (SELECT l.cron_id, l.scheduled_at, l.kind FROM ojs.cron_runs l WHERE l.cron_id = c.id
@@ -154,8 +162,9 @@ DELETE FROM ojs.cron_runs r USING (
 WHERE r.cron_id = old.cron_id AND r.scheduled_at = old.scheduled_at AND r.kind = old.kind;
 
 -- name: CronMark :many
--- After the insert of its jobs, in the same transaction: JobInsert must not carry what nearly no job has. A serial job is
--- held until CronSettle releases it, and due soon in case that nobody does.
+-- Marks jobs as those of a cron, after their insert in the same transaction: JobInsert does not carry values that
+-- nearly no job has. A serial job gets no ready_seq until CronSettle releases it. It is due soon, in case that no node
+-- does.
 UPDATE ojs.jobs j
 SET cron = i.cron, cron_serial = i.serial,
     ready_seq = CASE WHEN i.serial AND i.held THEN NULL ELSE j.ready_seq END,
@@ -167,20 +176,22 @@ WHERE j.id = i.id
 RETURNING j.id, j.ready_seq, j.due_at;
 
 -- name: CronListHeld :many
--- Which of the crons have jobs that wait for another, and how many.
+-- Which of the crons have jobs that wait for another job of the cron, and how many.
 SELECT j.cron::text AS cron, count(*) AS held FROM ojs.jobs j
 WHERE j.cron = ANY(@names::text[]) AND j.state = 'available' AND j.ready_seq IS NULL
 GROUP BY j.cron;
 
 -- name: CronQueueUp :exec
--- One decision at a time about the jobs of a cron, in a statement of its own: the next one has to see what was decided.
+-- Serializes decisions about the jobs of a cron. It is a statement of its own, so that the next statement sees the
+-- previous decision.
 SELECT pg_advisory_xact_lock(hashtextextended('ojs.cron/' || n.name, 0))
 FROM (SELECT unnest(@names::text[]) AS name ORDER BY 1) n;
 
 -- name: CronSettle :many
--- After CronQueueUp. While no job of a cron is active or can be fetched, the oldest of those held is released, at the end of
--- its priority. Who is next then is looked at again soon; the others behind it once a minute (JobPromoteDue).
-WITH held AS MATERIALIZED (
+-- Releases the oldest waiting job of each cron of which no job is active or can be fetched; it goes to the end of its
+-- priority. Called after CronQueueUp. The next waiting job is due again in two seconds; the others behind it are looked
+-- at once a minute (JobPromoteDue).
+WITH waiting AS MATERIALIZED (
     SELECT n.cron, h.id, h.enqueued_at, b.blocked
     FROM (SELECT DISTINCT unnest(@names::text[]) AS cron) n
     CROSS JOIN LATERAL (
@@ -193,21 +204,21 @@ WITH held AS MATERIALIZED (
         ORDER BY j.enqueued_at, j.id LIMIT 2
         FOR UPDATE SKIP LOCKED
     ) h
-), place AS (
-    SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM held h
-), moved AS (
+), ranked AS (
+    SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM waiting h
+), released AS (
     UPDATE ojs.jobs j
     SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
-    FROM place p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
+    FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
     RETURNING j.id, j.queue, j.priority, j.ready_seq
 )
-SELECT id, queue, priority, ready_seq FROM moved;
+SELECT id, queue, priority, ready_seq FROM released;
 
 -- name: CronHold :exec
--- After CronQueueUp, takes jobs of a cron back that could be fetched: a run by hand goes first, or the cron has just become
--- serial. keep is left alone.
+-- Takes back jobs of a cron that could be fetched, except keep: a run by hand goes first, or the cron has just become
+-- serial. Called after CronQueueUp.
 UPDATE ojs.jobs j
 SET cron_serial = true,
     ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,

@@ -1,8 +1,8 @@
--- Dead letters: discarded jobs with dead_lettered_at, which equals finished_at. Both have an index with
--- the id, so that pages are found by their key and prunes start at the oldest.
+-- Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Both columns have an index with the
+-- id, so that pages are found by their key and a prune starts at the oldest.
 
 -- name: DeadLetterListPage :many
--- Newest first, from a key on.
+-- Dead letters behind a key, newest first.
 SELECT j.* FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL
     AND j.dead_lettered_at >= @since::timestamptz AND j.dead_lettered_at <= @until::timestamptz
@@ -11,7 +11,7 @@ WHERE j.dead_lettered_at IS NOT NULL
 ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: DeadLetterCount :one
--- Exact up to max_rows (10 000), which bounds the work.
+-- The number of dead letters of a filter, exact up to max_rows (10 000), which bounds the work.
 SELECT count(*) FROM (
     SELECT FROM ojs.jobs j
     WHERE j.dead_lettered_at IS NOT NULL
@@ -30,7 +30,7 @@ WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
 ORDER BY j.finished_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: JobDiscardedCount :one
--- Exact up to max_rows (10 000), which bounds the work.
+-- The number of discarded jobs of a filter, exact up to max_rows (10 000), which bounds the work.
 SELECT count(*) FROM (
     SELECT FROM ojs.jobs j
     WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
@@ -49,8 +49,8 @@ ORDER BY j.dead_lettered_at, j.id
 LIMIT @max_rows::bigint;
 
 -- name: DeadLetterDelete :many
--- The oldest dead letters behind a key, for good; the gap row takes them out of the counts. Rows that are being retried
--- or deleted by others are theirs. The key spares later batches the dead index entries of earlier ones.
+-- Deletes the oldest dead letters behind a key. The internal event takes them out of the counts. Rows that another
+-- transaction retries or deletes are skipped. The key spares later batches the dead index entries of earlier ones.
 WITH picked AS MATERIALIZED (
     SELECT j.id, j.dead_lettered_at FROM ojs.jobs j
     WHERE j.dead_lettered_at IS NOT NULL AND (j.dead_lettered_at, j.id) > (@after::timestamptz, @after_id::uuid)
@@ -59,18 +59,18 @@ WITH picked AS MATERIALIZED (
     ORDER BY j.dead_lettered_at, j.id
     LIMIT @max_rows::bigint
     FOR UPDATE SKIP LOCKED
-), gone AS (
+), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', @source::text, g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
-    FROM gone g
+    SELECT 'job.state_changed', @source::text, d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
+    FROM deleted d
 )
-SELECT g.id, g.type, g.queue, g.state, g.dead_lettered_at, g.now::timestamptz AS now FROM gone g ORDER BY g.dead_lettered_at, g.id;
+SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id;
 
 -- name: DeadLetterStats :many
--- Groups instead of rows. error_type as it stands in the text of the error.
+-- Dead letters per queue, job type and error type. error_type is written as in the text of the error.
 SELECT j.queue, j.type, COALESCE(ojs.error_type(j.error), '')::text AS error_type, count(*) AS count,
     min(j.dead_lettered_at)::timestamptz AS oldest, max(j.dead_lettered_at)::timestamptz AS newest
 FROM ojs.jobs j
@@ -78,12 +78,12 @@ WHERE j.dead_lettered_at IS NOT NULL AND (cardinality(@queues::text[]) = 0 OR j.
 GROUP BY 1, 2, 3;
 
 -- name: DeadLetterCutoff :many
--- The newest dead letter beyond the count, if there is one.
+-- The newest dead letter beyond the newest max_count; no row if there are not that many.
 SELECT j.dead_lettered_at, j.id FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT NULL
 ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET @max_count::bigint LIMIT 1;
 
 -- name: JobDiscardedPrune :many
--- Discarded jobs that are no dead letters, oldest first, behind a key.
+-- Deletes discarded jobs that are not dead letters, oldest first, behind a key.
 WITH picked AS MATERIALIZED (
     SELECT j.id, j.finished_at FROM ojs.jobs j
     WHERE j.finished_at IS NOT NULL AND (j.finished_at, j.id) > (@after::timestamptz, @after_id::uuid)
@@ -91,23 +91,24 @@ WITH picked AS MATERIALIZED (
     ORDER BY j.finished_at, j.id
     LIMIT @max_rows::bigint
     FOR UPDATE SKIP LOCKED
-), gone AS (
+), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.finished_at, clock_timestamp() AS now
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, @node::integer, '{"reason":"retention"}'::json
-    FROM gone g
+    SELECT 'job.state_changed', 'scheduler', d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, @node::integer, '{"reason":"retention"}'::json
+    FROM deleted d
 )
-SELECT g.id, g.type, g.queue, g.state, g.finished_at, g.now::timestamptz AS now FROM gone g ORDER BY g.finished_at, g.id;
+SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id;
 
 -- name: JobsDoneDayList :many
--- The days of jobs_done that are over for longer than keep, oldest first, with their size in pages.
+-- The days of jobs_done that ended longer than keep ago, oldest first, with their size in pages.
 SELECT d.day::text AS day, d.pages::bigint AS pages FROM ojs.jobs_done_days(@keep::interval) d ORDER BY d.day;
 
 -- name: JobsDonePrune :many
--- The jobs of one state on some pages of one day: there is no index to find them by, and reading a range of pages needs none.
-WITH gone AS (
+-- Deletes the jobs of one state on a range of pages of one day. No index finds them, and reading a range of pages needs
+-- none.
+WITH deleted AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.finished_at >= @day_start::timestamptz AND d.finished_at < @day_end::timestamptz
         AND d.ctid >= CAST(@from_tid::text AS tid) AND d.ctid < CAST(@to_tid::text AS tid)
@@ -116,5 +117,5 @@ WITH gone AS (
 )
 INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
 SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, @node::integer, '{"reason":"retention"}'::json
-FROM gone g
+FROM deleted g
 RETURNING job_id::uuid AS id, job_type::text AS type, queue::text AS queue, from_state::text AS state, time;

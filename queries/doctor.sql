@@ -1,6 +1,7 @@
 -- name: DoctorCounts :many
--- What the kept counts say against what the tables hold, both in the caller's snapshot. Rows that differ only.
-WITH kept AS (
+-- Compares the kept counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
+-- returned.
+WITH counted AS (
     SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
         SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
         UNION ALL
@@ -11,18 +12,19 @@ WITH kept AS (
             CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
         WHERE g.passed AND v.state IS NOT NULL AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
     ) c GROUP BY c.queue, c.state
-), held AS (
+), stored AS (
     SELECT t.queue, t.state, count(*) AS n FROM (
         SELECT j.queue, j.state FROM ojs.jobs j UNION ALL SELECT d.queue, d.state FROM ojs.jobs_done d
     ) t GROUP BY t.queue, t.state
 )
 SELECT COALESCE(k.queue, h.queue)::text AS queue, COALESCE(k.state, h.state)::text AS state,
     COALESCE(k.n, 0)::bigint AS kept, COALESCE(h.n, 0)::bigint AS held
-FROM kept k FULL JOIN held h ON h.queue = k.queue AND h.state = k.state
+FROM counted k FULL JOIN stored h ON h.queue = k.queue AND h.state = k.state
 WHERE COALESCE(k.n, 0) <> COALESCE(h.n, 0)
 ORDER BY 1, 2;
 
 -- name: DoctorRelay :one
+-- How far publication is behind, and how old the oldest kept event is.
 SELECT r.watermark, (SELECT count(*) FROM ojs.events e WHERE e.seq > r.watermark) AS unpublished,
     (SELECT count(*) FROM ojs.event_gaps) AS gaps,
     COALESCE((SELECT date_part('epoch', clock_timestamp() - min(e.time)) FROM ojs.events e WHERE e.seq > r.watermark), 0)::double precision AS lag_seconds,
@@ -30,12 +32,16 @@ SELECT r.watermark, (SELECT count(*) FROM ojs.events e WHERE e.seq > r.watermark
 FROM ojs.event_relay r;
 
 -- name: DoctorXmin :many
+-- What keeps dead rows from being cleaned.
 SELECT h.holder::text AS holder, h.seconds::double precision AS seconds FROM ojs.xmin_holders() h ORDER BY 2 DESC LIMIT 10;
 
 -- name: DoctorTables :many
-SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_sizes() t ORDER BY 1;
+-- Live and dead rows and sizes of the tables that are updated all the time.
+SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes 
+FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers}') t ORDER BY 1;
 
 -- name: DoctorRows :one
+-- Jobs that break a rule: overdue, in both tables, or available without a place in the fetch order.
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
     (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL)

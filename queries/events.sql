@@ -1,33 +1,33 @@
--- The relay. A pass is RelayLock, RelayScan and, if there is something to write, RelayClaim, the gap statements that are
--- called for, and RelayPublish, in one READ COMMITTED transaction.
+-- The relay publishes the log. A pass is one READ COMMITTED transaction: RelayLock, RelayScan and, if there is
+-- something to write, RelayClaim, the statements about gaps that are needed, and RelayPublish.
 
 -- name: RelayConfigure :exec
--- How events are shown is stored, because NOTIFY and SQL readers show them too.
+-- Stores how events are shown, because NOTIFY and SQL readers show them too.
 UPDATE ojs.event_relay SET service = @service, compat = @compat
 WHERE service <> @service OR compat <> @compat;
 
 -- name: RelayLook :one
--- Is there anything to do? Without lock, for idle servers and for those that cannot LISTEN.
+-- Whether there is anything to publish. Takes no lock; for idle servers and for those that cannot LISTEN.
 SELECT r.watermark, r.moved_at, (
     EXISTS (SELECT FROM ojs.events e WHERE e.seq > r.watermark) OR EXISTS (SELECT FROM ojs.event_gaps)
 )::boolean AS dirty
 FROM ojs.event_relay r;
 
 -- name: RelayLock :one
--- One relay at a time. Not the lock of the row: that would give the transaction its xid before the scan, and RelayClaim
--- needs one from after it. A statement of its own, so that the scan sees all that the previous holder did. The settings
--- hold for this transaction: planning anew costs more than a pass, and a plan made while a partition was empty must not
--- scan it when it has 500 000 rows.
+-- Lets one relay work at a time. It does not lock the row of event_relay: that would give the transaction its id before
+-- the scan, and RelayClaim needs an id drawn after it. It is a statement of its own, so that the scan sees everything
+-- the previous holder did. The settings hold for this transaction: planning anew costs more than a pass, and a plan
+-- made while a partition was empty must not scan it when it has 500 000 rows.
 SELECT pg_try_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))::boolean AS locked,
     (set_config('plan_cache_mode', 'force_generic_plan', true) || set_config('enable_seqscan', 'off', true)
         || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true))::text AS settings;
 
 -- name: RelayScan :one
--- One snapshot for everything that is decided from it. A gap can have changed only if a transaction that ran at seen (the
--- snapshot of the last look at all gaps) has ended since, and only if it was noted while that one ran: horizons bound
--- the look, so it does not grow with the gaps that a long transaction keeps. A horizon in the future comes from a dump of
--- another server: nobody here owns that number.
-WITH snap AS MATERIALIZED (
+-- Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
+-- `seen` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was noted while that
+-- transaction ran. The horizons bound the look, so it does not grow with the gaps that a long transaction keeps. A
+-- horizon in the future comes from a dump of another server, where nobody owns that number any more.
+WITH snapshot AS MATERIALIZED (
     SELECT s.now, LEAST(pg_snapshot_xmax(s.seen), (
         SELECT x FROM pg_snapshot_xip(s.seen) x WHERE pg_visible_in_snapshot(x, s.now) ORDER BY x LIMIT 1
     )) AS ended
@@ -35,7 +35,7 @@ WITH snap AS MATERIALIZED (
 ), gap AS MATERIALIZED (
     SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over,
         EXISTS (SELECT FROM ojs.events e WHERE e.seq = g.seq AND e.sub = 0) AS late
-    FROM snap s JOIN ojs.event_gaps g ON g.horizon >= s.ended
+    FROM snapshot s JOIN ojs.event_gaps g ON g.horizon >= s.ended
 )
 SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin,
     ARRAY(SELECT e.seq FROM ojs.events e
@@ -48,29 +48,31 @@ SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigi
     EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps,
     COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = (SELECT w.watermark FROM ojs.event_relay w)
         ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub
-FROM snap s CROSS JOIN ojs.event_relay r;
+FROM snapshot s CROSS JOIN ojs.event_relay r;
 
 -- name: RelayClaim :one
--- Keeps retention and reset out until the pass ends; no row: they are at it, and wait for us to let go of the log. The xid
--- is drawn after the scan, so it is above that of everyone who owns a number up to one that was visible there. The
--- snapshot's xmax is not: it is one past the last transaction that ended, and one that runs may lie behind it.
+-- Keeps retention and reset out until the pass ends. No row means that they are working and wait for the relay's lock.
+-- The transaction id is drawn after the scan, so it is above that of every transaction that owns a number up to the
+-- last visible one. The snapshot's xmax would not do: it is one past the last transaction that ended, and a running
+-- transaction may be at or above it.
 SELECT r.watermark, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_relay r FOR NO KEY UPDATE SKIP LOCKED;
 
 -- name: RelayBound :one
--- An xid for a pass that has nothing to write; see RelayClaim.
+-- A transaction id for a pass that has nothing to write; see RelayClaim.
 SELECT pg_current_xact_id()::text::bigint AS bound;
 
 -- name: RelayGapInsert :exec
--- Numbers the watermark passes over although their transaction may still commit; it is below horizon.
+-- Notes numbers that the watermark passes although their transaction, which is below horizon, may still commit.
 INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 SELECT unnest(@numbers::bigint[]), clock_timestamp(), @horizon::xid8, true;
 
 -- name: RelayGapDelete :exec
+-- Forgets numbers whose transactions have all ended without their row appearing.
 DELETE FROM ojs.event_gaps WHERE seq = ANY(@numbers::bigint[]);
 
 -- name: RelayMoveLate :exec
--- Behind all that is published, before all that is not; in the order of their numbers.
-WITH gone AS (
+-- Moves late rows behind everything published and before everything unpublished, in the order of their numbers.
+WITH deleted AS (
     DELETE FROM ojs.event_gaps WHERE seq = ANY(@numbers::bigint[])
 )
 UPDATE ojs.events e SET seq = @watermark, sub = n.to_sub
@@ -80,12 +82,12 @@ FROM (
 WHERE e.seq = n.seq AND e.sub = 0;
 
 -- name: RelayNumberDraw :one
--- Makes sure, before the claim, that the number behind the watermark has been drawn, by whomever.
+-- Makes sure, before RelayClaim, that the number behind the watermark has been drawn.
 SELECT nextval('ojs.event_seq')::bigint AS seq;
 
 -- name: RelayGiveWay :exec
--- All 65 535 places behind the watermark are taken by late rows. The next number gives its own up: it is passed over, so
--- that its row comes as a late one, after those that still wait, as their numbers are lower.
+-- Called when all 65 535 places behind the watermark are taken by late rows. The watermark passes over the next number,
+-- so that its row becomes a late one and comes after those that still wait, whose numbers are lower.
 WITH moved AS (
     UPDATE ojs.event_relay SET watermark = @seq, moved_at = clock_timestamp()
 )
@@ -93,12 +95,12 @@ INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 VALUES (@seq, clock_timestamp(), @horizon::xid8, true);
 
 -- name: RelayPublish :one
--- Announces and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row
--- that became visible only after the scan is left out: its number is among those passed over, and it comes as a late one.
--- It returns, for metrics, how many rows of each public type it has published, and what was written from SQL, which no node
--- has counted. The LIMIT never cuts (a pass has at most 5 000 numbers). It tells the planner so, which otherwise makes hash tables for
--- a tenth of the log: 1.5 ms a pass instead of 0.4.
-WITH item AS MATERIALIZED (
+-- Notifies and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row that
+-- became visible only after the scan is left out: its number is among the passed ones, and it comes as a late row. For
+-- metrics it returns the number of published rows per public type, and those written from SQL, which no node has
+-- counted. The LIMIT never cuts, because a pass has at most 5 000 numbers. It tells the planner so: without it the
+-- planner builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms).
+WITH published AS MATERIALIZED (
     SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
@@ -109,8 +111,8 @@ WITH item AS MATERIALIZED (
     ORDER BY e.seq, e.sub
     LIMIT 5000
 ), delta AS MATERIALIZED (
-    SELECT i.queue, i.minute, i.type, i.internal, i.from_state, i.to_state, count(*) AS n, COALESCE(sum(i.duration_ms), 0) AS ms
-    FROM item i GROUP BY 1, 2, 3, 4, 5, 6
+    SELECT p.queue, p.minute, p.type, p.internal, p.from_state, p.to_state, count(*) AS n, COALESCE(sum(p.duration_ms), 0) AS ms
+    FROM published p GROUP BY 1, 2, 3, 4, 5, 6
 ), counted AS (
     INSERT INTO ojs.queue_counts AS c (queue, state, count)
     SELECT d.queue, v.state, sum(v.n)
@@ -134,7 +136,7 @@ WITH item AS MATERIALIZED (
     ON CONFLICT (queue, minute) DO UPDATE SET enqueued = s.enqueued + EXCLUDED.enqueued, started = s.started + EXCLUDED.started,
         completed = s.completed + EXCLUDED.completed, failed = s.failed + EXCLUDED.failed, discarded = s.discarded + EXCLUDED.discarded,
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms
-), moved AS (
+), advanced AS (
     UPDATE ojs.event_relay r SET watermark = @upto::bigint, moved_at = clock_timestamp(),
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
     FROM (
@@ -143,31 +145,32 @@ WITH item AS MATERIALIZED (
             COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded
         FROM delta d
     ) s
-), typed AS (
+), by_type AS (
     SELECT string_agg('["' || t.type || '",' || t.n || ']', ',') AS list
     FROM (SELECT d.type, sum(d.n) AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
-), unclaimed AS (
+), written_by_sql AS (
     SELECT string_agg('["' || f.type || '",' || to_json(f.foreign_type)::text || ',' || to_json(f.queue)::text || ',' || f.n || ']', ',') AS list
-    FROM (SELECT i.type, i.foreign_type, i.queue, count(*) AS n FROM item i WHERE i.node IS NULL AND i.foreign_type IS NOT NULL AND i.queue IS NOT NULL GROUP BY 1, 2, 3) f
-), announced AS (
-    SELECT count(pg_notify('ojs_events', ojs.event_notice(i.full_text, i.seq, i.sub))) AS n
-    FROM item i WHERE i.full_text IS NOT NULL
+    FROM (SELECT p.type, p.foreign_type, p.queue, count(*) AS n FROM published p WHERE p.node IS NULL AND p.foreign_type IS NOT NULL AND p.queue IS NOT NULL GROUP BY 1, 2, 3) f
+), notified AS (
+    SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
+    FROM published p WHERE p.full_text IS NOT NULL
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null') || ']', ',') AS list
-    FROM (SELECT i.queue, i.priority, i.node, min(i.ready_seq) AS low FROM item i WHERE i.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
+    FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
 )
 SELECT (CASE WHEN NOT @quiet::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'
     || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS told,
     a.n AS announced, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS unclaimed
-FROM announced a CROSS JOIN ready r CROSS JOIN typed t CROSS JOIN unclaimed u;
+FROM notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u;
 
 -- name: ListenProbe :exec
--- Through the pool, to see whether the LISTEN connection really hears: a pooler may accept LISTEN and drop what follows.
+-- Sends a notification through the pool, to find out whether the LISTEN connection receives it: a pooler may accept
+-- LISTEN and drop what follows.
 SELECT pg_notify('ojs_probe', @token);
 
 -- name: EventListAfter :many
--- Events behind a position, and in every row (there is at least one) how far the log goes. One snapshot: what is at or
--- below the watermark is all there.
+-- Events behind a position and, in every row (there is at least one), the end of the log. One snapshot: everything at
+-- or below the watermark is there.
 SELECT r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
@@ -178,27 +181,27 @@ FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_
 ORDER BY e.seq, e.sub;
 
 -- name: EventListNewest :many
--- The admin listing, contract 40 §5.3. total is exact up to max_total, which bounds the work; there is at least one row.
-WITH hit AS MATERIALIZED (
+-- The admin list, newest first. total is exact up to max_total, which bounds the work. There is at least one row.
+WITH matching AS MATERIALIZED (
     SELECT ojs.event_newest(@max_total, @internal, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
         sqlc.narg('job_id'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
 ), page AS MATERIALIZED (
-    SELECT h.place FROM hit h ORDER BY h.place DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
+    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
     COALESCE(s.data, '')::text AS data
-FROM (SELECT count(*) AS total FROM hit) t
+FROM (SELECT count(*) AS total FROM matching) t
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC;
 
 -- name: EventGet :many
--- At most one row.
+-- One public event; at most one row.
 SELECT s.* FROM ojs.event_shown s WHERE s.seq = @seq AND s.sub = @sub AND NOT s.internal;
 
 -- name: EventListByJob :many
--- A job's history, gap rows included, oldest first.
+-- The history of a job, internal rows included, oldest first.
 SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq, s.sub LIMIT @max_rows;
 
 -- name: EventOldest :many
@@ -206,11 +209,12 @@ SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq,
 SELECT s.seq, s.sub, s.time FROM ojs.event_shown s WHERE NOT s.internal ORDER BY s.seq, s.sub LIMIT 1;
 
 -- name: EventHead :one
--- How far the log goes and what retention has taken, in one snapshot. An empty log goes as far as the watermark.
+-- The end of the log and what retention has dropped, in one snapshot. An empty log ends at the watermark.
 SELECT r.watermark, r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
     COALESCE(h.time, clock_timestamp())::timestamptz AS at
 FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true;
 
 -- name: StatsMinutePrune :execrows
+-- Keeps 30 days.
 DELETE FROM ojs.stats_minute WHERE (queue, minute) IN (
     SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' LIMIT @max_rows);

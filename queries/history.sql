@@ -1,4 +1,4 @@
--- Execution history is a view of the event log (contract 20 §12.3).
+-- Execution history is a view of the event log.
 
 -- name: HistoryCountByJob :one
 -- Exact up to max_rows, which bounds the work.
@@ -7,13 +7,13 @@ SELECT count(*) FROM (
 ) c;
 
 -- name: HistoryListNewest :many
--- Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total; there is at
+-- Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total. There is at
 -- least one row.
-WITH hit AS MATERIALIZED (
+WITH matching AS MATERIALIZED (
     SELECT ojs.history_newest(9223372036854775807, @max_total::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
         sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
 ), page AS MATERIALIZED (
-    (SELECT h.place FROM hit h WHERE @before::bigint = 9223372036854775807 ORDER BY h.place DESC LIMIT @max_rows::integer)
+    (SELECT m.place FROM matching m WHERE @before::bigint = 9223372036854775807 ORDER BY m.place DESC LIMIT @max_rows::integer)
     UNION ALL
     SELECT ojs.history_newest(@before::bigint, @max_rows::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
         sqlc.narg('since'), sqlc.narg('until'))::bigint
@@ -23,6 +23,6 @@ SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer A
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
     COALESCE(s.data, '')::text AS data
-FROM (SELECT count(*) AS total FROM hit) t
+FROM (SELECT count(*) AS total FROM matching) t
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC;

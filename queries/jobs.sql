@@ -1,12 +1,14 @@
--- Every state change is one statement over arrays: it moves the jobs and writes their events. State and owner are
--- guarded in the WHERE clause; a job that is missing from the result was refused, and one look tells why.
+-- Every state change of jobs is one statement over arrays: it changes the jobs and writes their events. State and owner
+-- are guarded in the WHERE clause. A job that is missing from the result was refused; the caller then looks at the job
+-- to tell why.
 
 -- name: JobInsert :many
--- Contract 10 §4.2 T1–T3. Times come from one clock reading, so that a batch is due together. The echo of relative
--- times is spliced into extra here, because only the database knows what they resolve to.
-WITH t AS MATERIALIZED (
+-- Stores new jobs as pending, scheduled or available. All times come from one reading of the clock, so the jobs of a
+-- batch are due together. A time sent as a duration is echoed as the time it stands for; that text is put into extra
+-- here, because only the database knows the time. A job whose id is taken is missing from the result.
+WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), item AS (
+), request AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@types::text[]) AS type,
         unnest(@queues::text[]) AS queue,
@@ -30,16 +32,16 @@ WITH t AS MATERIALIZED (
         unnest(@meta::json[]) AS meta,
         unnest(@extra::json[]) AS extra
 ), timed AS (
-    SELECT i.*, t.now,
-        CASE WHEN i.scheduled_in_us >= 0 THEN t.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
-        CASE WHEN i.expires_in_us >= 0 THEN t.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
-        t.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
-        t.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
-    FROM item i CROSS JOIN t
+    SELECT i.*, clock.now,
+        CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
+        CASE WHEN i.expires_in_us >= 0 THEN clock.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
+        clock.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
+        clock.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
+    FROM request i CROSS JOIN clock
 ), placed AS (
     SELECT d.*, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
     FROM timed d
-), ins AS (
+), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
         total_due_at, ttl_due_at, stall_ms, result_ttl_s)
@@ -58,24 +60,25 @@ WITH t AS MATERIALIZED (
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
     SELECT CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
         @source::text, i.created_at, i.id, i.type, i.queue, i.trace_id, i.state, i.state = 'pending', i.priority, i.ready_seq, @node::integer,
         CASE WHEN i.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(i.scheduled_at) || '"}')::json END
-    FROM ins i
+    FROM inserted i
 )
-SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra FROM ins;
+SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra FROM inserted;
 
 -- name: JobListDoneIDs :many
--- After an insert with client-chosen ids, in a statement of its own: only a new snapshot sees a job that an ack moved
--- away while the insert waited for its key.
+-- Which of the ids belong to finished jobs. Called after an insert with ids that clients chose, as a statement of its
+-- own: only a new snapshot sees a job that an ack moved away while the insert waited for its key.
 SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobFetch :many
--- Contract 10 §7, T6. probe holds the places to look, in dispatch order, each with the lowest ready_seq this node may
--- still find there; the nested loop keeps that order, the outer LIMIT stops it. A CTE, never WHERE id IN (… LIMIT): the
--- planner may run such a subquery again and claim more than asked.
+-- Claims the next available jobs. probe lists the places to look at, in dispatch order, each with the lowest ready_seq
+-- that this node may still find there. The nested loop keeps that order and the outer LIMIT ends it. The jobs are
+-- picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery again and claim more
+-- jobs than asked.
 WITH probe AS (
     SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
 ), found AS (
@@ -94,45 +97,38 @@ WITH probe AS (
 ), slot AS (
     SELECT unnest(@workers::text[]) AS worker_id, unnest(@sources::text[]) AS source, unnest(@leases_ms::bigint[]) AS lease_ms,
         generate_subscripts(@workers::text[], 1) AS slot
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
-    SET state = 'active', attempt = j.attempt + 1, started_at = t.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
+    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
         lease_ms = COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
-        lease_until = t.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint) * interval '1 millisecond',
-        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
+        lease_until = clock.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint) * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
             COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
-        ttl_due_at = NULL, stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
+        ttl_due_at = NULL, stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
-    FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN t
+    FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN clock
     WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, p.ready_seq, j.due_at, j.created_at,
-        j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms,
-        j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed,
-        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result,
-        j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at,
-        j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at,
-        s.source, p.slot
-), ev AS (
+    RETURNING j.*, p.ready_seq AS fetched_seq, s.source, p.slot
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS ready_seq, due_at, created_at, enqueued_at,
+    started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until,
+    lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
+    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error,
+    errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
+    checkpoint_at, result
 FROM claimed ORDER BY slot;
 
 -- name: JobFetchSurvey :many
--- The lowest ready_seq per priority of each queue, by skipping from priority to priority. It has no lower bound, so it
--- finds what a cursor has passed (a transaction that committed late). Jobs without ready_seq wait for another of their cron.
+-- The lowest ready_seq per priority of each queue, found by skipping from priority to priority. It has no lower bound,
+-- so it finds jobs that a cursor has passed because their transaction committed late. Jobs without ready_seq wait for
+-- another job of their cron and are left out.
 WITH RECURSIVE level AS (
     (SELECT q.queue, f.priority, f.ready_seq
      FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
@@ -149,58 +145,55 @@ WITH RECURSIVE level AS (
 SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l;
 
 -- name: JobComplete :many
--- Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten. Locking the
--- rows first, to skip those that somebody else holds, costs a fifth of the throughput; so it gives up after patience.
-WITH held AS MATERIALIZED (
+-- Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
+-- the rows first, to skip those that another transaction holds, costs a fifth of the throughput. Instead the statement
+-- gives up after the lock timeout `patience`; the caller then tries the jobs apart.
+WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', @patience::text, true) AS patience
-), item AS (
+), request AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
         unnest(@attempts::integer[]) AS attempt,
         unnest(@results::json[]) AS result,
         unnest(@event_data::json[]) AS event_data,
         unnest(@sources::text[]) AS source
-    FROM held WHERE held.patience IS NOT NULL
-), gone AS (
-    DELETE FROM ojs.jobs j USING item i
-    WHERE j.id = i.id AND j.state = 'active'
-        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
-        AND (i.attempt < 0 OR j.attempt = i.attempt)
-    RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
-        clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors,
-        COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.progress, j.progress_message, j.progress_data, j.progress_at
-), done AS (
+    FROM setting WHERE setting.patience IS NOT NULL
+), deleted AS (
+    DELETE FROM ojs.jobs j USING request r
+    WHERE j.id = r.id AND j.state = 'active'
+        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+        AND (r.attempt < 0 OR j.attempt = r.attempt)
+    RETURNING j.*, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s
+), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
         progress, progress_message, progress_data, progress_at)
-    SELECT g.id, g.type, g.queue, 'completed', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
-        g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, 'active',
-        g.retry, g.args, g.meta, g.extra, g.errors, CASE WHEN g.result_ttl_s = 0 THEN NULL ELSE i.result END,
-        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
-        CASE WHEN g.progress IS NOT NULL THEN 1 END, g.progress_message, g.progress_data, g.progress_at
-    FROM gone g JOIN item i ON i.id = g.id
+    SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
+        d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s = 0 THEN NULL ELSE r.result END,
+        d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
+        CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at
+    FROM deleted d JOIN request r ON r.id = d.id
     RETURNING *
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT 'job.completed', CASE WHEN i.source = '' THEN ojs.worker_source(g.worker_id) ELSE i.source END, g.finished_at, g.id, g.type, g.queue, g.attempt,
-        g.worker_id, g.trace_id, 'active', 'completed', @node::integer,
-        (date_part('epoch', g.finished_at - g.started_at) * 1000)::bigint, i.event_data
-    FROM gone g JOIN item i ON i.id = g.id
+    SELECT 'job.completed', CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
+        d.worker_id, d.trace_id, 'active', 'completed', @node::integer,
+        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, r.event_data
+    FROM deleted d JOIN request r ON r.id = d.id
 )
-SELECT * FROM done;
+SELECT * FROM moved;
 
 -- name: JobListForFail :many
--- What the decision about a failure needs (contract 20 §2.7): all of it is fixed at enqueue but attempt, which JobFail guards.
--- A manual retry starts the total timeout anew, so entered_at is then the time of the retry.
+-- What decides the outcome of a failure. All of it is fixed at enqueue except attempt and started_at, which JobFail
+-- guards. A manual retry starts the total timeout anew; entered_at is then the time of that retry.
 SELECT id, state, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
     lease_until, timeout_ms, grace_ms, total_due_at, clock_timestamp()::timestamptz AS now
 FROM ojs.jobs WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobListOverdue :many
--- Active jobs whose lease or execution time is over. Not locked: JobFail looks at due_at again.
+-- Active jobs whose lease or run time has ended. The rows are not locked: JobFail looks at due_at again.
 SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
     lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now
 FROM ojs.jobs
@@ -209,10 +202,11 @@ ORDER BY due_at
 LIMIT @max_rows;
 
 -- name: JobFail :many
--- T8, T9, T10. Go has decided the outcome from what cannot change while attempt and started_at stay the same (a job that is
--- handed back has its attempt again when it is fetched anew). Locked first, so that the clock is read under the lock and
--- times never decrease along a job; rows that somebody else holds are skipped.
-WITH item AS (
+-- Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
+-- change while attempt and started_at stay the same; started_at is compared too, because a job that was handed back
+-- gets the same attempt number again. The rows are locked first, so that the clock is read under the lock and times
+-- never decrease along a job. Rows that another transaction holds are skipped.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
         unnest(@attempts::integer[]) AS attempt,
@@ -227,13 +221,13 @@ WITH item AS (
         unnest(@reasons::text[]) AS reason,
         unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.dead_letter, i.delay_ms, i.error, i.event_error, i.reason, i.source
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
-    WHERE j.state = 'active' AND j.attempt = i.attempt AND j.started_at IS NOT DISTINCT FROM i.started_at
-        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
-        AND (NOT i.due_only OR j.due_at <= clock_timestamp())
+    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.source
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
+    WHERE j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
+        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+        AND (NOT r.due_only OR j.due_at <= clock_timestamp())
     FOR UPDATE OF j SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), failed AS (
     UPDATE ojs.jobs j
@@ -241,29 +235,29 @@ WITH item AS (
         attempt = CASE WHEN l.release THEN j.attempt - 1 ELSE j.attempt END,
         previous_state = CASE WHEN l.outcome = 'discarded' THEN 'active' END,
         failed = (l.outcome = 'discarded'),
-        finished_at = CASE WHEN l.outcome = 'discarded' THEN t.now END,
+        finished_at = CASE WHEN l.outcome = 'discarded' THEN clock.now END,
         started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
-        enqueued_at = CASE WHEN l.outcome = 'available' THEN t.now ELSE j.enqueued_at END,
+        enqueued_at = CASE WHEN l.outcome = 'available' THEN clock.now ELSE j.enqueued_at END,
         ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
-        next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN t.now + l.delay_ms * interval '1 millisecond' END,
+        next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN clock.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
-        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
-            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN t.now + interval '2 seconds' END) END,
+        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
+            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         lease_until = NULL, lease_ms = NULL, stall_due_at = NULL,
-        dead_lettered_at = CASE WHEN l.dead_letter THEN t.now END,
+        dead_lettered_at = CASE WHEN l.dead_letter THEN clock.now END,
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
-        error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, t.now) END,
+        error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, clock.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), @max_errors::integer) END,
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), @max_errors::integer) END,
         checkpoint = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint END,
         checkpoint_seq = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_seq END,
         checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
-    FROM locked l CROSS JOIN t
+    FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.*, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
+    RETURNING j.*, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
-        (date_part('epoch', t.now - l.was_started_at) * 1000)::bigint AS ran_ms
-), ev AS (
+        (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
@@ -289,50 +283,47 @@ WITH item AS (
     ORDER BY e.id, e.step
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+    finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms,
+    stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed,
+    dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors,
+    previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at,
+    result
 FROM failed;
 
 -- name: JobCancel :many
--- T12: moves the row like an ack. worker_id and previous_state stay with it, to answer the holder's late ack.
-WITH item AS (
+-- Cancels jobs by moving them to jobs_done. worker_id and previous_state stay with the row, to answer a late ack of the
+-- worker that held the job.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@event_data::json[]) AS event_data
-), gone AS (
-    DELETE FROM ojs.jobs j USING item i
-    WHERE j.id = i.id AND j.state = ANY(@states::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
-        clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors,
-        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.progress, j.progress_message, j.progress_data, j.progress_at
-), done AS (
+), deleted AS (
+    DELETE FROM ojs.jobs j USING request r
+    WHERE j.id = r.id AND j.state = ANY(@states::text[])
+    RETURNING j.*, clock_timestamp() AS cancelled_at
+), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
         progress, progress_message, progress_data, progress_at)
-    SELECT g.id, g.type, g.queue, 'cancelled', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
-        g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, g.state,
-        g.retry, g.args, g.meta, g.extra, g.error, g.errors,
-        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
-        g.progress, g.progress_message, g.progress_data, g.progress_at
-    FROM gone g
+    SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
+        d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
+        d.retry, d.args, d.meta, d.extra, d.error, d.errors,
+        d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
+        d.progress, d.progress_message, d.progress_data, d.progress_at
+    FROM deleted d
     RETURNING *
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.cancelled', @source::text, g.finished_at, g.id, g.type, g.queue, g.attempt, g.worker_id, g.trace_id, g.state, 'cancelled', @node::integer, i.event_data
-    FROM gone g JOIN item i ON i.id = g.id
+    SELECT 'job.cancelled', @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, r.event_data
+    FROM deleted d JOIN request r ON r.id = d.id
 )
-SELECT * FROM done;
+SELECT * FROM moved;
 
 -- name: JobLockFree :many
--- Which jobs no other transaction holds; they are the caller's now.
+-- Locks those of the jobs that no other transaction holds, and returns them.
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED;
 
 -- name: JobActivate :many
--- T5.
+-- Makes pending jobs available.
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
@@ -341,7 +332,7 @@ WITH locked AS MATERIALIZED (
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
     RETURNING j.*
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
     SELECT 'job.enqueued', 'api' || @instance::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
     FROM moved m
@@ -349,8 +340,8 @@ WITH locked AS MATERIALIZED (
 SELECT * FROM moved;
 
 -- name: JobLockForRetry :many
--- What Go has to rewrite before JobRetry, in the same transaction: JSON of clients, which SQL does not take apart. everything
--- is for a retry with overrides; otherwise only the echo of an expiry can change.
+-- Returns the JSON that Go rewrites before JobRetry in the same transaction, because SQL does not take JSON of clients
+-- apart. With everything the retry changes attributes; without it only the echo of an expiry can change.
 SELECT j.id, j.max_attempts,
     (CASE WHEN @everything::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN @everything::boolean THEN j.meta END)::json AS meta,
@@ -360,26 +351,27 @@ WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[]) AND j.state IN
 ORDER BY j.id FOR UPDATE;
 
 -- name: JobRetry :many
--- T14 for discarded jobs (contract 20 §8.3), T15 for those in backoff, which override nothing. extras replaces what is echoed,
--- unexpired_extras is the same without an expiry, for jobs whose expiry is over; NULL keeps it, {} is none. A job that
--- moves to another queue leaves the counts of the old one and enters those of the new one as discarded (contract 40 §3.2).
-WITH item AS (
+-- Makes discarded jobs available again with all their attempts, and jobs in backoff without waiting any longer; only
+-- the former take changed attributes. extras replaces what is echoed, and unexpired_extras is the same without an
+-- expiry, for jobs that have expired. NULL keeps the old object, {} stands for none. A job that moves to another queue
+-- leaves the counts of the old queue and enters those of the new one as discarded.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@extras::json[]) AS extra, unnest(@unexpired_extras::json[]) AS unexpired_extra
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.state AS was, j.queue AS old_queue, i.extra, i.unexpired_extra
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
+    SELECT j.id, j.state AS was, j.queue AS old_queue, r.extra, r.unexpired_extra
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state = ANY(@states::text[]) AND j.state IN ('discarded', 'retryable')
     ORDER BY j.id FOR UPDATE OF j
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), plan AS (
-    SELECT j.id, l.was, l.old_queue, t.now, l.was = 'discarded' AS anew,
-        CASE WHEN l.was = 'retryable' OR j.expires_at > t.now THEN j.expires_at END AS expires_at,
+), planned AS (
+    SELECT j.id, l.was, l.old_queue, clock.now, l.was = 'discarded' AS anew,
+        CASE WHEN l.was = 'retryable' OR j.expires_at > clock.now THEN j.expires_at END AS expires_at,
         CASE WHEN l.was = 'retryable' THEN j.total_due_at
-            ELSE t.now + date_part('epoch', j.total_due_at - COALESCE(j.re_enqueued_at, j.created_at)) * interval '1 second' END AS total_due_at,
-        COALESCE(CASE WHEN l.was = 'discarded' AND j.expires_at <= t.now THEN l.unexpired_extra ELSE l.extra END, j.extra) AS extra,
+            ELSE clock.now + date_part('epoch', j.total_due_at - COALESCE(j.re_enqueued_at, j.created_at)) * interval '1 second' END AS total_due_at,
+        COALESCE(CASE WHEN l.was = 'discarded' AND j.expires_at <= clock.now THEN l.unexpired_extra ELSE l.extra END, j.extra) AS extra,
         array_cat(j.previous_errors, j.errors) AS history
-    FROM locked l JOIN ojs.jobs j ON j.id = l.id CROSS JOIN t
+    FROM locked l JOIN ojs.jobs j ON j.id = l.id CROSS JOIN clock
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = 'available', enqueued_at = p.now, next_attempt_at = NULL,
@@ -410,9 +402,9 @@ WITH item AS (
         meta = COALESCE(sqlc.narg('meta'), j.meta),
         trace_id = CASE WHEN CAST(sqlc.narg('meta') AS json) IS NULL THEN j.trace_id ELSE sqlc.narg('trace_id')::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
-    FROM plan p WHERE j.id = p.id
+    FROM planned p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT e.type, 'api' || @instance::text, e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.data::json
@@ -435,63 +427,65 @@ WITH item AS (
 SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue FROM moved m;
 
 -- name: JobDelete :many
--- Removes terminal jobs for good; the gap row takes them out of the counts.
-WITH gone AS (
+-- Deletes finished and discarded jobs. The internal event takes them out of the counts.
+WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY(@states::text[])
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, clock_timestamp() AS now
-), gone_done AS (
+), deleted_done AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.id = ANY(@ids::uuid[]) AND d.state = ANY(@states::text[])
     RETURNING d.id, d.type, d.queue, d.state, d.trace_id, clock_timestamp() AS now
-), both_gone AS (
-    SELECT * FROM gone UNION ALL SELECT * FROM gone_done
-), ev AS (
+), all_deleted AS (
+    SELECT * FROM deleted UNION ALL SELECT * FROM deleted_done
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
     SELECT 'job.state_changed', 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, @node::integer, '{"reason":"deleted"}'::json
-    FROM both_gone b
+    FROM all_deleted b
 )
-SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM both_gone b;
+SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b;
 
 -- name: JobHeartbeat :many
--- Contract 10 §10: extends what is active and owned (or ownerless), by the given time or the one chosen at fetch. What is
--- being taken away from a worker that was declared dead and has come back is not extended.
-WITH item AS (
+-- Extends the reservation of active jobs that the worker holds or nobody holds, by the given time or by the one chosen
+-- at fetch. Jobs that are being taken away from a worker that was declared dead and has come back are not extended.
+-- Rows that another transaction holds are skipped. At most one event per job is written in event_gap_s seconds.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, i.worker_id, i.lease_ms, i.source
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
-    WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = i.worker_id)
+    SELECT j.id, r.worker_id, r.lease_ms, r.source
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
+    WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
         AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.bury_at IS NOT NULL AND j.started_at <= w.died_at)
     FOR UPDATE OF j SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), beat AS (
+), extended AS (
     UPDATE ojs.jobs j
-    SET lease_until = t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
-        stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
-        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
+    SET lease_until = clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+        stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
-    FROM locked l CROSS JOIN t
+    FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, t.now, l.worker_id AS beat_by, l.source
-), told AS MATERIALIZED (
-    SELECT b.id FROM beat b WHERE @event_gap_s::double precision = 0 OR NOT EXISTS (
+    RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
+), emitting AS MATERIALIZED (
+    SELECT b.id FROM extended b WHERE @event_gap_s::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = 'job.heartbeat' AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => @event_gap_s::double precision))
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, @node::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
-    FROM beat b WHERE b.id IN (SELECT d.id FROM told d)
+    FROM extended b WHERE b.id IN (SELECT d.id FROM emitting d)
 )
 SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
-    (b.id IN (SELECT d.id FROM told d))::boolean AS told
-FROM beat b;
+    (b.id IN (SELECT d.id FROM emitting d))::boolean AS told
+FROM extended b;
 
 -- name: JobListHeld :many
--- Of ids a worker reported that were not extended: which were cancelled while it held them, which are finished, and which
--- it still holds, because another transaction had the row; taken are those of its life before it was declared dead.
+-- For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
+-- finished, and which it still holds because another transaction had the row. taken means that the job was fetched
+-- before the worker was declared dead.
 SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[])
 UNION ALL
 SELECT j.id, j.state, j.previous_state, j.worker_id,
@@ -499,10 +493,10 @@ SELECT j.id, j.state, j.previous_state, j.worker_id,
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 
 -- name: JobListOfWorkers :many
--- What dead workers hold (contract 20 §6.6): active jobs claimed before the worker's death. There is no index on
--- worker_id, which every claim would pay for. An active job always has a due_at, at most the longest reservation ahead,
--- so this walks jobs_due up to there and leaves out whatever else waits: 70 ms among 200 000 jobs scheduled over 30 days and
--- 200 000 available ones, once for all who died together.
+-- The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
+-- because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
+-- so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
+-- ones, once for all workers that died together.
 SELECT j.id, j.attempt, j.started_at, d.worker_id::text AS worker_id
 FROM (SELECT unnest(@worker_ids::text[]) AS worker_id, unnest(@died_at::timestamptz[]) AS died_at) d
 JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.died_at
@@ -511,20 +505,22 @@ WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
 LIMIT @max_rows;
 
 -- name: JobListHeldBy :many
--- Of the ids a worker reported, those it holds.
+-- Of the ids that a worker reported, the jobs it holds.
 SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id = @worker_id::text
 ORDER BY j.id;
 
 -- name: JobListMetaHeld :many
--- For test directives (contract 20 §6.4); meta is read by the caller, because -> on json fails for some documents.
+-- The meta of active jobs, for test directives. The caller parses meta, because -> on json fails for documents with
+-- \u0000.
 SELECT j.id, j.worker_id, j.meta FROM ojs.jobs j
 WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id IS NOT NULL AND j.meta IS NOT NULL;
 
 -- name: JobPromoteDue :many
--- T4, T11, T13, T16 of whatever is due and not active; see SweepNextDue for after. A held job of a cron is due from time to
--- time although nothing moves it: the caller then lets CronSettle look, because who should have done it may be gone.
--- now() and not clock_timestamp(), which no index condition can use.
+-- Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
+-- deadline are discarded. @after is explained at SweepNextDue. A job that waits for another job of its cron is due from
+-- time to time although nothing moves it; the caller then runs CronSettle, in case the node that should have done so
+-- has stopped. now() is used instead of clock_timestamp(), which cannot be an index condition.
 WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
@@ -535,34 +531,34 @@ WITH due AS MATERIALIZED (
     ORDER BY j.due_at
     LIMIT @max_rows
     FOR UPDATE SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
         due_at = CASE WHEN d.dead IS NOT NULL THEN NULL
             ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
-                CASE WHEN d.held THEN t.now + interval '1 minute' WHEN j.cron_serial THEN t.now + interval '2 seconds' END) END,
+                CASE WHEN d.held THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
         ready_seq = CASE WHEN d.dead IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE t.now END,
-        finished_at = CASE WHEN d.dead IS NOT NULL THEN t.now END,
+        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE clock.now END,
+        finished_at = CASE WHEN d.dead IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN t.now END,
+        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
         checkpoint = CASE WHEN d.dead IS NULL THEN j.checkpoint END,
         checkpoint_seq = CASE WHEN d.dead IS NULL THEN j.checkpoint_seq END,
         checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
         error = CASE d.dead
-            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, t.now), t.now)
-            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, t.now), t.now)
-            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, t.now), t.now)
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
+            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
             ELSE j.error END
-    FROM due d CROSS JOIN t
+    FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, t.now, d.was, d.dead,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.dead,
         d.held AND d.dead IS NULL AS held,
         CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR @loud::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
         'scheduler' || @instance::text, m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT @loud::boolean,
@@ -577,21 +573,14 @@ WITH due AS MATERIALIZED (
 SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(dead, '')::text AS dead, held, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
--- One snapshot over both places, so a job that is being moved is found exactly once. Without results whose time is over.
+-- Jobs wherever they are. One snapshot covers both tables, so a job that is being moved is found exactly once.
 SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
 UNION ALL
-SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-    d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-    d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-    d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-    d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-    d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-    d.checkpoint_seq, d.checkpoint_at
-FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[]);
+SELECT d.* FROM ojs.job_finished d WHERE d.id = ANY(@ids::uuid[]);
 
 -- name: JobListPage :many
--- Newest first by id. Both branches walk an id index and stop at the limit. COALESCE and not IS NULL OR, which a generic
--- plan cannot use as an index condition.
+-- Jobs, newest id first. Both branches walk an index on id and stop at the limit. COALESCE is used instead of IS NULL
+-- OR, which a generic plan cannot turn into an index condition.
 SELECT p.* FROM (
     (SELECT j.* FROM ojs.jobs j
      WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
@@ -600,14 +589,7 @@ SELECT p.* FROM (
         AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
      ORDER BY j.id DESC LIMIT @max_rows::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-        d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-        d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-        d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-        d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-        d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-        d.checkpoint_seq, d.checkpoint_at
-     FROM ojs.jobs_done d
+    (SELECT d.* FROM ojs.job_finished d
      WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
@@ -616,7 +598,7 @@ SELECT p.* FROM (
 ) p ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: JobCountPage :one
--- Exact up to max_rows (10 000), which bounds the work.
+-- The number of jobs of a filter, exact up to max_rows (10 000), which bounds the work.
 SELECT count(*) FROM (
     (SELECT FROM ojs.jobs j
      WHERE (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
@@ -632,8 +614,8 @@ SELECT count(*) FROM (
 ) c;
 
 -- name: JobListForBulk :many
--- Contract 10 §6.3: candidates of a filter, oldest first. meta is compared by the caller: -> on json fails for the
--- whole row when any string in it contains \u0000.
+-- The jobs of a bulk filter, oldest first. The caller compares meta: -> on json fails for a row with \u0000 in any
+-- string.
 SELECT p.id, p.state, p.meta FROM (
     SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
     WHERE j.state = ANY(@states::text[]) AND j.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')

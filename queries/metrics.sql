@@ -1,16 +1,16 @@
--- What metrics show of the whole deployment (contract 40 §11): read when somebody scrapes, from kept counts and statistics,
--- never by counting jobs.
+-- Figures about the whole deployment. They are read when metrics are scraped, from kept counts and statistics, never by
+-- counting jobs.
 
 -- name: MetricsBegin :exec
--- For the rest of the transaction: nobody waits long, and no plan reads a table, or a partition of the log that was empty
--- when the plan was made, as a whole.
+-- Settings for the rest of the transaction: it never waits long, and no plan reads a whole table, or a whole partition
+-- of the log that was empty when the plan was made.
 SELECT set_config('statement_timeout', @statement::text, true), set_config('lock_timeout', @lock::text, true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
     set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true);
 
 -- name: MetricsQueueCounts :many
--- Jobs per queue and state: what is published is summed up, what is not yet is read from the log (design §4 Counts), if it
--- is not more than max_rows. Queues beyond the first max_queues, by name, are one. Those without jobs are there, too.
+-- Jobs per queue and state: the counts of published events, plus the unpublished ones from the log if there are at most
+-- max_rows. Queues beyond the first max_queues by name are added up under one name. Queues without jobs are included.
 WITH recent AS MATERIALIZED (
     (SELECT e.queue, e.from_state, e.to_state FROM ojs.events e
      WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) ORDER BY e.seq LIMIT @max_rows::bigint)
@@ -33,8 +33,8 @@ WITH recent AS MATERIALIZED (
 SELECT r.queue::text AS queue, r.state::text AS state, sum(r.n)::bigint AS count FROM ranked r GROUP BY r.queue, r.state;
 
 -- name: MetricsEvents :one
--- How far the log and its publication are. unpublished is exact up to max_rows; beyond, numbers stand for rows, which are
--- fewer by those of rolled back transactions. So they do for what is retained.
+-- How far the log and its publication are. unpublished is exact up to max_rows. Above, and for what is retained,
+-- numbers are counted instead of rows; rows are fewer by those of rolled back transactions.
 SELECT clock_timestamp()::timestamptz AS now, r.watermark, (r.watermark - r.pruned)::bigint AS retained,
     r.enqueued_total, r.completed_total, r.discarded_total,
     (SELECT count(*) FROM (SELECT FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w) ORDER BY e.seq LIMIT @max_rows::bigint) u)::bigint AS unpublished,
@@ -44,8 +44,8 @@ SELECT clock_timestamp()::timestamptz AS now, r.watermark, (r.watermark - r.prun
 FROM ojs.event_relay r;
 
 -- name: MetricsRates :one
--- The last 60 s of all queues: this minute, and of the one before it the part that is younger. The fence keeps the planner
--- from looking for the minutes in all queues' history.
+-- The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
+-- the planner from looking for the minutes in the history of all queues.
 SELECT COALESCE(sum(s.completed * w.share), 0)::float8 AS completed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms
 FROM ojs.queues q
     CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
@@ -53,19 +53,19 @@ FROM ojs.queues q
     CROSS JOIN LATERAL (SELECT * FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s;
 
 -- name: MetricsBusyWorkers :many
--- Workers that reported active jobs with their last heartbeat, in every queue they serve.
+-- Workers that reported active jobs with their last heartbeat, counted in every queue they serve.
 SELECT q.name::text AS queue, count(DISTINCT w.id) AS workers
 FROM ojs.workers w CROSS JOIN LATERAL json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name)
 WHERE w.state <> 'stale' AND w.active_jobs > 0
 GROUP BY q.name;
 
 -- name: MetricsDeadLetters :many
--- An index-only scan of the dead letters: no count of them is kept. 18 ms for 100 000.
+-- Dead letters per queue, by an index-only scan: no count of them is kept. 18 ms for 100 000.
 SELECT j.queue, count(*) AS count FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT NULL GROUP BY j.queue;
 
 -- name: MetricsReadyHeads :many
--- The next job to be fetched of each queue and priority, by skipping from priority to priority (as JobFetchSurvey). Under a
--- pinned xmin it walks the dead entries at the head: 300 ms for 500 000.
+-- The next job to be fetched of each queue and priority, by skipping from priority to priority as in JobFetchSurvey.
+-- Under a pinned xmin it walks the dead entries at the head: 300 ms for 500 000.
 WITH RECURSIVE level AS (
     (SELECT q.queue, f.priority, f.ready_seq, f.enqueued_at
      FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
@@ -84,7 +84,7 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 FROM level l;
 
 -- name: MetricsReadyHeadsFrom :many
--- The same from where the heads were, which skips the dead entries.
+-- The same, starting where the heads were, which skips the dead entries.
 SELECT p.queue::text AS queue, p.priority::smallint AS priority, c.ready_seq::bigint AS ready_seq, c.enqueued_at::timestamptz AS enqueued_at,
     clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low) p
@@ -94,9 +94,10 @@ FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) A
         ORDER BY j.ready_seq LIMIT 1) c;
 
 -- name: MetricsXminHolder :many
--- At most one row: who keeps the oldest dead rows from being cleaned.
+-- What holds the oldest dead rows back from being cleaned; at most one row.
 SELECT h.kind::text AS kind, h.name::text AS name, h.pid::integer AS pid, h.seconds::float8 AS seconds, h.transactions::bigint AS transactions
 FROM ojs.xmin_holder() h;
 
 -- name: MetricsTables :many
+-- Live and dead rows and sizes of tables.
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_stats(@names::text[]) t;

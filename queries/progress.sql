@@ -1,32 +1,33 @@
--- Reports of workers about jobs they hold (contract 20 §12.2). Each also is a sign of life: it extends the reservation by
--- the time chosen at fetch. Like a heartbeat they skip rows that another transaction holds.
+-- Reports of workers about jobs they hold. Each report is also a sign of life: it extends the reservation by the time
+-- chosen at fetch. Like a heartbeat it skips rows that another transaction holds.
 
 -- name: JobProgress :many
--- The number never goes down. An event at most once a second and job, and when 1 is reached: the microseconds below the
--- millisecond of progress_at, which is as fine as it is shown, hold the ms from the latest event to the latest report.
-WITH item AS (
+-- Stores reports of progress. The number never decreases. An event is written at most once a second per job, and when 1
+-- is reached. progress_at is shown in milliseconds; its microseconds below hold the time in ms from the latest event to
+-- the latest report.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt,
         unnest(@progress::double precision[]) AS progress, -- < 0: not sent
         unnest(@has_message::boolean[]) AS has_message, unnest(@messages::text[]) AS message,
         unnest(@data::json[]) AS data, unnest(@checkpoints::json[]) AS checkpoint,
         unnest(@event_data::text[]) AS event_data, unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT i.*, j.progress AS was, j.progress_at AS was_at
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
+    SELECT r.*, j.progress AS was, j.progress_at AS was_at
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state = 'active'
-        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
-        AND (i.attempt < 0 OR j.attempt = i.attempt)
+        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+        AND (r.attempt < 0 OR j.attempt = r.attempt)
     FOR UPDATE OF j SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), paced AS MATERIALIZED (
-    SELECT l.*, t.now, CASE WHEN l.was_at IS NULL THEN 1000
+    SELECT l.*, clock.now, CASE WHEN l.was_at IS NULL THEN 1000
         ELSE date_part('microseconds', l.was_at)::bigint % 1000
-            + (date_part('epoch', date_trunc('milliseconds', t.now) - date_trunc('milliseconds', l.was_at)) * 1000)::bigint END AS quiet_ms
-    FROM locked l CROSS JOIN t
-), told AS MATERIALIZED (
+            + (date_part('epoch', date_trunc('milliseconds', clock.now) - date_trunc('milliseconds', l.was_at)) * 1000)::bigint END AS quiet_ms
+    FROM locked l CROSS JOIN clock
+), decided AS MATERIALIZED (
     SELECT p.*, p.quiet_ms >= 1000 OR p.quiet_ms < 0 OR (p.progress >= 1 AND COALESCE(p.was, 0) < 1) AS tell FROM paced p
-), moved AS (
+), reported AS (
     UPDATE ojs.jobs j
     SET progress = GREATEST(j.progress, NULLIF(GREATEST(l.progress, -1), -1)),
         progress_message = CASE WHEN l.has_message THEN l.message ELSE j.progress_message END,
@@ -39,55 +40,56 @@ WITH item AS (
         stall_due_at = l.now + j.stall_ms * interval '1 millisecond',
         due_at = LEAST(l.now + LEAST(j.lease_ms, j.stall_ms) * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
-    FROM told l
+    FROM decided l
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.lease_until, j.due_at, l.now, l.tell, l.worker_id AS told_by, l.event_data, l.source
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT 'job.progress', CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
         COALESCE(NULLIF(m.told_by, ''), m.worker_id), m.trace_id, @node::integer,
         ('{"progress_percent":' || trim_scale(round((COALESCE(m.progress, 0) * 100)::numeric, 6)) || m.event_data
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
-    FROM moved m WHERE m.tell
+    FROM reported m WHERE m.tell
 )
 SELECT id, type, queue, state, attempt, worker_id, progress, progress_message, progress_data, progress_at, due_at, now::timestamptz AS now,
     tell::boolean AS tell
-FROM moved;
+FROM reported;
 
 -- name: JobCheckpoint :many
--- A job that waits may be given a checkpoint, too; only a running one is kept alive by it. sequence < 0: the next.
-WITH item AS (
+-- Stores checkpoints, also of jobs that wait; only a running job is kept alive by one. sequence < 0 takes the next
+-- number.
+WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt,
         unnest(@checkpoints::json[]) AS checkpoint, unnest(@sequences::bigint[]) AS sequence
 ), locked AS MATERIALIZED (
-    SELECT i.id, i.checkpoint, i.sequence
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
+    SELECT r.id, r.checkpoint, r.sequence
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state IN ('scheduled', 'pending', 'available', 'active', 'retryable')
-        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
-        AND (i.attempt < 0 OR j.attempt = i.attempt)
-        AND (i.sequence < 0 OR i.sequence > COALESCE(j.checkpoint_seq, 0))
+        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+        AND (r.attempt < 0 OR j.attempt = r.attempt)
+        AND (r.sequence < 0 OR r.sequence > COALESCE(j.checkpoint_seq, 0))
     FOR UPDATE OF j SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), saved AS (
     UPDATE ojs.jobs j
     SET checkpoint = l.checkpoint,
         checkpoint_seq = CASE WHEN l.sequence < 0 THEN COALESCE(j.checkpoint_seq, 0) + 1 ELSE l.sequence END,
-        checkpoint_at = t.now,
-        lease_until = CASE WHEN j.state = 'active' THEN t.now + j.lease_ms * interval '1 millisecond' END,
-        stall_due_at = CASE WHEN j.state = 'active' THEN t.now + j.stall_ms * interval '1 millisecond' END,
+        checkpoint_at = clock.now,
+        lease_until = CASE WHEN j.state = 'active' THEN clock.now + j.lease_ms * interval '1 millisecond' END,
+        stall_due_at = CASE WHEN j.state = 'active' THEN clock.now + j.stall_ms * interval '1 millisecond' END,
         due_at = CASE WHEN j.state <> 'active' THEN j.due_at
-            ELSE LEAST(t.now + LEAST(j.lease_ms, j.stall_ms) * interval '1 millisecond', j.total_due_at,
+            ELSE LEAST(clock.now + LEAST(j.lease_ms, j.stall_ms) * interval '1 millisecond', j.total_due_at,
                 j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond') END
-    FROM locked l CROSS JOIN t
+    FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.state, j.worker_id, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, t.now
+    RETURNING j.id, j.state, j.worker_id, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.due_at, clock.now
 )
 SELECT id, state, worker_id, checkpoint, checkpoint_seq, checkpoint_at, due_at, now::timestamptz AS now FROM saved;
 
 -- name: JobCheckpointDelete :many
--- The jobs that have none now; the next save is number 1 again.
+-- Deletes checkpoints and returns the jobs that have none now. The next one has number 1 again.
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) FOR UPDATE OF j SKIP LOCKED
 ), cleared AS (
@@ -98,7 +100,7 @@ WITH locked AS MATERIALIZED (
 SELECT id FROM locked;
 
 -- name: JobReportGet :many
--- What was reported of a job, without its args; at most one row. A finished job has no checkpoint.
+-- What was reported about a job, without its args; at most one row. A finished job has no checkpoint.
 SELECT j.id, j.state, j.attempt, j.worker_id, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.next_attempt_at, j.retry_delay_ms,
     j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
 FROM ojs.jobs j WHERE j.id = @id::uuid

@@ -1,5 +1,5 @@
 -- name: JobResultList :many
--- What became of jobs (contract 20 §12.1), without their args. Results end by the database's clock.
+-- The outcome of jobs, without their args. A result ends by the database's clock.
 SELECT j.id, j.state, j.finished_at, j.error, NULL::json AS result, j.failed, false AS pruned
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
 UNION ALL

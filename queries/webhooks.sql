@@ -1,38 +1,38 @@
 -- Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
 
 -- name: WebhookCursorLock :many
--- At most one row; none: another node is at it. Deliveries are made by a reader of the log like any other, and not by the relay:
--- a burst of events for a hundred subscriptions must not hold up their publication.
+-- At most one row; none means that another node makes deliveries. Deliveries are made by a reader of the log like any
+-- other, not by the relay: a burst of events for a hundred subscriptions must not delay publication.
 SELECT c.place, (SELECT r.pruned FROM ojs.event_relay r)::bigint AS pruned FROM ojs.webhook_cursor c FOR UPDATE OF c SKIP LOCKED;
 
 -- name: WebhookAudienceCount :one
--- One that was deactivated still gets what was published before.
+-- Subscriptions that get events. One that was deactivated still gets what was published before.
 SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place;
 
 -- name: WebhookAudience :many
--- Who gets deliveries, from where on, and how far the log goes in the same snapshot: a subscription that appears later begins behind
--- that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made; nothing else
--- waits for them.
+-- The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a subscription
+-- that appears later begins behind it, so a pass up to there misses none. The locks keep WebhookDelete from cancelling
+-- deliveries that are being made; nothing else waits for them.
 SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
 WHERE (w.active OR w.upto_place > c.place) AND w.ordering <> 'subject'
 ORDER BY w.id FOR KEY SHARE OF w;
 
 -- name: WebhookAudienceOrdered :many
--- The same for those with an order, whose locks are also against WebhookDeliveryRecord: whoever inserts a delivery that waits for
--- another must see that one as it is, or nobody would wake it. These locks everybody takes in the order of ids, and before any of
--- deliveries.
+-- The same for ordered subscriptions. Their locks also exclude WebhookDeliveryRecord: a statement that inserts a
+-- delivery behind another must see the current state of that one, or nobody would make the new one due. Everybody takes
+-- these locks in the order of ids, and before locks of deliveries.
 SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
 WHERE (w.active OR w.upto_place > c.place) AND w.ordering = 'subject'
 ORDER BY w.id FOR NO KEY UPDATE OF w;
 
 -- name: WebhookDeliveryCreate :one
--- Exactly one per event and subscription that wants it, with its own copy of the text. Of an ordered subscription only the first
--- unfinished one of a subject is due; the next is woken when it ends.
+-- Makes exactly one delivery per event and subscription that wants it, with its own copy of the text. Of an ordered
+-- subscription only the first unfinished delivery of a subject is due; the next becomes due when that one ends.
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
     WHERE p.seq >= @after_seq::bigint AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer) AND (p.seq, p.sub) <= (@upto_seq::bigint, @upto_sub::integer)
     ORDER BY p.seq, p.sub LIMIT @max_rows::integer
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), wanted AS MATERIALIZED (
     SELECT w.id AS webhook_id, w.payload_format, w.id = ANY(@ordered_ids::uuid[]) AS ordered, p.seq, p.sub, p.time, p.service, p.event,
@@ -42,29 +42,30 @@ WITH page AS MATERIALIZED (
         AND (w.active OR (p.seq << 16 | p.sub) <= w.upto_place)
         AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x WHERE x.event_seq = p.seq AND x.event_sub = p.sub AND x.webhook_id = w.id)
         AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
-), made AS (
+), inserted AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
         body, next_attempt_at, created_at)
-    SELECT ojs.new_id(t.now), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, n.subject, (n.event).trace_id, n.ordered, n.payload_format,
+    SELECT ojs.new_id(clock.now), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, n.subject, (n.event).trace_id, n.ordered, n.payload_format,
         ojs.webhook_body(n.event, n.service, n.payload_format), CASE WHEN n.ordered AND (n.nth > 1 OR EXISTS (
             SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = n.webhook_id AND d.subject = n.subject AND d.completed_at IS NULL))
-            THEN NULL ELSE t.now END, t.now
-    FROM wanted n CROSS JOIN t
+            THEN NULL ELSE clock.now END, clock.now
+    FROM wanted n CROSS JOIN clock
     ORDER BY n.seq, n.sub
     ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
-), moved AS (
+), advanced AS (
     UPDATE ojs.webhook_cursor c SET place = GREATEST(c.place, @after_seq::bigint << 16 | @after_sub::integer, (SELECT max(p.seq << 16 | p.sub) FROM page p))
 )
-SELECT (SELECT count(*) FROM made)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
-    COALESCE(CASE WHEN (SELECT count(*) FROM made) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified;
+SELECT (SELECT count(*) FROM inserted)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+    COALESCE(CASE WHEN (SELECT count(*) FROM inserted) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified;
 
 -- name: WebhookLock :exec
--- Keeps two callers from both taking the last place. A statement of its own, so that the next one sees what the other did.
+-- Keeps two callers from both taking the last free subscription. A statement of its own, so that the next one sees what
+-- the other caller did.
 SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'));
 
 -- name: WebhookInsert :many
--- No row: there are max_webhooks already.
+-- No row means that there are max_webhooks already.
 WITH room AS MATERIALIZED (
     SELECT 1 WHERE (SELECT count(*) FROM ojs.webhooks) < @max_webhooks::integer
 )
@@ -77,29 +78,32 @@ FROM room
 RETURNING *;
 
 -- name: WebhookGet :many
+-- A subscription.
 SELECT * FROM ojs.webhooks WHERE id = @id;
 
 -- name: WebhookGetForUpdate :many
+-- A subscription, locked against changes and deliveries.
 SELECT * FROM ojs.webhooks WHERE id = @id FOR NO KEY UPDATE;
 
 -- name: WebhookList :many
--- There is at least one row, for the total; its id is zero if the page is empty.
-WITH hit AS MATERIALIZED (
+-- A page of ids, newest first. There is at least one row, for the total; its id is zero if the page is empty.
+WITH matching AS MATERIALIZED (
     SELECT w.id FROM ojs.webhooks w
     WHERE (sqlc.narg('active')::boolean IS NULL OR w.active = sqlc.narg('active')) AND (@url::text = '' OR w.url = @url)
 )
 SELECT t.total, COALESCE(w.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
-FROM (SELECT count(*) AS total FROM hit) t LEFT JOIN LATERAL (
-    SELECT h.id FROM hit h WHERE h.id < @before::uuid ORDER BY h.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
+FROM (SELECT count(*) AS total FROM matching) t LEFT JOIN LATERAL (
+    SELECT m.id FROM matching m WHERE m.id < @before::uuid ORDER BY m.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
 ) w ON true
 ORDER BY w.id DESC;
 
 -- name: WebhookListByID :many
+-- Subscriptions, newest first.
 SELECT * FROM ojs.webhooks WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
 
 -- name: WebhookUpdate :one
--- Activating forgets why it was disabled, and begins with what is published from now on, unless something from before it was
--- deactivated is still to be made.
+-- Replaces a subscription. Activating it clears the reason why it was disabled. It then gets what is published from now
+-- on, unless deliveries from before it was deactivated are still to be made.
 UPDATE ojs.webhooks w
 SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, sources = @sources, queues = @queues, job_types = @job_types,
     metadata = sqlc.narg('metadata'), active = @active, timeout_ms = @timeout_ms, max_in_flight = @max_in_flight, ordering = @ordering,
@@ -115,7 +119,7 @@ WHERE w.id = @id::uuid
 RETURNING w.*;
 
 -- name: WebhookDeliveryRevive :execrows
--- What was held is due. In pieces, like everything that may concern 1 000 000 deliveries.
+-- Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
 WHERE d.id IN (
     SELECT h.id FROM ojs.webhook_deliveries h
@@ -123,7 +127,8 @@ WHERE d.id IN (
     ORDER BY h.next_attempt_at LIMIT @max_rows::integer);
 
 -- name: WebhookDeliveryReorder :execrows
--- After a change of ordering. Whoever is behind another unfinished one waits for it, or nobody does.
+-- After a change of ordering: a delivery behind another unfinished one of its subject waits for it, or no delivery
+-- waits.
 UPDATE ojs.webhook_deliveries d
 SET ordered = @ordered::boolean, next_attempt_at = CASE WHEN NOT @ordered::boolean THEN COALESCE(d.next_attempt_at, clock_timestamp())
     WHEN d.leased OR NOT EXISTS (
@@ -135,54 +140,61 @@ WHERE d.id IN (
     WHERE o.webhook_id = @webhook_id::uuid AND o.completed_at IS NULL AND o.ordered <> @ordered::boolean LIMIT @max_rows::integer);
 
 -- name: WebhookDelete :many
-WITH gone AS (
+-- Deletes a subscription and its secrets. WebhookDeliveryCancel ends its deliveries.
+WITH deleted AS (
     DELETE FROM ojs.webhooks w WHERE w.id = @id RETURNING w.id
 ), secrets AS (
-    DELETE FROM ojs.webhook_secrets s USING gone g WHERE s.webhook_id = g.id
+    DELETE FROM ojs.webhook_secrets s USING deleted d WHERE s.webhook_id = d.id
 )
-SELECT id FROM gone;
+SELECT id FROM deleted;
 
 -- name: WebhookDeliveryCancel :execrows
--- Of a subscription that is gone. What is on its way finds that nobody wants its result.
+-- Cancels deliveries of a deleted subscription. The result of a request that is under way finds no delivery to record
+-- it for.
 UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
 WHERE d.completed_at IS NULL AND d.id IN (
     SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = @webhook_id AND c.completed_at IS NULL LIMIT @max_rows::integer);
 
 -- name: WebhookSecretInsert :one
+-- Stores the current secret of a subscription.
 INSERT INTO ojs.webhook_secrets (id, webhook_id, secret, key_id, hint, created_at)
 VALUES (@id, @webhook_id, @secret, @key_id, @hint, clock_timestamp())
 RETURNING *;
 
 -- name: WebhookSecretRetire :exec
--- A rotation: what is current goes on for a while. What went on already was deleted; the caller holds the subscription's row.
+-- Lets the current secret expire after a rotation. The caller holds the subscription's row and has deleted the secret
+-- that was expiring already.
 UPDATE ojs.webhook_secrets s SET expires_at = clock_timestamp() + CAST(@overlap_s AS bigint) * interval '1 second'
 WHERE s.webhook_id = @webhook_id AND s.expires_at IS NULL;
 
 -- name: WebhookSecretDeletePrevious :execrows
+-- Ends the secret before the current one.
 DELETE FROM ojs.webhook_secrets WHERE webhook_id = @webhook_id AND expires_at IS NOT NULL;
 
 -- name: WebhookSecretList :many
--- The valid ones, newest first.
+-- The valid secrets, newest first, the current one in front.
 SELECT * FROM ojs.webhook_secrets
 WHERE webhook_id = ANY(@webhook_ids::uuid[]) AND (expires_at IS NULL OR expires_at > clock_timestamp())
 ORDER BY webhook_id, expires_at IS NOT NULL, id DESC;
 
 -- name: WebhookSecretListByKey :many
--- Those that are valid and not sealed with this key.
+-- Valid secrets that are not encrypted with this key.
 SELECT * FROM ojs.webhook_secrets WHERE key_id <> @key_id AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
 -- name: WebhookSecretReseal :exec
--- Only if nobody has done so meanwhile.
+-- Stores a secret under another key, unless another node has done so.
 UPDATE ojs.webhook_secrets SET secret = @secret, key_id = @key_id WHERE id = @id AND key_id = @old_key_id;
 
 -- name: WebhookDeliveryPlan :exec
--- For the transaction: statistics of a queue are always out of date, and no plan made while most of it was pending may read
--- the whole log when it has 1 000 000 rows.
+-- Settings for the transaction. The statistics of a queue are always out of date, and no plan made while most of the
+-- table was pending may read the whole log when it has 1 000 000 rows.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
 
 -- name: WebhookDeliveryLock :many
--- The subscriptions with something due. Their locks make the count of what is running, in the next statement, one that
--- only this claim changes. It waits for those who hold one, which nobody does for long: what is skipped, nobody would call for. now(), because clock_timestamp() is no index condition.
+-- Locks the active subscriptions with something due. Under these locks only this claim changes how many of their
+-- deliveries are running, which the next statement counts. It waits for a lock that another transaction holds, which is
+-- never held long: a skipped subscription would not be looked at again until something else is due. now() is used,
+-- because clock_timestamp() cannot be an index condition.
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
     SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at <= now())
@@ -190,22 +202,23 @@ ORDER BY w.id
 FOR NO KEY UPDATE OF w;
 
 -- name: WebhookDeliveryClaim :many
--- Takes turns: whoever has the fewest running and claimed comes next, and among equals nobody always comes first. An endpoint that
--- has failed ten times in a row gets one request at a time. A lease is the due time of who takes it over.
-WITH t AS MATERIALIZED (
+-- Claims due deliveries in turns: the subscription with the fewest running and claimed deliveries comes next, and ties
+-- are broken at random. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
+-- set to the end of the lease, when another node may claim the delivery.
+WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), hook AS MATERIALIZED (
-    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS luck,
+), subscription AS MATERIALIZED (
+    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS tiebreak,
         CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - r.running AS room
     FROM ojs.webhooks w CROSS JOIN LATERAL (
-        SELECT count(*)::integer AS running FROM ojs.webhook_deliveries d CROSS JOIN t WHERE d.webhook_id = w.id AND d.leased AND d.next_attempt_at > t.now
+        SELECT count(*)::integer AS running FROM ojs.webhook_deliveries d CROSS JOIN clock WHERE d.webhook_id = w.id AND d.leased AND d.next_attempt_at > clock.now
     ) r
     WHERE w.id = ANY(@webhook_ids::uuid[]) AND w.active
 ), due AS MATERIALIZED (
-    SELECT d.id, h.luck, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
-    FROM hook h CROSS JOIN t CROSS JOIN LATERAL (
+    SELECT d.id, h.tiebreak, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
+    FROM subscription h CROSS JOIN clock CROSS JOIN LATERAL (
         SELECT c.id, c.next_attempt_at, c.event_seq, c.event_sub FROM ojs.webhook_deliveries c
-        WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= t.now AND NOT (c.ordered AND EXISTS (
+        WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= clock.now AND NOT (c.ordered AND EXISTS (
             SELECT FROM ojs.webhook_deliveries p
             WHERE p.webhook_id = c.webhook_id AND p.subject = c.subject AND p.completed_at IS NULL
                 AND (p.event_seq, p.event_sub) < (c.event_seq, c.event_sub)))
@@ -213,12 +226,12 @@ WITH t AS MATERIALIZED (
         LIMIT GREATEST(h.room, 0)
     ) d
 ), picked AS MATERIALIZED (
-    SELECT d.id, d.turn FROM due d ORDER BY d.turn, d.luck LIMIT @max_rows::integer
+    SELECT d.id, d.turn FROM due d ORDER BY d.turn, d.tiebreak LIMIT @max_rows::integer
 ), claimed AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
-        next_attempt_at = t.now + (h.timeout_ms + @lease_room_ms::integer) * interval '1 millisecond'
-    FROM picked k CROSS JOIN t CROSS JOIN hook h
+        next_attempt_at = clock.now + (h.timeout_ms + @lease_room_ms::integer) * interval '1 millisecond'
+    FROM picked k CROSS JOIN clock CROSS JOIN subscription h
     WHERE d.id = k.id AND h.id = d.webhook_id
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
         d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret
@@ -228,7 +241,7 @@ SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, tr
 FROM claimed ORDER BY turn, event_seq, event_sub;
 
 -- name: WebhookDeliveryNext :one
--- When something that is not due yet will be, in ms; -1: nothing waits.
+-- The time until the next delivery is due, in ms; -1 if none waits.
 SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
         ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
 FROM ojs.webhooks w CROSS JOIN LATERAL (
@@ -238,122 +251,126 @@ FROM ojs.webhooks w CROSS JOIN LATERAL (
 WHERE w.active;
 
 -- name: WebhookLockEach :exec
--- Before the deliveries, and in the order that everybody keeps.
+-- Locks subscriptions before their deliveries, in the order that every caller keeps.
 SELECT FROM ojs.webhooks w WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id FOR NO KEY UPDATE;
 
 -- name: WebhookDeliveryRecord :many
--- What became of attempts, and of their subscriptions, which are locked. The result of a lost claim counts only if it is a success.
--- A delivery that is over wakes the next one of its subject. A 410 ends a subscription only if it came from the URL that it has now.
+-- Stores the results of attempts and counts them for their subscriptions, which the caller has locked. The result of a
+-- lost claim counts only if it is a success. A finished delivery makes the next one of its subject due. HTTP status 410
+-- ends a subscription only if it came from the URL that the subscription has now.
 WITH outcome AS MATERIALIZED (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@claims::integer[]) AS claims, unnest(@statuses::text[]) AS status, unnest(@gone_urls::text[]) AS gone_url,
         unnest(@codes::integer[]) AS code, unnest(@errors::text[]) AS error, unnest(@snippets::text[]) AS snippet,
         unnest(@durations_ms::bigint[]) AS duration_ms, unnest(@delays_ms::bigint[]) AS delay_ms, unnest(@secrets::uuid[]) AS secret,
         generate_subscripts(@ids::uuid[], 1) AS turn
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), done AS (
+), recorded AS (
     UPDATE ojs.webhook_deliveries d
     SET status = o.status, leased = false, lost = 0, attempt_count = d.attempt_count + 1, last_status_code = o.code,
-        last_error = NULLIF(o.error, ''), next_attempt_at = CASE WHEN o.status = 'failed' THEN t.now + o.delay_ms * interval '1 millisecond' END,
-        completed_at = CASE WHEN o.status <> 'failed' THEN t.now END
-    FROM outcome o CROSS JOIN t
+        last_error = NULLIF(o.error, ''), next_attempt_at = CASE WHEN o.status = 'failed' THEN clock.now + o.delay_ms * interval '1 millisecond' END,
+        completed_at = CASE WHEN o.status <> 'failed' THEN clock.now END
+    FROM outcome o CROSS JOIN clock
     WHERE d.id = o.id AND d.status = 'delivering' AND (d.claims = o.claims OR o.status = 'delivered')
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.status, d.attempt_count,
         o.turn, o.gone_url, o.code, o.error, o.snippet, o.duration_ms, o.secret
 ), attempts AS (
     INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
-    SELECT d.id, d.attempt_count, t.now - d.duration_ms * interval '1 millisecond', d.duration_ms, d.code, NULLIF(d.error, ''), NULLIF(d.snippet, '')
-    FROM done d CROSS JOIN t
+    SELECT d.id, d.attempt_count, clock.now - d.duration_ms * interval '1 millisecond', d.duration_ms, d.code, NULLIF(d.error, ''), NULLIF(d.snippet, '')
+    FROM recorded d CROSS JOIN clock
     ON CONFLICT DO NOTHING
-), freed AS (
-    UPDATE ojs.webhook_deliveries s SET next_attempt_at = t.now
-    FROM t, (
-        SELECT n.id FROM done d CROSS JOIN LATERAL (
+), next_due AS (
+    UPDATE ojs.webhook_deliveries s SET next_attempt_at = clock.now
+    FROM clock, (
+        SELECT n.id FROM recorded d CROSS JOIN LATERAL (
             SELECT c.id, c.next_attempt_at FROM ojs.webhook_deliveries c
             WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL
-                AND c.id <> ALL(ARRAY(SELECT o.id FROM done o WHERE o.status <> 'failed'))
+                AND c.id <> ALL(ARRAY(SELECT o.id FROM recorded o WHERE o.status <> 'failed'))
             ORDER BY c.event_seq, c.event_sub LIMIT 1
         ) n
         WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL
     ) f
     WHERE s.id = f.id
-), tally AS (
+), report AS (
     SELECT d.webhook_id, count(*) FILTER (WHERE d.status = 'delivered') AS delivered, count(*) FILTER (WHERE d.status = 'dead') AS dead,
         count(*) FILTER (WHERE d.status <> 'delivered') AS failed, array_agg(d.gone_url) AS gone_urls,
         (array_agg(d.code ORDER BY d.turn DESC))[1] AS code,
         (array_agg(d.secret ORDER BY d.turn DESC) FILTER (WHERE d.status = 'delivered'))[1] AS proven
-    FROM done d GROUP BY d.webhook_id
+    FROM recorded d GROUP BY d.webhook_id
 ), verdict AS MATERIALIZED (
     SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
         WHEN @disable_after_s::double precision > 0 AND y.dead > 0 AND y.delivered = 0
-            AND f.failing_since < t.now - make_interval(secs => @disable_after_s::double precision) THEN 'failing' END AS reason
-    FROM tally y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN t
-), judged AS (
+            AND f.failing_since < clock.now - make_interval(secs => @disable_after_s::double precision) THEN 'failing' END AS reason
+    FROM report y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN clock
+), updated AS (
     UPDATE ojs.webhooks w
     SET success_count = w.success_count + v.delivered, failure_count = w.failure_count + v.dead,
-        last_delivery_at = t.now, last_delivery_status = v.code, proven_secret = COALESCE(v.proven, w.proven_secret),
+        last_delivery_at = clock.now, last_delivery_status = v.code, proven_secret = COALESCE(v.proven, w.proven_secret),
         consecutive_failures = CASE WHEN v.delivered > 0 THEN 0 ELSE w.consecutive_failures + v.failed END,
-        failing_since = CASE WHEN v.delivered > 0 THEN NULL ELSE COALESCE(w.failing_since, t.now) END,
+        failing_since = CASE WHEN v.delivered > 0 THEN NULL ELSE COALESCE(w.failing_since, clock.now) END,
         active = w.active AND v.reason IS NULL,
         upto_place = CASE WHEN w.active AND v.reason IS NOT NULL THEN ojs.event_place() ELSE w.upto_place END,
         disabled_reason = CASE WHEN w.active THEN v.reason ELSE w.disabled_reason END,
-        disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN t.now END
-    FROM verdict v CROSS JOIN t
+        disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN clock.now END
+    FROM verdict v CROSS JOIN clock
     WHERE w.id = v.webhook_id
-    RETURNING w.id, w.disabled_reason, w.disabled_at = t.now AS disabled
+    RETURNING w.id, w.disabled_reason, w.disabled_at = clock.now AS disabled
 )
 SELECT d.id, COALESCE(CASE WHEN j.disabled THEN j.disabled_reason END, '')::text AS disabled
-FROM done d LEFT JOIN judged j ON j.id = d.webhook_id
+FROM recorded d LEFT JOIN updated j ON j.id = d.webhook_id
 ORDER BY d.turn;
 
 -- name: WebhookDeliveryRelease :exec
--- A node that stops gives back what it has not finished.
+-- A node that stops gives back a delivery that it has not finished.
 UPDATE ojs.webhook_deliveries
 SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed' ELSE 'pending' END, next_attempt_at = clock_timestamp()
 WHERE id = @id AND claims = @claims AND status = 'delivering';
 
 -- name: WebhookDeliveryLog :exec
--- A test is in the log like everything that was sent (contract 40 §9.9).
-WITH said AS MATERIALIZED (
+-- Stores a test delivery, which is in the log like every other request.
+WITH test AS MATERIALIZED (
     SELECT @id::uuid AS id, @webhook_id::uuid AS webhook_id, @event_time::timestamptz AS event_time, @event_type::text AS event_type,
         @subject::text AS subject, @body::text AS body, @status::text AS status, @code::integer AS code, NULLIF(@error::text, '') AS error,
         NULLIF(@snippet::text, '') AS snippet, @duration_ms::bigint AS duration_ms, @secret::uuid AS secret, clock_timestamp() AS now
 ), logged AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, attempt_count,
         last_status_code, last_error, created_at, completed_at)
-    SELECT s.id, s.webhook_id, 0, 0, s.event_time, s.event_type, s.subject, s.body, s.status, 1, s.code, s.error,
-        s.now - s.duration_ms * interval '1 millisecond', s.now
-    FROM said s
+    SELECT t.id, t.webhook_id, 0, 0, t.event_time, t.event_type, t.subject, t.body, t.status, 1, t.code, t.error,
+        t.now - t.duration_ms * interval '1 millisecond', t.now
+    FROM test t
 ), attempt AS (
     INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
-    SELECT s.id, 1, s.now - s.duration_ms * interval '1 millisecond', s.duration_ms, s.code, s.error, s.snippet FROM said s
-), seen AS (
-    UPDATE ojs.webhooks w SET last_delivery_at = s.now, last_delivery_status = s.code,
-        proven_secret = CASE WHEN s.status = 'delivered' THEN s.secret ELSE w.proven_secret END
-    FROM said s WHERE w.id = s.webhook_id
+    SELECT t.id, 1, t.now - t.duration_ms * interval '1 millisecond', t.duration_ms, t.code, t.error, t.snippet FROM test t
+), subscription AS (
+    UPDATE ojs.webhooks w SET last_delivery_at = t.now, last_delivery_status = t.code,
+        proven_secret = CASE WHEN t.status = 'delivered' THEN t.secret ELSE w.proven_secret END
+    FROM test t WHERE w.id = t.webhook_id
 )
-SELECT now FROM said;
+SELECT now FROM test;
 
 -- name: WebhookDeliveryList :many
--- Newest first. There is at least one row, for the total, which is counted up to max_total; its id is zero on an empty page.
-WITH hit AS MATERIALIZED (
+-- Deliveries, newest first. There is at least one row, for the total, which is counted up to max_total; its id is zero
+-- if the page is empty.
+WITH matching AS MATERIALIZED (
     SELECT ojs.webhook_delivery_newest(sqlc.narg('webhook_id'), sqlc.narg('status'), sqlc.narg('event_type'), sqlc.narg('event_seq'),
         sqlc.narg('event_sub'), sqlc.narg('since'), sqlc.narg('until'), @before, @max_total)::uuid AS id
 )
 SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
-FROM (SELECT count(*) AS total FROM hit) t
-    LEFT JOIN LATERAL (SELECT h.id FROM hit h ORDER BY h.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer) d ON true
+FROM (SELECT count(*) AS total FROM matching) t
+    LEFT JOIN LATERAL (SELECT m.id FROM matching m ORDER BY m.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer) d ON true
 ORDER BY d.id DESC;
 
 -- name: WebhookDeliveryListByID :many
+-- Deliveries, newest first.
 SELECT * FROM ojs.webhook_deliveries WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
 
 -- name: WebhookAttemptList :many
+-- The attempts of a delivery, oldest first.
 SELECT * FROM ojs.webhook_attempts WHERE delivery_id = @delivery_id ORDER BY attempt;
 
 -- name: WebhookDeliveryRetry :many
--- By hand: due now, with the whole schedule before it. One that is on its way gets the schedule only. A delivery whose subscription
--- is gone has nowhere to go.
+-- A retry by hand: due now, and the schedule of retries begins anew. A delivery that is under way only gets the new
+-- schedule. A delivery of a deleted subscription cannot be retried.
 UPDATE ojs.webhook_deliveries d
 SET round_start = d.attempt_count, lost = 0, completed_at = NULL,
     status = CASE WHEN d.leased THEN d.status ELSE 'pending' END, next_attempt_at = CASE WHEN d.leased THEN d.next_attempt_at ELSE clock_timestamp() END
@@ -362,21 +379,23 @@ WHERE d.id = @id AND w.id = d.webhook_id AND d.event_seq > 0
 RETURNING d.id;
 
 -- name: WebhookReplayFailed :one
--- Abandoned deliveries of a time span that were over before the replay began, at most max_rows at once, oldest first.
+-- Starts again the abandoned deliveries of a time span that ended before the replay began, oldest first, at most
+-- max_rows.
 WITH picked AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
     WHERE d.webhook_id = @webhook_id::uuid AND d.status IN ('dead', 'cancelled') AND d.event_seq > 0 AND d.completed_at < @began::timestamptz
         AND d.event_time >= @since::timestamptz AND (sqlc.narg('until')::timestamptz IS NULL OR d.event_time < sqlc.narg('until'))
     ORDER BY d.id LIMIT @max_rows::integer
-), again AS (
+), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
     FROM picked p WHERE d.id = p.id RETURNING 1
 )
-SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM again;
+SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM restarted;
 
 -- name: WebhookReplayAll :one
--- Published events of a time span behind a position: delivered again with the id they had, or for the first time.
+-- Delivers the published events of a time span behind a position: again under the delivery's old id, or for the first
+-- time.
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, CAST(p.event AS ojs.events) AS event, p.service, p.internal FROM ojs.event_published p
     WHERE p.seq >= @after_seq::bigint AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer)
@@ -385,12 +404,12 @@ WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered
     FROM page p JOIN ojs.webhooks w ON w.id = @webhook_id::uuid AND NOT p.internal
         AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, @since::timestamptz, sqlc.narg('until')::timestamptz)
-), again AS (
+), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
     FROM wanted n WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id AND d.completed_at IS NOT NULL
     RETURNING 1
-), made AS (
+), inserted AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format, body, next_attempt_at, created_at)
     SELECT ojs.new_id(clock_timestamp()), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, COALESCE((n.event).subject, (n.event).job_id::text, ''),
         (n.event).trace_id, n.ordered, n.payload_format, ojs.webhook_body(n.event, n.service, n.payload_format), clock_timestamp(), clock_timestamp()
@@ -398,7 +417,7 @@ WITH page AS MATERIALIZED (
     ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
 ), total AS (
-    SELECT (SELECT count(*) FROM again) + (SELECT count(*) FROM made) AS n
+    SELECT (SELECT count(*) FROM restarted) + (SELECT count(*) FROM inserted) AS n
 )
 SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
     COALESCE((SELECT p.seq FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::bigint AS last_seq,
@@ -407,29 +426,32 @@ SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page):
     COALESCE(CASE WHEN (SELECT n FROM total) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified;
 
 -- name: WebhookDeliveryHold :exec
--- After a replay: of a subject of an ordered subscription only the first unfinished one is due.
+-- After a replay: of a subject of an ordered subscription only the first unfinished delivery is due.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = NULL
 WHERE d.webhook_id = @webhook_id AND d.completed_at IS NULL AND d.next_attempt_at <= clock_timestamp() AND d.ordered AND NOT d.leased AND EXISTS (
     SELECT FROM ojs.webhook_deliveries p
     WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub));
 
 -- name: WebhookWake :exec
+-- Tells all nodes to look for due deliveries.
 SELECT pg_notify('ojs_webhooks', '');
 
 -- name: WebhookDeliveryPrune :execrows
-WITH old AS MATERIALIZED (
+-- Deletes the oldest finished deliveries with their attempts.
+WITH finished AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
     WHERE d.completed_at < now() - CAST(@keep_s AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT @max_rows::integer
 ), attempts AS (
-    DELETE FROM ojs.webhook_attempts a USING old o WHERE a.delivery_id = o.id
+    DELETE FROM ojs.webhook_attempts a USING finished o WHERE a.delivery_id = o.id
 )
-DELETE FROM ojs.webhook_deliveries d USING old o WHERE d.id = o.id;
+DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = o.id;
 
 -- name: WebhookOrderedList :many
+-- The active ordered subscriptions.
 SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject';
 
 -- name: WebhookDeliveryHeal :execrows
--- A safety net: the first unfinished one of a subject never waits. The caller holds the subscription.
+-- A safety net: makes the first unfinished delivery of a subject due if it is not. The caller holds the subscription.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
 WHERE d.id IN (
     SELECT h.id FROM ojs.webhook_deliveries h
@@ -439,18 +461,18 @@ WHERE d.id IN (
     LIMIT 1000);
 
 -- name: WebhookOrphanList :many
--- Subscriptions that are gone and have deliveries that are not over: whoever deleted them has not finished. Steps from subscription
--- to subscription instead of reading all that waits.
-WITH RECURSIVE held AS (
+-- Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped half-way. The query steps
+-- from subscription to subscription instead of reading everything that waits.
+WITH RECURSIVE subscription AS (
     (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
     UNION ALL
-    SELECT n.webhook_id FROM held h CROSS JOIN LATERAL (
+    SELECT n.webhook_id FROM subscription h CROSS JOIN LATERAL (
         SELECT d.webhook_id FROM ojs.webhook_deliveries d
         WHERE d.completed_at IS NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
 )
-SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id);
+SELECT h.webhook_id FROM subscription h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id);
 
 -- name: WebhookBacklog :one
--- Subscriptions, and deliveries that wait or are on their way, counted up to max_pending.
+-- The number of subscriptions, and of deliveries that wait or are under way, counted up to max_pending.
 SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
     SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL LIMIT @max_pending::integer) p) AS pending;

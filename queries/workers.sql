@@ -1,11 +1,11 @@
--- The worker registry (contract 20 §6). A worker is quiet for FETCH while it has an operator's directive or a reported
--- state of quiet or terminate; whoever changes that notifies ojs_workers, so that every node knows it without asking.
+-- The worker registry. A worker gets no jobs while it has an operator's directive or a reported state of quiet or
+-- terminate. Whoever changes that notifies ojs_workers, so that every node knows it without asking.
 
 -- name: WorkerBeat :many
--- Registers or refreshes workers and writes what the catalogue wants to hear of it (contract 40 §3.3). Known rows are
--- locked first, so that the clock is read under the lock and a death is seen. A worker that another node inserts at the
--- same moment is missing from the result; the next call finds it.
-WITH item AS (
+-- Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
+-- the clock is read under the lock and a worker that was declared dead meanwhile is noticed. A worker that another node
+-- inserts at the same moment is missing from the result; the next call finds it.
+WITH request AS (
     SELECT unnest(@ids::text[]) AS id,
         unnest(@registers::boolean[]) AS register,
         unnest(@states::text[]) AS state,
@@ -22,19 +22,19 @@ WITH item AS (
         unnest(@sources::text[]) AS source
 ), known AS MATERIALIZED (
     SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY(@ids::text[]) ORDER BY w.id FOR UPDATE
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM known) k
-), next AS MATERIALIZED (
-    SELECT i.*, k.id IS NOT NULL AS known, k.state AS was,
+), planned AS MATERIALIZED (
+    SELECT r.*, k.id IS NOT NULL AS known, k.state AS was,
         k.id IS NULL OR k.state = 'stale' AS starts,
-        COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT i.register AS stopped,
-        CASE WHEN k.id IS NULL OR k.state = 'stale' OR i.register THEN COALESCE(NULLIF(i.state, ''), 'running')
-            WHEN k.state = 'terminate' OR i.state = '' THEN k.state
-            ELSE i.state END AS becomes,
-        CASE WHEN k.directive = 'running' AND i.state = 'running' THEN NULL ELSE k.directive END AS directed,
+        COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT r.register AS stopped,
+        CASE WHEN k.id IS NULL OR k.state = 'stale' OR r.register THEN COALESCE(NULLIF(r.state, ''), 'running')
+            WHEN k.state = 'terminate' OR r.state = '' THEN k.state
+            ELSE r.state END AS becomes,
+        CASE WHEN k.directive = 'running' AND r.state = 'running' THEN NULL ELSE k.directive END AS directed,
         (COALESCE(k.state, '') IN ('quiet', 'terminate') OR COALESCE(k.directive, '') IN ('quiet', 'terminate')) AS was_quiet
-    FROM item i LEFT JOIN known k ON k.id = i.id
-), upd AS (
+    FROM request r LEFT JOIN known k ON k.id = r.id
+), updated AS (
     UPDATE ojs.workers w
     SET state = n.becomes, directive = n.directed, stopped = n.stopped OR n.becomes = 'terminate' AND n.active_jobs = 0,
         active_jobs = n.active_jobs, active_job_ids = n.active_job_ids,
@@ -42,29 +42,29 @@ WITH item AS (
         fetch_queues = COALESCE(n.fetch_queues, w.fetch_queues), fetch_count = COALESCE(NULLIF(n.fetch_count, 0), w.fetch_count),
         hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
         facts = ojs.facts_merge(w.facts, n.facts),
-        started_at = CASE WHEN n.starts THEN t.now ELSE w.started_at END,
-        last_beat_at = t.now, seen_at = t.now, stale_at = NULL
-    FROM next n CROSS JOIN t
+        started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
+        last_beat_at = clock.now, seen_at = clock.now, stale_at = NULL
+    FROM planned n CROSS JOIN clock
     WHERE w.id = n.id AND n.known
     RETURNING w.*
-), ins AS (
+), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
         hostname, pid, facts, started_at, last_beat_at, seen_at)
     SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
-        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, t.now, t.now, t.now
-    FROM next n CROSS JOIN t
+        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now
+    FROM planned n CROSS JOIN clock
     WHERE NOT n.known
     ORDER BY n.id
     ON CONFLICT (id) DO NOTHING
     RETURNING w.*
 ), beat AS (
-    SELECT * FROM upd UNION ALL SELECT * FROM ins
-), shown AS (
+    SELECT * FROM updated UNION ALL SELECT * FROM inserted
+), described AS (
     SELECT b.*, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
         n.source, n.load, n.register, n.was_quiet, n.starts,
         b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
-    FROM beat b JOIN next n ON n.id = b.id
-), ev AS (
+    FROM beat b JOIN planned n ON n.id = b.id
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
     SELECT e.type, b.source, b.last_beat_at, b.id, b.id, @node::integer,
         (CASE e.type
@@ -75,7 +75,7 @@ WITH item AS (
             WHEN 'worker.quiet' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs || '}'
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
-    FROM shown b
+    FROM described b
     CROSS JOIN LATERAL (VALUES
         (1, 'worker.started', b.starts),
         (2, 'worker.heartbeat', @heartbeat_events::boolean AND NOT b.register),
@@ -89,10 +89,10 @@ SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text
     b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
         THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told
-FROM shown b;
+FROM described b;
 
 -- name: WorkerTouch :exec
--- Signs of life other than beats, of workers that are known and not dead (contract 20 §6.3), by how long ago they were.
+-- Notes signs of life other than heartbeats, of workers that are known and not dead, by how long ago they were.
 UPDATE ojs.workers w SET seen_at = GREATEST(w.seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
 FROM (
     SELECT k.id, i.age_ms FROM (SELECT unnest(@ids::text[]) AS id, unnest(@ages_ms::bigint[]) AS age_ms) i
@@ -103,90 +103,89 @@ FROM (
 WHERE w.id = a.id;
 
 -- name: WorkerListQuiet :many
+-- The workers that get no jobs.
 SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate');
 
 -- name: WorkerDie :many
--- Contract 20 §6.6: from now on what these workers held is not theirs. Their jobs are taken away by the caller, or by
--- whoever finds bury_at in the past.
--- A server of an earlier release, which may still run beside this one, notes heartbeats in last_beat_at only.
-WITH heard AS (
-    UPDATE ojs.workers w SET seen_at = w.last_beat_at
-    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
-        AND w.last_beat_at > now() - interval '1 millisecond' * @dead_after_ms::bigint
-), dead AS MATERIALIZED (
+-- Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
+-- away; if it stops before, another node does so when bury_at is past.
+WITH silent AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND GREATEST(w.seen_at, w.last_beat_at) <= now() - interval '1 millisecond' * @dead_after_ms::bigint
-        AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
+    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * @dead_after_ms::bigint
     ORDER BY w.seen_at
     LIMIT @max_rows
     FOR UPDATE SKIP LOCKED
-), t AS MATERIALIZED (
-    SELECT clock_timestamp() AS now FROM dead LIMIT 1
-), gone AS (
+), clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM silent LIMIT 1
+), expired AS (
     UPDATE ojs.workers w
-    SET state = 'stale', directive = NULL, stale_at = t.now, died_at = t.now, bury_at = t.now + interval '5 seconds'
-    FROM dead d CROSS JOIN t
+    SET state = 'stale', directive = NULL, stale_at = clock.now, died_at = clock.now, bury_at = clock.now + interval '5 seconds'
+    FROM silent d CROSS JOIN clock
     WHERE w.id = d.id
     RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler' || @instance::text, g.died_at, g.id, g.id, @node::integer,
-        ('{"worker_id":' || to_json(g.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', g.died_at - g.started_at) * 1000)::bigint || '}')::json
-    FROM gone g WHERE NOT g.stopped
-    ORDER BY g.id
+    SELECT 'worker.stopped', 'scheduler' || @instance::text, e.died_at, e.id, e.id, @node::integer,
+        ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.died_at - e.started_at) * 1000)::bigint || '}')::json
+    FROM expired e WHERE NOT e.stopped
+    ORDER BY e.id
 )
-SELECT g.id, g.died_at, g.seen_at, g.stopped, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
+SELECT e.id, e.died_at, e.seen_at, e.stopped, (CASE WHEN e.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM expired e;
 
 -- name: WorkerBuryClaim :many
--- The dead whose jobs are left: the one who declared them dead is gone, or could not have a job. The next try is later.
+-- Dead workers whose jobs have not all been taken away: the node that declared them dead has stopped, or a job was
+-- locked. The next try is five seconds later.
 UPDATE ojs.workers w SET bury_at = clock_timestamp() + interval '5 seconds'
 WHERE w.id IN (
     SELECT b.id FROM ojs.workers b WHERE b.bury_at <= now() ORDER BY b.bury_at LIMIT @max_rows FOR UPDATE SKIP LOCKED)
 RETURNING w.id, w.died_at, w.seen_at;
 
 -- name: WorkerBuried :exec
--- Nothing is left of what they held; one that died again meanwhile is another case.
+-- Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later died_at and is left
+-- alone.
 UPDATE ojs.workers w SET bury_at = NULL
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@died_at::timestamptz[]) AS died_at) b
 WHERE w.id = b.id AND w.died_at = b.died_at;
 
 -- name: WorkerPrune :execrows
+-- Deletes workers that were declared dead an hour ago.
 DELETE FROM ojs.workers w WHERE w.id IN (
     SELECT p.id FROM ojs.workers p
     WHERE p.stale_at <= now() - interval '1 hour' AND p.bury_at IS NULL
     ORDER BY p.stale_at LIMIT @max_rows FOR UPDATE SKIP LOCKED);
 
 -- name: WorkerExhume :one
--- A dead worker that is about to be removed: whatever it holds now is taken away, too.
+-- Prepares the removal of a dead worker: the jobs it holds now are taken away too.
 UPDATE ojs.workers w SET died_at = clock_timestamp(), bury_at = clock_timestamp() + interval '5 seconds'
 WHERE w.id = @id AND w.stale_at IS NOT NULL
 RETURNING w.id, w.died_at, w.seen_at;
 
 -- name: WorkerDeleteStale :execrows
+-- Deletes a dead worker.
 DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL;
 
 -- name: WorkerDeregister :many
--- Its jobs stay reserved and run out.
-WITH gone AS (
+-- Deletes a worker that says it stops. Its jobs stay reserved until their leases end.
+WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = @id::text
     RETURNING w.id, w.started_at, clock_timestamp() AS now,
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', @source::text, g.now, g.id, g.id, @node::integer,
-        ('{"worker_id":' || to_json(g.id) || ',"reason":"' || @reason::text || '"' || COALESCE(',"jobs_completed":' || sqlc.narg('jobs_completed')::bigint, '')
-            || ',"uptime_ms":' || (date_part('epoch', g.now - g.started_at) * 1000)::bigint || '}')::json
-    FROM gone g
+    SELECT 'worker.stopped', @source::text, d.now, d.id, d.id, @node::integer,
+        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || @reason::text || '"' || COALESCE(',"jobs_completed":' || sqlc.narg('jobs_completed')::bigint, '')
+            || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
+    FROM deleted d
 )
-SELECT g.id, g.now::timestamptz AS now, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g;
+SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM deleted d;
 
 -- name: WorkerDirect :many
--- An operator's wish for one worker.
+-- Stores what an operator asks of one worker.
 UPDATE ojs.workers w SET directive = @directive::text WHERE w.id = @id::text
 RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS told;
 
 -- name: WorkerDirectAll :many
--- For all that live. Locked in the order that beats lock them in.
+-- Stores what an operator asks of all living workers. Locks them in the order of WorkerBeat.
 WITH live AS MATERIALIZED (
     SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
 ), directed AS (
@@ -195,10 +194,11 @@ WITH live AS MATERIALIZED (
 SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS told FROM directed d;
 
 -- name: WorkerGet :one
+-- A worker by id.
 SELECT * FROM ojs.workers WHERE id = @id;
 
 -- name: WorkerListPage :many
--- queues holds nothing but valid names, so its elements may be read here.
+-- A page of workers by id. queues holds only valid names, so SQL may read its elements.
 SELECT w.* FROM ojs.workers w
 WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
     AND (cardinality(@queues::text[]) = 0
@@ -206,12 +206,14 @@ WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
 ORDER BY w.id OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: WorkerCount :one
+-- The number of workers of the same filters.
 SELECT count(*) FROM ojs.workers w
 WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
     AND (cardinality(@queues::text[]) = 0
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])));
 
 -- name: WorkerTotals :one
+-- Workers per state.
 SELECT count(*) AS total,
     count(*) FILTER (WHERE w.state = 'running') AS running,
     count(*) FILTER (WHERE w.state = 'quiet') AS quiet,
@@ -220,6 +222,6 @@ SELECT count(*) AS total,
 FROM ojs.workers w;
 
 -- name: WorkerListLatest :many
--- For live views (contract 40 §6.6): in every row how many there are.
+-- The workers that sent a heartbeat last, for live views. Every row has the number of all workers.
 SELECT w.id, w.state, w.active_jobs, w.last_beat_at, count(*) OVER () AS total
 FROM ojs.workers w ORDER BY w.last_beat_at DESC, w.id LIMIT @max_rows;

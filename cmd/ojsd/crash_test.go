@@ -22,7 +22,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/doctor"
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -138,7 +138,7 @@ var patient = map[string]any{"max_attempts": 100, "initial_interval": "PT0.1S", 
 // produce sends each job under an id of its own until it is told that the job is there.
 func (c *crashTest) produce(ctx, deadline context.Context, n int) {
 	for ctx.Err() == nil {
-		id := ojs.FormatID(store.NewID())
+		id := ojs.FormatID(job.NewID())
 		status, _ := c.post(deadline, n, "/ojs/v1/jobs", map[string]any{"id": id, "type": "crash.test", "args": []int{n}, "options": map[string]any{"queue": "crash", "retry": patient}})
 		if status == http.StatusCreated || status == http.StatusConflict { // 409: an earlier try was stored, its answer lost
 			c.mu.Lock()

@@ -83,12 +83,12 @@ func TestMigrate(t *testing.T) {
 	url := "--database-url=" + dbtest.EmptyURL(t)
 
 	_, stdout, stderr := call(t, "migrate", "status", url)
-	require.Contains(t, stdout, "00001_schema.sql")
+	require.Contains(t, stdout, "00001_jobs.sql")
 	require.NotContains(t, stdout, "applied", stderr)
 
 	code, stdout, stderr := call(t, "migrate", "up", url)
 	require.Zero(t, code, stderr)
-	require.Contains(t, stdout, "up 00001_schema.sql")
+	require.Contains(t, stdout, "up 00001_jobs.sql")
 	_, stdout, _ = call(t, "migrate", "up", url)
 	require.Contains(t, stdout, "nothing to do")
 	_, stdout, _ = call(t, "migrate", "status", url)
@@ -98,7 +98,7 @@ func TestMigrate(t *testing.T) {
 		code, stdout, stderr = call(t, "migrate", "down", url)
 		require.Zero(t, code, stderr)
 	}
-	require.Contains(t, stdout, "down 00001_schema.sql")
+	require.Contains(t, stdout, "down 00001_jobs.sql")
 	code, _, stderr = call(t, "migrate", "down", url)
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "nothing to roll back")

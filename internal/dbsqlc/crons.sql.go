@@ -17,6 +17,7 @@ WHERE ($1::boolean IS NULL OR c.enabled = $1::boolean)
     AND (cardinality($2::text[]) = 0 OR c.queue = ANY($2::text[]))
 `
 
+// The number of crons of the same filters.
 func (q *Queries) CronCount(ctx context.Context, enabled pgtype.Bool, queues []string) (int64, error) {
 	row := q.db.QueryRow(ctx, cronCount, enabled, queues)
 	var count int64
@@ -25,12 +26,12 @@ func (q *Queries) CronCount(ctx context.Context, enabled pgtype.Bool, queues []s
 }
 
 const cronDelete = `-- name: CronDelete :many
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM ojs.crons c WHERE c.name = $1 RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at
 ), runs AS (
-    DELETE FROM ojs.cron_runs r USING gone g WHERE r.cron_id = g.id
+    DELETE FROM ojs.cron_runs r USING deleted d WHERE r.cron_id = d.id
 )
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM gone
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM deleted
 `
 
 type CronDeleteRow struct {
@@ -54,7 +55,7 @@ type CronDeleteRow struct {
 	UpdatedAt     pgtype.Timestamptz
 }
 
-// Its jobs stay.
+// Deletes a cron and its log. Its jobs stay.
 func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow, error) {
 	rows, err := q.db.Query(ctx, cronDelete, name)
 	if err != nil {
@@ -95,17 +96,17 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 }
 
 const cronGap = `-- name: CronGap :many
-WITH item AS (
+WITH request AS (
     SELECT unnest($3::uuid[]) AS id, unnest($4::timestamptz[]) AS scheduled_at, unnest($5::json[]) AS data
 ), run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason)
-    SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM item i
+    SELECT i.id, i.scheduled_at, 'gap', 'skipped', 'dst_skip' FROM request i
     ON CONFLICT DO NOTHING
     RETURNING cron_id, scheduled_at
 )
 INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
 SELECT 'cron.skipped', 'cron' || $1::text, clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $2::integer, i.data
-FROM run r JOIN item i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
+FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue
 `
 
@@ -123,7 +124,7 @@ type CronGapRow struct {
 	Queue   string
 }
 
-// Local times that a clock change left out, each told once: a row per event.
+// Records local times that a clock change left out. Each writes one event, when its row is inserted.
 func (q *Queries) CronGap(ctx context.Context, arg CronGapParams) ([]CronGapRow, error) {
 	rows, err := q.db.Query(ctx, cronGap,
 		arg.Instance,
@@ -154,6 +155,7 @@ const cronGet = `-- name: CronGet :one
 SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM ojs.crons WHERE name = $1
 `
 
+// A cron by name.
 func (q *Queries) CronGet(ctx context.Context, name string) (Cron, error) {
 	row := q.db.QueryRow(ctx, cronGet, name)
 	var i Cron
@@ -189,8 +191,8 @@ WHERE j.cron = $1::text AND j.id <> $2::uuid AND j.state IN ('available', 'activ
     AND (NOT j.cron_serial OR j.state = 'available' AND j.ready_seq IS NOT NULL)
 `
 
-// After CronQueueUp, takes jobs of a cron back that could be fetched: a run by hand goes first, or the cron has just become
-// serial. keep is left alone.
+// Takes back jobs of a cron that could be fetched, except keep: a run by hand goes first, or the cron has just become
+// serial. Called after CronQueueUp.
 func (q *Queries) CronHold(ctx context.Context, cron string, keep [16]byte) error {
 	_, err := q.db.Exec(ctx, cronHold, cron, keep)
 	return err
@@ -223,7 +225,7 @@ type CronInsertParams struct {
 	Now           pgtype.Timestamptz
 }
 
-// No row: somebody else has just registered the name.
+// Returns no row if the name is taken.
 func (q *Queries) CronInsert(ctx context.Context, arg CronInsertParams) ([]Cron, error) {
 	rows, err := q.db.Query(ctx, cronInsert,
 		arg.Name,
@@ -293,6 +295,7 @@ type CronListParams struct {
 	MaxRows  int64
 }
 
+// A page of crons by name.
 func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]Cron, error) {
 	rows, err := q.db.Query(ctx, cronList,
 		arg.Enabled,
@@ -375,6 +378,7 @@ const cronListDraining = `-- name: CronListDraining :many
 SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) AND q.status = 'draining'
 `
 
+// Which of the queues take no new jobs.
 func (q *Queries) CronListDraining(ctx context.Context, queues []string) ([]string, error) {
 	rows, err := q.db.Query(ctx, cronListDraining, queues)
 	if err != nil {
@@ -408,7 +412,7 @@ type CronListDueRow struct {
 	Now  pgtype.Timestamptz
 }
 
-// What another node is at is skipped.
+// Locks crons that are due. Crons that another node is firing are skipped.
 func (q *Queries) CronListDue(ctx context.Context, maxRows int32) ([]CronListDueRow, error) {
 	rows, err := q.db.Query(ctx, cronListDue, maxRows)
 	if err != nil {
@@ -460,7 +464,7 @@ type CronListHeldRow struct {
 	Held int64
 }
 
-// Which of the crons have jobs that wait for another, and how many.
+// Which of the crons have jobs that wait for another job of the cron, and how many.
 func (q *Queries) CronListHeld(ctx context.Context, names []string) ([]CronListHeldRow, error) {
 	rows, err := q.db.Query(ctx, cronListHeld, names)
 	if err != nil {
@@ -516,6 +520,7 @@ const cronLock = `-- name: CronLock :one
 SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM ojs.crons WHERE name = $1 FOR UPDATE
 `
 
+// A cron by name, locked against firing and changes.
 func (q *Queries) CronLock(ctx context.Context, name string) (Cron, error) {
 	row := q.db.QueryRow(ctx, cronLock, name)
 	var i Cron
@@ -567,8 +572,9 @@ type CronMarkRow struct {
 	DueAt    pgtype.Timestamptz
 }
 
-// After the insert of its jobs, in the same transaction: JobInsert must not carry what nearly no job has. A serial job is
-// held until CronSettle releases it, and due soon in case that nobody does.
+// Marks jobs as those of a cron, after their insert in the same transaction: JobInsert does not carry values that
+// nearly no job has. A serial job gets no ready_seq until CronSettle releases it. It is due soon, in case that no node
+// does.
 func (q *Queries) CronMark(ctx context.Context, arg CronMarkParams) ([]CronMarkRow, error) {
 	rows, err := q.db.Query(ctx, cronMark,
 		arg.Ids,
@@ -604,9 +610,10 @@ type CronNowRow struct {
 	Told interface{}
 }
 
-// Contract 20 §11. Whoever changes a cron or fires it holds its row. Ticks, their events and the advanced row are one
-// transaction with the insert of the job.
-// Also tells the other nodes, at commit, to look at the earliest next_run_at: this one may be gone when it comes.
+// Whoever changes or fires a cron locks its row. A tick, its event, the advanced row and the insert of the job are one
+// transaction.
+// The time, and at commit a notification to the other nodes to look at the earliest next_run_at: this node may have
+// stopped by then.
 func (q *Queries) CronNow(ctx context.Context) (CronNowRow, error) {
 	row := q.db.QueryRow(ctx, cronNow)
 	var i CronNowRow
@@ -619,7 +626,8 @@ SELECT pg_advisory_xact_lock(hashtextextended('ojs.cron/' || n.name, 0))
 FROM (SELECT unnest($1::text[]) AS name ORDER BY 1) n
 `
 
-// One decision at a time about the jobs of a cron, in a statement of its own: the next one has to see what was decided.
+// Serializes decisions about the jobs of a cron. It is a statement of its own, so that the next statement sees the
+// previous decision.
 func (q *Queries) CronQueueUp(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, cronQueueUp, names)
 	return err
@@ -629,6 +637,7 @@ const cronRunCount = `-- name: CronRunCount :one
 SELECT count(*) FROM ojs.cron_runs WHERE cron_id = $1
 `
 
+// The number of rows in the log of a cron.
 func (q *Queries) CronRunCount(ctx context.Context, cronID [16]byte) (int64, error) {
 	row := q.db.QueryRow(ctx, cronRunCount, cronID)
 	var count int64
@@ -643,8 +652,8 @@ FROM (
     SELECT cron_id, scheduled_at, kind, outcome, reason, job_id FROM ojs.cron_runs l WHERE l.cron_id = $1
     ORDER BY l.scheduled_at DESC, l.kind OFFSET $2::bigint LIMIT $3::bigint
 ) r
-    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM ojs.jobs x WHERE x.id = r.job_id) j ON true
-    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM ojs.jobs_done x WHERE x.id = r.job_id LIMIT 1) d ON true
+    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM ojs.jobs x WHERE x.id = r.job_id) j ON true
+    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM ojs.jobs_done x WHERE x.id = r.job_id LIMIT 1) d ON true
 ORDER BY r.scheduled_at DESC, r.kind
 `
 
@@ -664,7 +673,7 @@ type CronRunListRow struct {
 	FinishedAt  pgtype.Timestamptz
 }
 
-// Newest first, with what has become of the jobs. A job that retention has removed has no state.
+// The log of a cron, newest first, with the state of each job. A job that retention has removed has no state.
 func (q *Queries) CronRunList(ctx context.Context, arg CronRunListParams) ([]CronRunListRow, error) {
 	rows, err := q.db.Query(ctx, cronRunList, arg.CronID, arg.SkipRows, arg.MaxRows)
 	if err != nil {
@@ -706,7 +715,7 @@ DELETE FROM ojs.cron_runs r USING (
 WHERE r.cron_id = old.cron_id AND r.scheduled_at = old.scheduled_at AND r.kind = old.kind
 `
 
-// The newest 1 000 of each cron stay, for 30 days at most.
+// Keeps the newest 1 000 rows of each cron, for 30 days at most.
 func (q *Queries) CronRunPrune(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, cronRunPrune, maxRows)
 	if err != nil {
@@ -716,7 +725,7 @@ func (q *Queries) CronRunPrune(ctx context.Context, maxRows int32) (int64, error
 }
 
 const cronSettle = `-- name: CronSettle :many
-WITH held AS MATERIALIZED (
+WITH waiting AS MATERIALIZED (
     SELECT n.cron, h.id, h.enqueued_at, b.blocked
     FROM (SELECT DISTINCT unnest($1::text[]) AS cron) n
     CROSS JOIN LATERAL (
@@ -729,17 +738,17 @@ WITH held AS MATERIALIZED (
         ORDER BY j.enqueued_at, j.id LIMIT 2
         FOR UPDATE SKIP LOCKED
     ) h
-), place AS (
-    SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM held h
-), moved AS (
+), ranked AS (
+    SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM waiting h
+), released AS (
     UPDATE ojs.jobs j
     SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
-    FROM place p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
+    FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
     RETURNING j.id, j.queue, j.priority, j.ready_seq
 )
-SELECT id, queue, priority, ready_seq FROM moved
+SELECT id, queue, priority, ready_seq FROM released
 `
 
 type CronSettleRow struct {
@@ -749,8 +758,9 @@ type CronSettleRow struct {
 	ReadySeq pgtype.Int8
 }
 
-// After CronQueueUp. While no job of a cron is active or can be fetched, the oldest of those held is released, at the end of
-// its priority. Who is next then is looked at again soon; the others behind it once a minute (JobPromoteDue).
+// Releases the oldest waiting job of each cron of which no job is active or can be fetched; it goes to the end of its
+// priority. Called after CronQueueUp. The next waiting job is due again in two seconds; the others behind it are looked
+// at once a minute (JobPromoteDue).
 func (q *Queries) CronSettle(ctx context.Context, names []string) ([]CronSettleRow, error) {
 	rows, err := q.db.Query(ctx, cronSettle, names)
 	if err != nil {
@@ -777,7 +787,7 @@ func (q *Queries) CronSettle(ctx context.Context, names []string) ([]CronSettleR
 }
 
 const cronTick = `-- name: CronTick :many
-WITH item AS (
+WITH request AS (
     SELECT unnest($1::uuid[]) AS id,
         unnest($2::timestamptz[]) AS scheduled_at,
         unnest($3::timestamptz[]) AS next_run_at,
@@ -787,7 +797,7 @@ WITH item AS (
         unnest($7::json[]) AS data
 ), run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, reason, job_id)
-    SELECT i.id, i.scheduled_at, 'tick', i.outcome, NULLIF(i.reason, ''), CASE WHEN i.outcome = 'fired' THEN i.job_id END FROM item i
+    SELECT i.id, i.scheduled_at, 'tick', i.outcome, NULLIF(i.reason, ''), CASE WHEN i.outcome = 'fired' THEN i.job_id END FROM request i
     ON CONFLICT DO NOTHING
     RETURNING cron_id
 ), moved AS (
@@ -795,10 +805,10 @@ WITH item AS (
     SET next_run_at = i.next_run_at,
         last_run_at = CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN i.scheduled_at ELSE c.last_run_at END,
         run_count = c.run_count + CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN 1 ELSE 0 END
-    FROM item i LEFT JOIN run r ON r.cron_id = i.id
+    FROM request i LEFT JOIN run r ON r.cron_id = i.id
     WHERE c.id = i.id
     RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
     SELECT CASE m.outcome WHEN 'fired' THEN 'cron.triggered' ELSE 'cron.skipped' END, 'cron' || $8::text, clock_timestamp(), m.name, m.type, m.queue,
         m.trace_id, $9::integer, m.data
@@ -824,7 +834,7 @@ type CronTickRow struct {
 	Fresh bool
 }
 
-// What became of ticks: run log, event, advanced row. A tick that is in the log already only advances its cron.
+// Records the outcome of ticks: log row, event, next run. A tick that is in the log already only advances its cron.
 func (q *Queries) CronTick(ctx context.Context, arg CronTickParams) ([]CronTickRow, error) {
 	rows, err := q.db.Query(ctx, cronTick,
 		arg.Ids,
@@ -868,7 +878,7 @@ type CronTriggerParams struct {
 	JobID pgtype.UUID
 }
 
-// A run by hand leaves the schedule alone.
+// Records a run by hand, which leaves the schedule alone.
 func (q *Queries) CronTrigger(ctx context.Context, arg CronTriggerParams) (Cron, error) {
 	row := q.db.QueryRow(ctx, cronTrigger, arg.Now, arg.ID, arg.JobID)
 	var i Cron
@@ -921,6 +931,7 @@ type CronUpdateParams struct {
 	Name          string
 }
 
+// Replaces everything but the history of a cron. The caller holds its row.
 func (q *Queries) CronUpdate(ctx context.Context, arg CronUpdateParams) (Cron, error) {
 	row := q.db.QueryRow(ctx, cronUpdate,
 		arg.Expression,

@@ -32,7 +32,7 @@ type DeadLetterCountParams struct {
 	MaxRows      int64
 }
 
-// Exact up to max_rows (10 000), which bounds the work.
+// The number of dead letters of a filter, exact up to max_rows (10 000), which bounds the work.
 func (q *Queries) DeadLetterCount(ctx context.Context, arg DeadLetterCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, deadLetterCount,
 		arg.Since,
@@ -59,7 +59,7 @@ type DeadLetterCutoffRow struct {
 	ID             [16]byte
 }
 
-// The newest dead letter beyond the count, if there is one.
+// The newest dead letter beyond the newest max_count; no row if there are not that many.
 func (q *Queries) DeadLetterCutoff(ctx context.Context, maxCount int64) ([]DeadLetterCutoffRow, error) {
 	rows, err := q.db.Query(ctx, deadLetterCutoff, maxCount)
 	if err != nil {
@@ -89,15 +89,15 @@ WITH picked AS MATERIALIZED (
     ORDER BY j.dead_lettered_at, j.id
     LIMIT $12::bigint
     FOR UPDATE SKIP LOCKED
-), gone AS (
+), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', $13::text, g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, $14::integer, ('{"reason":"' || $15::text || '"}')::json
-    FROM gone g
+    SELECT 'job.state_changed', $13::text, d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $14::integer, ('{"reason":"' || $15::text || '"}')::json
+    FROM deleted d
 )
-SELECT g.id, g.type, g.queue, g.state, g.dead_lettered_at, g.now::timestamptz AS now FROM gone g ORDER BY g.dead_lettered_at, g.id
+SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id
 `
 
 type DeadLetterDeleteParams struct {
@@ -127,8 +127,8 @@ type DeadLetterDeleteRow struct {
 	Now            pgtype.Timestamptz
 }
 
-// The oldest dead letters behind a key, for good; the gap row takes them out of the counts. Rows that are being retried
-// or deleted by others are theirs. The key spares later batches the dead index entries of earlier ones.
+// Deletes the oldest dead letters behind a key. The internal event takes them out of the counts. Rows that another
+// transaction retries or deletes are skipped. The key spares later batches the dead index entries of earlier ones.
 func (q *Queries) DeadLetterDelete(ctx context.Context, arg DeadLetterDeleteParams) ([]DeadLetterDeleteRow, error) {
 	rows, err := q.db.Query(ctx, deadLetterDelete,
 		arg.After,
@@ -235,7 +235,7 @@ func (q *Queries) DeadLetterListForBulk(ctx context.Context, arg DeadLetterListF
 
 const deadLetterListPage = `-- name: DeadLetterListPage :many
 
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
+SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL
     AND j.dead_lettered_at >= $1::timestamptz AND j.dead_lettered_at <= $2::timestamptz
     AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
@@ -257,9 +257,9 @@ type DeadLetterListPageParams struct {
 	PageRows     int64
 }
 
-// Dead letters: discarded jobs with dead_lettered_at, which equals finished_at. Both have an index with
-// the id, so that pages are found by their key and prunes start at the oldest.
-// Newest first, from a key on.
+// Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Both columns have an index with the
+// id, so that pages are found by their key and a prune starts at the oldest.
+// Dead letters behind a key, newest first.
 func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, deadLetterListPage,
 		arg.Since,
@@ -298,34 +298,33 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -333,6 +332,7 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -361,7 +361,7 @@ type DeadLetterStatsRow struct {
 	Newest    pgtype.Timestamptz
 }
 
-// Groups instead of rows. error_type as it stands in the text of the error.
+// Dead letters per queue, job type and error type. error_type is written as in the text of the error.
 func (q *Queries) DeadLetterStats(ctx context.Context, queues []string) ([]DeadLetterStatsRow, error) {
 	rows, err := q.db.Query(ctx, deadLetterStats, queues)
 	if err != nil {
@@ -410,7 +410,7 @@ type JobDiscardedCountParams struct {
 	MaxRows      int64
 }
 
-// Exact up to max_rows (10 000), which bounds the work.
+// The number of discarded jobs of a filter, exact up to max_rows (10 000), which bounds the work.
 func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, jobDiscardedCount,
 		arg.Since,
@@ -428,7 +428,7 @@ func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountPa
 }
 
 const jobDiscardedListPage = `-- name: JobDiscardedListPage :many
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
+SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
 WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
     AND j.finished_at >= $1::timestamptz AND j.finished_at <= $2::timestamptz
     AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
@@ -489,34 +489,33 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -524,6 +523,7 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -543,15 +543,15 @@ WITH picked AS MATERIALIZED (
     ORDER BY j.finished_at, j.id
     LIMIT $4::bigint
     FOR UPDATE SKIP LOCKED
-), gone AS (
+), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.finished_at, clock_timestamp() AS now
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, $5::integer, '{"reason":"retention"}'::json
-    FROM gone g
+    SELECT 'job.state_changed', 'scheduler', d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $5::integer, '{"reason":"retention"}'::json
+    FROM deleted d
 )
-SELECT g.id, g.type, g.queue, g.state, g.finished_at, g.now::timestamptz AS now FROM gone g ORDER BY g.finished_at, g.id
+SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id
 `
 
 type JobDiscardedPruneParams struct {
@@ -571,7 +571,7 @@ type JobDiscardedPruneRow struct {
 	Now        pgtype.Timestamptz
 }
 
-// Discarded jobs that are no dead letters, oldest first, behind a key.
+// Deletes discarded jobs that are not dead letters, oldest first, behind a key.
 func (q *Queries) JobDiscardedPrune(ctx context.Context, arg JobDiscardedPruneParams) ([]JobDiscardedPruneRow, error) {
 	rows, err := q.db.Query(ctx, jobDiscardedPrune,
 		arg.After,
@@ -614,7 +614,7 @@ type JobsDoneDayListRow struct {
 	Pages int64
 }
 
-// The days of jobs_done that are over for longer than keep, oldest first, with their size in pages.
+// The days of jobs_done that ended longer than keep ago, oldest first, with their size in pages.
 func (q *Queries) JobsDoneDayList(ctx context.Context, keep pgtype.Interval) ([]JobsDoneDayListRow, error) {
 	rows, err := q.db.Query(ctx, jobsDoneDayList, keep)
 	if err != nil {
@@ -636,7 +636,7 @@ func (q *Queries) JobsDoneDayList(ctx context.Context, keep pgtype.Interval) ([]
 }
 
 const jobsDonePrune = `-- name: JobsDonePrune :many
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.finished_at >= $2::timestamptz AND d.finished_at < $3::timestamptz
         AND d.ctid >= CAST($4::text AS tid) AND d.ctid < CAST($5::text AS tid)
@@ -645,7 +645,7 @@ WITH gone AS (
 )
 INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
 SELECT 'job.state_changed', 'scheduler', g.now, g.id, g.type, g.queue, g.trace_id, g.state, true, $1::integer, '{"reason":"retention"}'::json
-FROM gone g
+FROM deleted g
 RETURNING job_id::uuid AS id, job_type::text AS type, queue::text AS queue, from_state::text AS state, time
 `
 
@@ -666,7 +666,8 @@ type JobsDonePruneRow struct {
 	Time  pgtype.Timestamptz
 }
 
-// The jobs of one state on some pages of one day: there is no index to find them by, and reading a range of pages needs none.
+// Deletes the jobs of one state on a range of pages of one day. No index finds them, and reading a range of pages needs
+// none.
 func (q *Queries) JobsDonePrune(ctx context.Context, arg JobsDonePruneParams) ([]JobsDonePruneRow, error) {
 	rows, err := q.db.Query(ctx, jobsDonePrune,
 		arg.Node,

@@ -10,7 +10,7 @@ import (
 )
 
 const doctorCounts = `-- name: DoctorCounts :many
-WITH kept AS (
+WITH counted AS (
     SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
         SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
         UNION ALL
@@ -21,14 +21,14 @@ WITH kept AS (
             CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
         WHERE g.passed AND v.state IS NOT NULL AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
     ) c GROUP BY c.queue, c.state
-), held AS (
+), stored AS (
     SELECT t.queue, t.state, count(*) AS n FROM (
         SELECT j.queue, j.state FROM ojs.jobs j UNION ALL SELECT d.queue, d.state FROM ojs.jobs_done d
     ) t GROUP BY t.queue, t.state
 )
 SELECT COALESCE(k.queue, h.queue)::text AS queue, COALESCE(k.state, h.state)::text AS state,
     COALESCE(k.n, 0)::bigint AS kept, COALESCE(h.n, 0)::bigint AS held
-FROM kept k FULL JOIN held h ON h.queue = k.queue AND h.state = k.state
+FROM counted k FULL JOIN stored h ON h.queue = k.queue AND h.state = k.state
 WHERE COALESCE(k.n, 0) <> COALESCE(h.n, 0)
 ORDER BY 1, 2
 `
@@ -40,7 +40,8 @@ type DoctorCountsRow struct {
 	Held  int64
 }
 
-// What the kept counts say against what the tables hold, both in the caller's snapshot. Rows that differ only.
+// Compares the kept counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
+// returned.
 func (q *Queries) DoctorCounts(ctx context.Context) ([]DoctorCountsRow, error) {
 	rows, err := q.db.Query(ctx, doctorCounts)
 	if err != nil {
@@ -82,6 +83,7 @@ type DoctorRelayRow struct {
 	KeptSeconds float64
 }
 
+// How far publication is behind, and how old the oldest kept event is.
 func (q *Queries) DoctorRelay(ctx context.Context) (DoctorRelayRow, error) {
 	row := q.db.QueryRow(ctx, doctorRelay)
 	var i DoctorRelayRow
@@ -108,6 +110,7 @@ type DoctorRowsRow struct {
 	Unordered int64
 }
 
+// Jobs that break a rule: overdue, in both tables, or available without a place in the fetch order.
 func (q *Queries) DoctorRows(ctx context.Context) (DoctorRowsRow, error) {
 	row := q.db.QueryRow(ctx, doctorRows)
 	var i DoctorRowsRow
@@ -116,7 +119,8 @@ func (q *Queries) DoctorRows(ctx context.Context) (DoctorRowsRow, error) {
 }
 
 const doctorTables = `-- name: DoctorTables :many
-SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_sizes() t ORDER BY 1
+SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes 
+FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers}') t ORDER BY 1
 `
 
 type DoctorTablesRow struct {
@@ -126,6 +130,7 @@ type DoctorTablesRow struct {
 	Bytes int64
 }
 
+// Live and dead rows and sizes of the tables that are updated all the time.
 func (q *Queries) DoctorTables(ctx context.Context) ([]DoctorTablesRow, error) {
 	rows, err := q.db.Query(ctx, doctorTables)
 	if err != nil {
@@ -160,6 +165,7 @@ type DoctorXminRow struct {
 	Seconds float64
 }
 
+// What keeps dead rows from being cleaned.
 func (q *Queries) DoctorXmin(ctx context.Context) ([]DoctorXminRow, error) {
 	rows, err := q.db.Query(ctx, doctorXmin)
 	if err != nil {

@@ -15,7 +15,7 @@ const eventGet = `-- name: EventGet :many
 SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.seq = $1 AND s.sub = $2 AND NOT s.internal
 `
 
-// At most one row.
+// One public event; at most one row.
 func (q *Queries) EventGet(ctx context.Context, seq int64, sub int32) ([]OjsEventShown, error) {
 	rows, err := q.db.Query(ctx, eventGet, seq, sub)
 	if err != nil {
@@ -68,7 +68,7 @@ type EventHeadRow struct {
 	At        pgtype.Timestamptz
 }
 
-// How far the log goes and what retention has taken, in one snapshot. An empty log goes as far as the watermark.
+// The end of the log and what retention has dropped, in one snapshot. An empty log ends at the watermark.
 func (q *Queries) EventHead(ctx context.Context) (EventHeadRow, error) {
 	row := q.db.QueryRow(ctx, eventHead)
 	var i EventHeadRow
@@ -132,8 +132,8 @@ type EventListAfterRow struct {
 	Data       string
 }
 
-// Events behind a position, and in every row (there is at least one) how far the log goes. One snapshot: what is at or
-// below the watermark is all there.
+// Events behind a position and, in every row (there is at least one), the end of the log. One snapshot: everything at
+// or below the watermark is there.
 func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) ([]EventListAfterRow, error) {
 	rows, err := q.db.Query(ctx, eventListAfter,
 		arg.AfterSeq,
@@ -193,7 +193,7 @@ const eventListByJob = `-- name: EventListByJob :many
 SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.job_id = $1::uuid ORDER BY s.seq, s.sub LIMIT $2
 `
 
-// A job's history, gap rows included, oldest first.
+// The history of a job, internal rows included, oldest first.
 func (q *Queries) EventListByJob(ctx context.Context, jobID [16]byte, maxRows int32) ([]OjsEventShown, error) {
 	rows, err := q.db.Query(ctx, eventListByJob, jobID, maxRows)
 	if err != nil {
@@ -233,17 +233,17 @@ func (q *Queries) EventListByJob(ctx context.Context, jobID [16]byte, maxRows in
 }
 
 const eventListNewest = `-- name: EventListNewest :many
-WITH hit AS MATERIALIZED (
+WITH matching AS MATERIALIZED (
     SELECT ojs.event_newest($1, $2, $3::text[], $4::text[], $5::text[], $6::text[],
         $7, $8, $9, $10)::bigint AS place
 ), page AS MATERIALIZED (
-    SELECT h.place FROM hit h ORDER BY h.place DESC OFFSET $11::integer LIMIT $12::integer
+    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET $11::integer LIMIT $12::integer
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
     COALESCE(s.data, '')::text AS data
-FROM (SELECT count(*) AS total FROM hit) t
+FROM (SELECT count(*) AS total FROM matching) t
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC
 `
@@ -284,7 +284,7 @@ type EventListNewestRow struct {
 	Data       string
 }
 
-// The admin listing, contract 40 §5.3. total is exact up to max_total, which bounds the work; there is at least one row.
+// The admin list, newest first. total is exact up to max_total, which bounds the work. There is at least one row.
 func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams) ([]EventListNewestRow, error) {
 	rows, err := q.db.Query(ctx, eventListNewest,
 		arg.MaxTotal,
@@ -372,7 +372,8 @@ const listenProbe = `-- name: ListenProbe :exec
 SELECT pg_notify('ojs_probe', $1)
 `
 
-// Through the pool, to see whether the LISTEN connection really hears: a pooler may accept LISTEN and drop what follows.
+// Sends a notification through the pool, to find out whether the LISTEN connection receives it: a pooler may accept
+// LISTEN and drop what follows.
 func (q *Queries) ListenProbe(ctx context.Context, token string) error {
 	_, err := q.db.Exec(ctx, listenProbe, token)
 	return err
@@ -382,7 +383,7 @@ const relayBound = `-- name: RelayBound :one
 SELECT pg_current_xact_id()::text::bigint AS bound
 `
 
-// An xid for a pass that has nothing to write; see RelayClaim.
+// A transaction id for a pass that has nothing to write; see RelayClaim.
 func (q *Queries) RelayBound(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, relayBound)
 	var bound int64
@@ -399,9 +400,10 @@ type RelayClaimRow struct {
 	Bound     int64
 }
 
-// Keeps retention and reset out until the pass ends; no row: they are at it, and wait for us to let go of the log. The xid
-// is drawn after the scan, so it is above that of everyone who owns a number up to one that was visible there. The
-// snapshot's xmax is not: it is one past the last transaction that ended, and one that runs may lie behind it.
+// Keeps retention and reset out until the pass ends. No row means that they are working and wait for the relay's lock.
+// The transaction id is drawn after the scan, so it is above that of every transaction that owns a number up to the
+// last visible one. The snapshot's xmax would not do: it is one past the last transaction that ended, and a running
+// transaction may be at or above it.
 func (q *Queries) RelayClaim(ctx context.Context) (RelayClaimRow, error) {
 	row := q.db.QueryRow(ctx, relayClaim)
 	var i RelayClaimRow
@@ -415,9 +417,9 @@ UPDATE ojs.event_relay SET service = $1, compat = $2
 WHERE service <> $1 OR compat <> $2
 `
 
-// The relay. A pass is RelayLock, RelayScan and, if there is something to write, RelayClaim, the gap statements that are
-// called for, and RelayPublish, in one READ COMMITTED transaction.
-// How events are shown is stored, because NOTIFY and SQL readers show them too.
+// The relay publishes the log. A pass is one READ COMMITTED transaction: RelayLock, RelayScan and, if there is
+// something to write, RelayClaim, the statements about gaps that are needed, and RelayPublish.
+// Stores how events are shown, because NOTIFY and SQL readers show them too.
 func (q *Queries) RelayConfigure(ctx context.Context, service string, compat bool) error {
 	_, err := q.db.Exec(ctx, relayConfigure, service, compat)
 	return err
@@ -427,6 +429,7 @@ const relayGapDelete = `-- name: RelayGapDelete :exec
 DELETE FROM ojs.event_gaps WHERE seq = ANY($1::bigint[])
 `
 
+// Forgets numbers whose transactions have all ended without their row appearing.
 func (q *Queries) RelayGapDelete(ctx context.Context, numbers []int64) error {
 	_, err := q.db.Exec(ctx, relayGapDelete, numbers)
 	return err
@@ -437,7 +440,7 @@ INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 SELECT unnest($1::bigint[]), clock_timestamp(), $2::xid8, true
 `
 
-// Numbers the watermark passes over although their transaction may still commit; it is below horizon.
+// Notes numbers that the watermark passes although their transaction, which is below horizon, may still commit.
 func (q *Queries) RelayGapInsert(ctx context.Context, numbers []int64, horizon string) error {
 	_, err := q.db.Exec(ctx, relayGapInsert, numbers, horizon)
 	return err
@@ -451,8 +454,8 @@ INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 VALUES ($1, clock_timestamp(), $2::xid8, true)
 `
 
-// All 65 535 places behind the watermark are taken by late rows. The next number gives its own up: it is passed over, so
-// that its row comes as a late one, after those that still wait, as their numbers are lower.
+// Called when all 65 535 places behind the watermark are taken by late rows. The watermark passes over the next number,
+// so that its row becomes a late one and comes after those that still wait, whose numbers are lower.
 func (q *Queries) RelayGiveWay(ctx context.Context, seq int64, horizon string) error {
 	_, err := q.db.Exec(ctx, relayGiveWay, seq, horizon)
 	return err
@@ -469,10 +472,10 @@ type RelayLockRow struct {
 	Settings string
 }
 
-// One relay at a time. Not the lock of the row: that would give the transaction its xid before the scan, and RelayClaim
-// needs one from after it. A statement of its own, so that the scan sees all that the previous holder did. The settings
-// hold for this transaction: planning anew costs more than a pass, and a plan made while a partition was empty must not
-// scan it when it has 500 000 rows.
+// Lets one relay work at a time. It does not lock the row of event_relay: that would give the transaction its id before
+// the scan, and RelayClaim needs an id drawn after it. It is a statement of its own, so that the scan sees everything
+// the previous holder did. The settings hold for this transaction: planning anew costs more than a pass, and a plan
+// made while a partition was empty must not scan it when it has 500 000 rows.
 func (q *Queries) RelayLock(ctx context.Context) (RelayLockRow, error) {
 	row := q.db.QueryRow(ctx, relayLock)
 	var i RelayLockRow
@@ -493,7 +496,7 @@ type RelayLookRow struct {
 	Dirty     bool
 }
 
-// Is there anything to do? Without lock, for idle servers and for those that cannot LISTEN.
+// Whether there is anything to publish. Takes no lock; for idle servers and for those that cannot LISTEN.
 func (q *Queries) RelayLook(ctx context.Context) (RelayLookRow, error) {
 	row := q.db.QueryRow(ctx, relayLook)
 	var i RelayLookRow
@@ -502,7 +505,7 @@ func (q *Queries) RelayLook(ctx context.Context) (RelayLookRow, error) {
 }
 
 const relayMoveLate = `-- name: RelayMoveLate :exec
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM ojs.event_gaps WHERE seq = ANY($2::bigint[])
 )
 UPDATE ojs.events e SET seq = $1, sub = n.to_sub
@@ -518,7 +521,7 @@ type RelayMoveLateParams struct {
 	Subs      []int32
 }
 
-// Behind all that is published, before all that is not; in the order of their numbers.
+// Moves late rows behind everything published and before everything unpublished, in the order of their numbers.
 func (q *Queries) RelayMoveLate(ctx context.Context, arg RelayMoveLateParams) error {
 	_, err := q.db.Exec(ctx, relayMoveLate, arg.Watermark, arg.Numbers, arg.Subs)
 	return err
@@ -528,7 +531,7 @@ const relayNumberDraw = `-- name: RelayNumberDraw :one
 SELECT nextval('ojs.event_seq')::bigint AS seq
 `
 
-// Makes sure, before the claim, that the number behind the watermark has been drawn, by whomever.
+// Makes sure, before RelayClaim, that the number behind the watermark has been drawn.
 func (q *Queries) RelayNumberDraw(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, relayNumberDraw)
 	var seq int64
@@ -537,7 +540,7 @@ func (q *Queries) RelayNumberDraw(ctx context.Context) (int64, error) {
 }
 
 const relayPublish = `-- name: RelayPublish :one
-WITH item AS MATERIALIZED (
+WITH published AS MATERIALIZED (
     SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
@@ -548,8 +551,8 @@ WITH item AS MATERIALIZED (
     ORDER BY e.seq, e.sub
     LIMIT 5000
 ), delta AS MATERIALIZED (
-    SELECT i.queue, i.minute, i.type, i.internal, i.from_state, i.to_state, count(*) AS n, COALESCE(sum(i.duration_ms), 0) AS ms
-    FROM item i GROUP BY 1, 2, 3, 4, 5, 6
+    SELECT p.queue, p.minute, p.type, p.internal, p.from_state, p.to_state, count(*) AS n, COALESCE(sum(p.duration_ms), 0) AS ms
+    FROM published p GROUP BY 1, 2, 3, 4, 5, 6
 ), counted AS (
     INSERT INTO ojs.queue_counts AS c (queue, state, count)
     SELECT d.queue, v.state, sum(v.n)
@@ -573,7 +576,7 @@ WITH item AS MATERIALIZED (
     ON CONFLICT (queue, minute) DO UPDATE SET enqueued = s.enqueued + EXCLUDED.enqueued, started = s.started + EXCLUDED.started,
         completed = s.completed + EXCLUDED.completed, failed = s.failed + EXCLUDED.failed, discarded = s.discarded + EXCLUDED.discarded,
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms
-), moved AS (
+), advanced AS (
     UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(),
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
     FROM (
@@ -582,23 +585,23 @@ WITH item AS MATERIALIZED (
             COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded
         FROM delta d
     ) s
-), typed AS (
+), by_type AS (
     SELECT string_agg('["' || t.type || '",' || t.n || ']', ',') AS list
     FROM (SELECT d.type, sum(d.n) AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
-), unclaimed AS (
+), written_by_sql AS (
     SELECT string_agg('["' || f.type || '",' || to_json(f.foreign_type)::text || ',' || to_json(f.queue)::text || ',' || f.n || ']', ',') AS list
-    FROM (SELECT i.type, i.foreign_type, i.queue, count(*) AS n FROM item i WHERE i.node IS NULL AND i.foreign_type IS NOT NULL AND i.queue IS NOT NULL GROUP BY 1, 2, 3) f
-), announced AS (
-    SELECT count(pg_notify('ojs_events', ojs.event_notice(i.full_text, i.seq, i.sub))) AS n
-    FROM item i WHERE i.full_text IS NOT NULL
+    FROM (SELECT p.type, p.foreign_type, p.queue, count(*) AS n FROM published p WHERE p.node IS NULL AND p.foreign_type IS NOT NULL AND p.queue IS NOT NULL GROUP BY 1, 2, 3) f
+), notified AS (
+    SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
+    FROM published p WHERE p.full_text IS NOT NULL
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null') || ']', ',') AS list
-    FROM (SELECT i.queue, i.priority, i.node, min(i.ready_seq) AS low FROM item i WHERE i.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
+    FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
 )
 SELECT (CASE WHEN NOT $1::boolean THEN pg_notify('ojs_published', '{"w":' || $2::bigint || ',"q":'
     || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS told,
     a.n AS announced, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS unclaimed
-FROM announced a CROSS JOIN ready r CROSS JOIN typed t CROSS JOIN unclaimed u
+FROM notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u
 `
 
 type RelayPublishParams struct {
@@ -616,11 +619,11 @@ type RelayPublishRow struct {
 	Unclaimed string
 }
 
-// Announces and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row
-// that became visible only after the scan is left out: its number is among those passed over, and it comes as a late one.
-// It returns, for metrics, how many rows of each public type it has published, and what was written from SQL, which no node
-// has counted. The LIMIT never cuts (a pass has at most 5 000 numbers). It tells the planner so, which otherwise makes hash tables for
-// a tenth of the log: 1.5 ms a pass instead of 0.4.
+// Notifies and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row that
+// became visible only after the scan is left out: its number is among the passed ones, and it comes as a late row. For
+// metrics it returns the number of published rows per public type, and those written from SQL, which no node has
+// counted. The LIMIT never cuts, because a pass has at most 5 000 numbers. It tells the planner so: without it the
+// planner builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms).
 func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (RelayPublishRow, error) {
 	row := q.db.QueryRow(ctx, relayPublish,
 		arg.Quiet,
@@ -640,7 +643,7 @@ func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (Rel
 }
 
 const relayScan = `-- name: RelayScan :one
-WITH snap AS MATERIALIZED (
+WITH snapshot AS MATERIALIZED (
     SELECT s.now, LEAST(pg_snapshot_xmax(s.seen), (
         SELECT x FROM pg_snapshot_xip(s.seen) x WHERE pg_visible_in_snapshot(x, s.now) ORDER BY x LIMIT 1
     )) AS ended
@@ -648,7 +651,7 @@ WITH snap AS MATERIALIZED (
 ), gap AS MATERIALIZED (
     SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over,
         EXISTS (SELECT FROM ojs.events e WHERE e.seq = g.seq AND e.sub = 0) AS late
-    FROM snap s JOIN ojs.event_gaps g ON g.horizon >= s.ended
+    FROM snapshot s JOIN ojs.event_gaps g ON g.horizon >= s.ended
 )
 SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigint AS xmin,
     ARRAY(SELECT e.seq FROM ojs.events e
@@ -661,7 +664,7 @@ SELECT r.watermark, s.now::text AS snapshot, pg_snapshot_xmin(s.now)::text::bigi
     EXISTS (SELECT FROM ojs.event_gaps)::boolean AS gaps,
     COALESCE((SELECT e.sub FROM ojs.events e WHERE e.seq = (SELECT w.watermark FROM ojs.event_relay w)
         ORDER BY e.seq DESC, e.sub DESC LIMIT 1), 0)::integer AS last_sub
-FROM snap s CROSS JOIN ojs.event_relay r
+FROM snapshot s CROSS JOIN ojs.event_relay r
 `
 
 type RelayScanParams struct {
@@ -682,10 +685,10 @@ type RelayScanRow struct {
 	LastSub   int32
 }
 
-// One snapshot for everything that is decided from it. A gap can have changed only if a transaction that ran at seen (the
-// snapshot of the last look at all gaps) has ended since, and only if it was noted while that one ran: horizons bound
-// the look, so it does not grow with the gaps that a long transaction keeps. A horizon in the future comes from a dump of
-// another server: nobody here owns that number.
+// Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
+// `seen` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was noted while that
+// transaction ran. The horizons bound the look, so it does not grow with the gaps that a long transaction keeps. A
+// horizon in the future comes from a dump of another server, where nobody owns that number any more.
 func (q *Queries) RelayScan(ctx context.Context, arg RelayScanParams) (RelayScanRow, error) {
 	row := q.db.QueryRow(ctx, relayScan, arg.Span, arg.LateRows, arg.Seen)
 	var i RelayScanRow
@@ -708,6 +711,7 @@ DELETE FROM ojs.stats_minute WHERE (queue, minute) IN (
     SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' LIMIT $1)
 `
 
+// Keeps 30 days.
 func (q *Queries) StatsMinutePrune(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, statsMinutePrune, maxRows)
 	if err != nil {

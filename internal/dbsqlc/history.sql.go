@@ -18,7 +18,7 @@ SELECT count(*) FROM (
 ) c
 `
 
-// Execution history is a view of the event log (contract 20 §12.3).
+// Execution history is a view of the event log.
 // Exact up to max_rows, which bounds the work.
 func (q *Queries) HistoryCountByJob(ctx context.Context, jobID [16]byte, maxRows int64) (int64, error) {
 	row := q.db.QueryRow(ctx, historyCountByJob, jobID, maxRows)
@@ -28,11 +28,11 @@ func (q *Queries) HistoryCountByJob(ctx context.Context, jobID [16]byte, maxRows
 }
 
 const historyListNewest = `-- name: HistoryListNewest :many
-WITH hit AS MATERIALIZED (
+WITH matching AS MATERIALIZED (
     SELECT ojs.history_newest(9223372036854775807, $1::integer, $2::text[], $3::text[], $4::text[], $5::text[],
         $6, $7)::bigint AS place
 ), page AS MATERIALIZED (
-    (SELECT h.place FROM hit h WHERE $8::bigint = 9223372036854775807 ORDER BY h.place DESC LIMIT $9::integer)
+    (SELECT m.place FROM matching m WHERE $8::bigint = 9223372036854775807 ORDER BY m.place DESC LIMIT $9::integer)
     UNION ALL
     SELECT ojs.history_newest($8::bigint, $9::integer, $2::text[], $3::text[], $4::text[], $5::text[],
         $6, $7)::bigint
@@ -42,7 +42,7 @@ SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer A
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
     COALESCE(s.data, '')::text AS data
-FROM (SELECT count(*) AS total FROM hit) t
+FROM (SELECT count(*) AS total FROM matching) t
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC
 `
@@ -80,7 +80,7 @@ type HistoryListNewestRow struct {
 	Data       string
 }
 
-// Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total; there is at
+// Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total. There is at
 // least one row.
 func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestParams) ([]HistoryListNewestRow, error) {
 	rows, err := q.db.Query(ctx, historyListNewest,

@@ -19,13 +19,13 @@ WITH locked AS MATERIALIZED (
     SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
-), ev AS (
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
     SELECT 'job.enqueued', 'api' || $2::text, m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer
     FROM moved m
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM moved
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
 `
 
 type JobActivateParams struct {
@@ -51,34 +51,33 @@ type JobActivateRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -86,9 +85,10 @@ type JobActivateRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
-// T5.
+// Makes pending jobs available.
 func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]JobActivateRow, error) {
 	rows, err := q.db.Query(ctx, jobActivate, arg.Ids, arg.Instance, arg.Node)
 	if err != nil {
@@ -115,34 +115,33 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -150,6 +149,7 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -162,34 +162,30 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 }
 
 const jobCancel = `-- name: JobCancel :many
-WITH item AS (
+WITH request AS (
     SELECT unnest($1::uuid[]) AS id, unnest($2::json[]) AS event_data
-), gone AS (
-    DELETE FROM ojs.jobs j USING item i
-    WHERE j.id = i.id AND j.state = ANY($3::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
-        clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.error, j.errors,
-        j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.progress, j.progress_message, j.progress_data, j.progress_at
-), done AS (
+), deleted AS (
+    DELETE FROM ojs.jobs j USING request r
+    WHERE j.id = r.id AND j.state = ANY($3::text[])
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock_timestamp() AS cancelled_at
+), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
         progress, progress_message, progress_data, progress_at)
-    SELECT g.id, g.type, g.queue, 'cancelled', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
-        g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, g.state,
-        g.retry, g.args, g.meta, g.extra, g.error, g.errors,
-        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
-        g.progress, g.progress_message, g.progress_data, g.progress_at
-    FROM gone g
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at
-), ev AS (
+    SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
+        d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
+        d.retry, d.args, d.meta, d.extra, d.error, d.errors,
+        d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
+        d.progress, d.progress_message, d.progress_data, d.progress_at
+    FROM deleted d
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.cancelled', $4::text, g.finished_at, g.id, g.type, g.queue, g.attempt, g.worker_id, g.trace_id, g.state, 'cancelled', $5::integer, i.event_data
-    FROM gone g JOIN item i ON i.id = g.id
+    SELECT 'job.cancelled', $4::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $5::integer, r.event_data
+    FROM deleted d JOIN request r ON r.id = d.id
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM done
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
 `
 
 type JobCancelParams struct {
@@ -217,34 +213,33 @@ type JobCancelRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -252,9 +247,11 @@ type JobCancelRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
-// T12: moves the row like an ack. worker_id and previous_state stay with it, to answer the holder's late ack.
+// Cancels jobs by moving them to jobs_done. worker_id and previous_state stay with the row, to answer a late ack of the
+// worker that held the job.
 func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCancelRow, error) {
 	rows, err := q.db.Query(ctx, jobCancel,
 		arg.Ids,
@@ -287,34 +284,33 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -322,6 +318,7 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -334,46 +331,42 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 }
 
 const jobComplete = `-- name: JobComplete :many
-WITH held AS MATERIALIZED (
+WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', $1::text, true) AS patience
-), item AS (
+), request AS (
     SELECT unnest($2::uuid[]) AS id,
         unnest($3::text[]) AS worker_id,
         unnest($4::integer[]) AS attempt,
         unnest($5::json[]) AS result,
         unnest($6::json[]) AS event_data,
         unnest($7::text[]) AS source
-    FROM held WHERE held.patience IS NOT NULL
-), gone AS (
-    DELETE FROM ojs.jobs j USING item i
-    WHERE j.id = i.id AND j.state = 'active'
-        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
-        AND (i.attempt < 0 OR j.attempt = i.attempt)
-    RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at,
-        clock_timestamp() AS finished_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms,
-        j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra, j.errors,
-        COALESCE(j.result_ttl_s, $8::bigint) AS result_ttl_s, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.progress, j.progress_message, j.progress_data, j.progress_at
-), done AS (
+    FROM setting WHERE setting.patience IS NOT NULL
+), deleted AS (
+    DELETE FROM ojs.jobs j USING request r
+    WHERE j.id = r.id AND j.state = 'active'
+        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+        AND (r.attempt < 0 OR j.attempt = r.attempt)
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $8::bigint) AS ttl_s
+), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
         progress, progress_message, progress_data, progress_at)
-    SELECT g.id, g.type, g.queue, 'completed', g.priority, g.attempt, g.max_attempts, g.created_at, g.enqueued_at, g.started_at, g.finished_at,
-        g.scheduled_at, g.expires_at, g.visibility_ms, g.timeout_ms, g.grace_ms, g.retry_delay_ms, g.worker_id, g.trace_id, 'active',
-        g.retry, g.args, g.meta, g.extra, g.errors, CASE WHEN g.result_ttl_s = 0 THEN NULL ELSE i.result END,
-        g.result_ttl_s, g.re_enqueued_at, g.replay_count, g.previous_errors, g.cron,
-        CASE WHEN g.progress IS NOT NULL THEN 1 END, g.progress_message, g.progress_data, g.progress_at
-    FROM gone g JOIN item i ON i.id = g.id
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at
-), ev AS (
+    SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
+        d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s = 0 THEN NULL ELSE r.result END,
+        d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
+        CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at
+    FROM deleted d JOIN request r ON r.id = d.id
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT 'job.completed', CASE WHEN i.source = '' THEN ojs.worker_source(g.worker_id) ELSE i.source END, g.finished_at, g.id, g.type, g.queue, g.attempt,
-        g.worker_id, g.trace_id, 'active', 'completed', $9::integer,
-        (date_part('epoch', g.finished_at - g.started_at) * 1000)::bigint, i.event_data
-    FROM gone g JOIN item i ON i.id = g.id
+    SELECT 'job.completed', CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
+        d.worker_id, d.trace_id, 'active', 'completed', $9::integer,
+        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, r.event_data
+    FROM deleted d JOIN request r ON r.id = d.id
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result, total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at, re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at FROM done
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
 `
 
 type JobCompleteParams struct {
@@ -405,34 +398,33 @@ type JobCompleteRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -440,10 +432,12 @@ type JobCompleteRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
-// Contract 10 §8, T7. The ack moves the row: jobs stays small and finished jobs are never rewritten. Locking the
-// rows first, to skip those that somebody else holds, costs a fifth of the throughput; so it gives up after patience.
+// Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
+// the rows first, to skip those that another transaction holds, costs a fifth of the throughput. Instead the statement
+// gives up after the lock timeout `patience`; the caller then tries the jobs apart.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
 		arg.Patience,
@@ -480,34 +474,33 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -515,6 +508,7 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -549,7 +543,7 @@ type JobCountPageParams struct {
 	MaxRows int64
 }
 
-// Exact up to max_rows (10 000), which bounds the work.
+// The number of jobs of a filter, exact up to max_rows (10 000), which bounds the work.
 func (q *Queries) JobCountPage(ctx context.Context, arg JobCountPageParams) (int64, error) {
 	row := q.db.QueryRow(ctx, jobCountPage,
 		arg.States,
@@ -563,22 +557,22 @@ func (q *Queries) JobCountPage(ctx context.Context, arg JobCountPageParams) (int
 }
 
 const jobDelete = `-- name: JobDelete :many
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY($1::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY($2::text[])
     RETURNING j.id, j.type, j.queue, j.state, j.trace_id, clock_timestamp() AS now
-), gone_done AS (
+), deleted_done AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.id = ANY($1::uuid[]) AND d.state = ANY($2::text[])
     RETURNING d.id, d.type, d.queue, d.state, d.trace_id, clock_timestamp() AS now
-), both_gone AS (
-    SELECT id, type, queue, state, trace_id, now FROM gone UNION ALL SELECT id, type, queue, state, trace_id, now FROM gone_done
-), ev AS (
+), all_deleted AS (
+    SELECT id, type, queue, state, trace_id, now FROM deleted UNION ALL SELECT id, type, queue, state, trace_id, now FROM deleted_done
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
     SELECT 'job.state_changed', 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, $3::integer, '{"reason":"deleted"}'::json
-    FROM both_gone b
+    FROM all_deleted b
 )
-SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM both_gone b
+SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b
 `
 
 type JobDeleteParams struct {
@@ -595,7 +589,7 @@ type JobDeleteRow struct {
 	Now   pgtype.Timestamptz
 }
 
-// Removes terminal jobs for good; the gap row takes them out of the counts.
+// Deletes finished and discarded jobs. The internal event takes them out of the counts.
 func (q *Queries) JobDelete(ctx context.Context, arg JobDeleteParams) ([]JobDeleteRow, error) {
 	rows, err := q.db.Query(ctx, jobDelete, arg.Ids, arg.States, arg.Node)
 	if err != nil {
@@ -623,7 +617,7 @@ func (q *Queries) JobDelete(ctx context.Context, arg JobDeleteParams) ([]JobDele
 }
 
 const jobFail = `-- name: JobFail :many
-WITH item AS (
+WITH request AS (
     SELECT unnest($1::uuid[]) AS id,
         unnest($2::text[]) AS worker_id,
         unnest($3::integer[]) AS attempt,
@@ -638,13 +632,13 @@ WITH item AS (
         unnest($12::text[]) AS reason,
         unnest($13::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, i.worker_id, i.outcome, i.release, i.dead_letter, i.delay_ms, i.error, i.event_error, i.reason, i.source
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
-    WHERE j.state = 'active' AND j.attempt = i.attempt AND j.started_at IS NOT DISTINCT FROM i.started_at
-        AND (i.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = i.worker_id)
-        AND (NOT i.due_only OR j.due_at <= clock_timestamp())
+    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.source
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
+    WHERE j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
+        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+        AND (NOT r.due_only OR j.due_at <= clock_timestamp())
     FOR UPDATE OF j SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), failed AS (
     UPDATE ojs.jobs j
@@ -652,29 +646,29 @@ WITH item AS (
         attempt = CASE WHEN l.release THEN j.attempt - 1 ELSE j.attempt END,
         previous_state = CASE WHEN l.outcome = 'discarded' THEN 'active' END,
         failed = (l.outcome = 'discarded'),
-        finished_at = CASE WHEN l.outcome = 'discarded' THEN t.now END,
+        finished_at = CASE WHEN l.outcome = 'discarded' THEN clock.now END,
         started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
-        enqueued_at = CASE WHEN l.outcome = 'available' THEN t.now ELSE j.enqueued_at END,
+        enqueued_at = CASE WHEN l.outcome = 'available' THEN clock.now ELSE j.enqueued_at END,
         ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
-        next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN t.now + l.delay_ms * interval '1 millisecond' END,
+        next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN clock.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
-        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(t.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
-            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN t.now + interval '2 seconds' END) END,
+        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
+            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         lease_until = NULL, lease_ms = NULL, stall_due_at = NULL,
-        dead_lettered_at = CASE WHEN l.dead_letter THEN t.now END,
+        dead_lettered_at = CASE WHEN l.dead_letter THEN clock.now END,
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
-        error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, t.now) END,
+        error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, clock.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, t.now), $14::integer) END,
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $14::integer) END,
         checkpoint = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint END,
         checkpoint_seq = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_seq END,
         checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
-    FROM locked l CROSS JOIN t
+    FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, t.now, l.release, l.error AS raw_error, l.event_error, l.reason,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
-        (date_part('epoch', t.now - l.was_started_at) * 1000)::bigint AS ran_ms
-), ev AS (
+        (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
@@ -700,11 +694,11 @@ WITH item AS (
     ORDER BY e.id, e.step
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+    finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms,
+    stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed,
+    dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors,
+    previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at,
+    result
 FROM failed
 `
 
@@ -744,34 +738,33 @@ type JobFailRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -779,11 +772,13 @@ type JobFailRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
-// T8, T9, T10. Go has decided the outcome from what cannot change while attempt and started_at stay the same (a job that is
-// handed back has its attempt again when it is fetched anew). Locked first, so that the clock is read under the lock and
-// times never decrease along a job; rows that somebody else holds are skipped.
+// Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
+// change while attempt and started_at stay the same; started_at is compared too, because a job that was handed back
+// gets the same attempt number again. The rows are locked first, so that the clock is read under the lock and times
+// never decrease along a job. Rows that another transaction holds are skipped.
 func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow, error) {
 	rows, err := q.db.Query(ctx, jobFail,
 		arg.Ids,
@@ -827,34 +822,33 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -862,6 +856,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -892,40 +887,32 @@ WITH probe AS (
 ), slot AS (
     SELECT unnest($5::text[]) AS worker_id, unnest($6::text[]) AS source, unnest($7::bigint[]) AS lease_ms,
         generate_subscripts($5::text[], 1) AS slot
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
-    SET state = 'active', attempt = j.attempt + 1, started_at = t.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
+    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
         lease_ms = COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
-        lease_until = t.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint) * interval '1 millisecond',
-        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
+        lease_until = clock.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint) * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
             COALESCE(j.timeout_ms, $9::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
-        ttl_due_at = NULL, stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
+        ttl_due_at = NULL, stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
-    FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN t
+    FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN clock
     WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, p.ready_seq, j.due_at, j.created_at,
-        j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms,
-        j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed,
-        j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result,
-        j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at,
-        j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron,
-        j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at,
-        s.source, p.slot
-), ev AS (
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, p.ready_seq AS fetched_seq, s.source, p.slot
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT 'job.started', c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $10::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, lease_until, lease_ms, visibility_ms, timeout_ms, grace_ms,
-    retry_delay_ms, worker_id, trace_id, previous_state, failed, retry, args, meta, extra, error, errors, result,
-    total_due_at, ttl_due_at, stall_ms, stall_due_at, result_ttl_s, dead_lettered_at,
-    re_enqueued_at, replay_count, previous_errors, cron, cron_serial, progress, progress_message, progress_data, progress_at,
-    checkpoint, checkpoint_seq, checkpoint_at
+SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS ready_seq, due_at, created_at, enqueued_at,
+    started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until,
+    lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
+    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error,
+    errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
+    checkpoint_at, result
 FROM claimed ORDER BY slot
 `
 
@@ -959,34 +946,33 @@ type JobFetchRow struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -994,11 +980,13 @@ type JobFetchRow struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
-// Contract 10 §7, T6. probe holds the places to look, in dispatch order, each with the lowest ready_seq this node may
-// still find there; the nested loop keeps that order, the outer LIMIT stops it. A CTE, never WHERE id IN (… LIMIT): the
-// planner may run such a subquery again and claim more than asked.
+// Claims the next available jobs. probe lists the places to look at, in dispatch order, each with the lowest ready_seq
+// that this node may still find there. The nested loop keeps that order and the outer LIMIT ends it. The jobs are
+// picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery again and claim more
+// jobs than asked.
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
 		arg.Queues,
@@ -1036,34 +1024,33 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -1071,6 +1058,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -1105,8 +1093,9 @@ type JobFetchSurveyRow struct {
 	ReadySeq int64
 }
 
-// The lowest ready_seq per priority of each queue, by skipping from priority to priority. It has no lower bound, so it
-// finds what a cursor has passed (a transaction that committed late). Jobs without ready_seq wait for another of their cron.
+// The lowest ready_seq per priority of each queue, found by skipping from priority to priority. It has no lower bound,
+// so it finds jobs that a cursor has passed because their transaction committed late. Jobs without ready_seq wait for
+// another job of their cron and are left out.
 func (q *Queries) JobFetchSurvey(ctx context.Context, queues []string) ([]JobFetchSurveyRow, error) {
 	rows, err := q.db.Query(ctx, jobFetchSurvey, queues)
 	if err != nil {
@@ -1128,38 +1117,38 @@ func (q *Queries) JobFetchSurvey(ctx context.Context, queues []string) ([]JobFet
 }
 
 const jobHeartbeat = `-- name: JobHeartbeat :many
-WITH item AS (
+WITH request AS (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS worker_id, unnest($3::bigint[]) AS lease_ms, unnest($4::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, i.worker_id, i.lease_ms, i.source
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
-    WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = i.worker_id)
+    SELECT j.id, r.worker_id, r.lease_ms, r.source
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
+    WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
         AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.bury_at IS NOT NULL AND j.started_at <= w.died_at)
     FOR UPDATE OF j SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), beat AS (
+), extended AS (
     UPDATE ojs.jobs j
-    SET lease_until = t.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
-        stall_due_at = t.now + j.stall_ms * interval '1 millisecond',
-        due_at = LEAST(t.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
+    SET lease_until = clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+        stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
-    FROM locked l CROSS JOIN t
+    FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, t.now, l.worker_id AS beat_by, l.source
-), told AS MATERIALIZED (
-    SELECT b.id FROM beat b WHERE $6::double precision = 0 OR NOT EXISTS (
+    RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
+), emitting AS MATERIALIZED (
+    SELECT b.id FROM extended b WHERE $6::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = 'job.heartbeat' AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => $6::double precision))
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT 'job.heartbeat', b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, $7::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
-    FROM beat b WHERE b.id IN (SELECT d.id FROM told d)
+    FROM extended b WHERE b.id IN (SELECT d.id FROM emitting d)
 )
 SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
-    (b.id IN (SELECT d.id FROM told d))::boolean AS told
-FROM beat b
+    (b.id IN (SELECT d.id FROM emitting d))::boolean AS told
+FROM extended b
 `
 
 type JobHeartbeatParams struct {
@@ -1183,8 +1172,9 @@ type JobHeartbeatRow struct {
 	Told     bool
 }
 
-// Contract 10 §10: extends what is active and owned (or ownerless), by the given time or the one chosen at fetch. What is
-// being taken away from a worker that was declared dead and has come back is not extended.
+// Extends the reservation of active jobs that the worker holds or nobody holds, by the given time or by the one chosen
+// at fetch. Jobs that are being taken away from a worker that was declared dead and has come back are not extended.
+// Rows that another transaction holds are skipped. At most one event per job is written in event_gap_s seconds.
 func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]JobHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, jobHeartbeat,
 		arg.Ids,
@@ -1224,9 +1214,9 @@ func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]J
 
 const jobInsert = `-- name: JobInsert :many
 
-WITH t AS MATERIALIZED (
+WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), item AS (
+), request AS (
     SELECT unnest($1::uuid[]) AS id,
         unnest($2::text[]) AS type,
         unnest($3::text[]) AS queue,
@@ -1250,16 +1240,16 @@ WITH t AS MATERIALIZED (
         unnest($21::json[]) AS meta,
         unnest($22::json[]) AS extra
 ), timed AS (
-    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, t.now,
-        CASE WHEN i.scheduled_in_us >= 0 THEN t.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
-        CASE WHEN i.expires_in_us >= 0 THEN t.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
-        t.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
-        t.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
-    FROM item i CROSS JOIN t
+    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, clock.now,
+        CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
+        CASE WHEN i.expires_in_us >= 0 THEN clock.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
+        clock.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
+        clock.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
+    FROM request i CROSS JOIN clock
 ), placed AS (
     SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
     FROM timed d
-), ins AS (
+), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
         total_due_at, ttl_due_at, stall_ms, result_ttl_s)
@@ -1278,14 +1268,14 @@ WITH t AS MATERIALIZED (
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
     SELECT CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
         $23::text, i.created_at, i.id, i.type, i.queue, i.trace_id, i.state, i.state = 'pending', i.priority, i.ready_seq, $24::integer,
         CASE WHEN i.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(i.scheduled_at) || '"}')::json END
-    FROM ins i
+    FROM inserted i
 )
-SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra FROM ins
+SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra FROM inserted
 `
 
 type JobInsertParams struct {
@@ -1326,10 +1316,12 @@ type JobInsertRow struct {
 	Extra       []byte
 }
 
-// Every state change is one statement over arrays: it moves the jobs and writes their events. State and owner are
-// guarded in the WHERE clause; a job that is missing from the result was refused, and one look tells why.
-// Contract 10 §4.2 T1–T3. Times come from one clock reading, so that a batch is due together. The echo of relative
-// times is spliced into extra here, because only the database knows what they resolve to.
+// Every state change of jobs is one statement over arrays: it changes the jobs and writes their events. State and owner
+// are guarded in the WHERE clause. A job that is missing from the result was refused; the caller then looks at the job
+// to tell why.
+// Stores new jobs as pending, scheduled or available. All times come from one reading of the clock, so the jobs of a
+// batch are due together. A time sent as a duration is echoed as the time it stands for; that text is put into extra
+// here, because only the database knows the time. A job whose id is taken is missing from the result.
 func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInsertRow, error) {
 	rows, err := q.db.Query(ctx, jobInsert,
 		arg.Ids,
@@ -1385,19 +1377,12 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 }
 
 const jobListByID = `-- name: JobListByID :many
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
+SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
 UNION ALL
-SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-    d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-    d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-    d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-    d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-    d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-    d.checkpoint_seq, d.checkpoint_at
-FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result FROM ojs.job_finished d WHERE d.id = ANY($1::uuid[])
 `
 
-// One snapshot over both places, so a job that is being moved is found exactly once. Without results whose time is over.
+// Jobs wherever they are. One snapshot covers both tables, so a job that is being moved is found exactly once.
 func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListByID, ids)
 	if err != nil {
@@ -1424,34 +1409,33 @@ func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -1459,6 +1443,7 @@ func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -1474,8 +1459,8 @@ const jobListDoneIDs = `-- name: JobListDoneIDs :many
 SELECT id FROM ojs.jobs_done WHERE id = ANY($1::uuid[])
 `
 
-// After an insert with client-chosen ids, in a statement of its own: only a new snapshot sees a job that an ack moved
-// away while the insert waited for its key.
+// Which of the ids belong to finished jobs. Called after an insert with ids that clients chose, as a statement of its
+// own: only a new snapshot sees a job that an ack moved away while the insert waited for its key.
 func (q *Queries) JobListDoneIDs(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, jobListDoneIDs, ids)
 	if err != nil {
@@ -1532,8 +1517,8 @@ type JobListForBulkRow struct {
 	Meta  []byte
 }
 
-// Contract 10 §6.3: candidates of a filter, oldest first. meta is compared by the caller: -> on json fails for the
-// whole row when any string in it contains \u0000.
+// The jobs of a bulk filter, oldest first. The caller compares meta: -> on json fails for a row with \u0000 in any
+// string.
 func (q *Queries) JobListForBulk(ctx context.Context, arg JobListForBulkParams) ([]JobListForBulkRow, error) {
 	rows, err := q.db.Query(ctx, jobListForBulk,
 		arg.States,
@@ -1586,8 +1571,8 @@ type JobListForFailRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// What the decision about a failure needs (contract 20 §2.7): all of it is fixed at enqueue but attempt, which JobFail guards.
-// A manual retry starts the total timeout anew, so entered_at is then the time of the retry.
+// What decides the outcome of a failure. All of it is fixed at enqueue except attempt and started_at, which JobFail
+// guards. A manual retry starts the total timeout anew; entered_at is then the time of that retry.
 func (q *Queries) JobListForFail(ctx context.Context, ids [][16]byte) ([]JobListForFailRow, error) {
 	rows, err := q.db.Query(ctx, jobListForFail, ids)
 	if err != nil {
@@ -1638,8 +1623,9 @@ type JobListHeldRow struct {
 	Taken         bool
 }
 
-// Of ids a worker reported that were not extended: which were cancelled while it held them, which are finished, and which
-// it still holds, because another transaction had the row; taken are those of its life before it was declared dead.
+// For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
+// finished, and which it still holds because another transaction had the row. taken means that the job was fetched
+// before the worker was declared dead.
 func (q *Queries) JobListHeld(ctx context.Context, ids [][16]byte) ([]JobListHeldRow, error) {
 	rows, err := q.db.Query(ctx, jobListHeld, ids)
 	if err != nil {
@@ -1681,7 +1667,7 @@ type JobListHeldByRow struct {
 	LeaseUntil pgtype.Timestamptz
 }
 
-// Of the ids a worker reported, those it holds.
+// Of the ids that a worker reported, the jobs it holds.
 func (q *Queries) JobListHeldBy(ctx context.Context, ids [][16]byte, workerID string) ([]JobListHeldByRow, error) {
 	rows, err := q.db.Query(ctx, jobListHeldBy, ids, workerID)
 	if err != nil {
@@ -1720,7 +1706,8 @@ type JobListMetaHeldRow struct {
 	Meta     []byte
 }
 
-// For test directives (contract 20 §6.4); meta is read by the caller, because -> on json fails for some documents.
+// The meta of active jobs, for test directives. The caller parses meta, because -> on json fails for documents with
+// \u0000.
 func (q *Queries) JobListMetaHeld(ctx context.Context, ids [][16]byte) ([]JobListMetaHeldRow, error) {
 	rows, err := q.db.Query(ctx, jobListMetaHeld, ids)
 	if err != nil {
@@ -1764,10 +1751,10 @@ type JobListOfWorkersRow struct {
 	WorkerID  string
 }
 
-// What dead workers hold (contract 20 §6.6): active jobs claimed before the worker's death. There is no index on
-// worker_id, which every claim would pay for. An active job always has a due_at, at most the longest reservation ahead,
-// so this walks jobs_due up to there and leaves out whatever else waits: 70 ms among 200 000 jobs scheduled over 30 days and
-// 200 000 available ones, once for all who died together.
+// The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
+// because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
+// so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
+// ones, once for all workers that died together.
 func (q *Queries) JobListOfWorkers(ctx context.Context, arg JobListOfWorkersParams) ([]JobListOfWorkersRow, error) {
 	rows, err := q.db.Query(ctx, jobListOfWorkers,
 		arg.WorkerIds,
@@ -1824,7 +1811,7 @@ type JobListOverdueRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// Active jobs whose lease or execution time is over. Not locked: JobFail looks at due_at again.
+// Active jobs whose lease or run time has ended. The rows are not locked: JobFail looks at due_at again.
 func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, maxRows int32) ([]JobListOverdueRow, error) {
 	rows, err := q.db.Query(ctx, jobListOverdue, after, maxRows)
 	if err != nil {
@@ -1861,22 +1848,15 @@ func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, 
 }
 
 const jobListPage = `-- name: JobListPage :many
-SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.lease_until, p.lease_ms, p.visibility_ms, p.timeout_ms, p.grace_ms, p.retry_delay_ms, p.worker_id, p.trace_id, p.previous_state, p.failed, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.result, p.total_due_at, p.ttl_due_at, p.stall_ms, p.stall_due_at, p.result_ttl_s, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.previous_errors, p.cron, p.cron_serial, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at FROM (
-    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.lease_until, j.lease_ms, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.previous_state, j.failed, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.result, j.total_due_at, j.ttl_due_at, j.stall_ms, j.stall_due_at, j.result_ttl_s, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.cron_serial, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at FROM ojs.jobs j
+SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result FROM (
+    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
      WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
         AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
      ORDER BY j.id DESC LIMIT $5::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at,
-        d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.lease_until, d.lease_ms, d.visibility_ms,
-        d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.previous_state, d.failed, d.retry, d.args, d.meta,
-        d.extra, d.error, d.errors, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.total_due_at,
-        d.ttl_due_at, d.stall_ms, d.stall_due_at, d.result_ttl_s, d.dead_lettered_at, d.re_enqueued_at, d.replay_count,
-        d.previous_errors, d.cron, d.cron_serial, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint,
-        d.checkpoint_seq, d.checkpoint_at
-     FROM ojs.jobs_done d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result FROM ojs.job_finished d
      WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
@@ -1895,8 +1875,8 @@ type JobListPageParams struct {
 	PageRows int64
 }
 
-// Newest first by id. Both branches walk an id index and stop at the limit. COALESCE and not IS NULL OR, which a generic
-// plan cannot use as an index condition.
+// Jobs, newest id first. Both branches walk an index on id and stop at the limit. COALESCE is used instead of IS NULL
+// OR, which a generic plan cannot turn into an index condition.
 func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListPage,
 		arg.Before,
@@ -1931,34 +1911,33 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.ScheduledAt,
 			&i.NextAttemptAt,
 			&i.ExpiresAt,
+			&i.TotalDueAt,
+			&i.TtlDueAt,
+			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
+			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
+			&i.StallMs,
 			&i.RetryDelayMs,
-			&i.WorkerID,
-			&i.TraceID,
+			&i.ResultTtlS,
 			&i.PreviousState,
 			&i.Failed,
+			&i.DeadLetteredAt,
+			&i.ReEnqueuedAt,
+			&i.ReplayCount,
+			&i.TraceID,
+			&i.Cron,
+			&i.CronSerial,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
 			&i.Error,
 			&i.Errors,
-			&i.Result,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.StallMs,
-			&i.StallDueAt,
-			&i.ResultTtlS,
-			&i.DeadLetteredAt,
-			&i.ReEnqueuedAt,
-			&i.ReplayCount,
 			&i.PreviousErrors,
-			&i.Cron,
-			&i.CronSerial,
 			&i.Progress,
 			&i.ProgressMessage,
 			&i.ProgressData,
@@ -1966,6 +1945,7 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
+			&i.Result,
 		); err != nil {
 			return nil, err
 		}
@@ -2001,8 +1981,8 @@ type JobLockForRetryRow struct {
 	Extra       []byte
 }
 
-// What Go has to rewrite before JobRetry, in the same transaction: JSON of clients, which SQL does not take apart. everything
-// is for a retry with overrides; otherwise only the echo of an expiry can change.
+// Returns the JSON that Go rewrites before JobRetry in the same transaction, because SQL does not take JSON of clients
+// apart. With everything the retry changes attributes; without it only the echo of an expiry can change.
 func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams) ([]JobLockForRetryRow, error) {
 	rows, err := q.db.Query(ctx, jobLockForRetry, arg.Everything, arg.Ids, arg.States)
 	if err != nil {
@@ -2033,7 +2013,7 @@ const jobLockFree = `-- name: JobLockFree :many
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED
 `
 
-// Which jobs no other transaction holds; they are the caller's now.
+// Locks those of the jobs that no other transaction holds, and returns them.
 func (q *Queries) JobLockFree(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, jobLockFree, ids)
 	if err != nil {
@@ -2065,34 +2045,34 @@ WITH due AS MATERIALIZED (
     ORDER BY j.due_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = CASE WHEN d.dead IS NOT NULL THEN 'discarded' ELSE 'available' END,
         due_at = CASE WHEN d.dead IS NOT NULL THEN NULL
             ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
-                CASE WHEN d.held THEN t.now + interval '1 minute' WHEN j.cron_serial THEN t.now + interval '2 seconds' END) END,
+                CASE WHEN d.held THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
         ready_seq = CASE WHEN d.dead IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
-        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE t.now END,
-        finished_at = CASE WHEN d.dead IS NOT NULL THEN t.now END,
+        enqueued_at = CASE WHEN d.dead IS NOT NULL OR d.held THEN j.enqueued_at ELSE clock.now END,
+        finished_at = CASE WHEN d.dead IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.dead IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN t.now END,
+        dead_lettered_at = CASE WHEN d.dead IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
         checkpoint = CASE WHEN d.dead IS NULL THEN j.checkpoint END,
         checkpoint_seq = CASE WHEN d.dead IS NULL THEN j.checkpoint_seq END,
         checkpoint_at = CASE WHEN d.dead IS NULL THEN j.checkpoint_at END,
         error = CASE d.dead
-            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, t.now), t.now)
-            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, t.now), t.now)
-            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, t.now), t.now)
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
+            WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
+            WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.dead, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
             ELSE j.error END
-    FROM due d CROSS JOIN t
+    FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, t.now, d.was, d.dead,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.dead,
         d.held AND d.dead IS NULL AS held,
         CASE d.dead WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT CASE WHEN m.dead = 'total_timeout' THEN 'job.discarded' WHEN m.state = 'discarded' THEN 'job.expired' WHEN m.was = 'scheduled' OR $3::boolean THEN 'job.enqueued' ELSE 'job.state_changed' END,
         'scheduler' || $4::text, m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.state = 'available' AND m.was <> 'scheduled' AND NOT $3::boolean,
@@ -2130,9 +2110,10 @@ type JobPromoteDueRow struct {
 	Now      pgtype.Timestamptz
 }
 
-// T4, T11, T13, T16 of whatever is due and not active; see SweepNextDue for after. A held job of a cron is due from time to
-// time although nothing moves it: the caller then lets CronSettle look, because who should have done it may be gone.
-// now() and not clock_timestamp(), which no index condition can use.
+// Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
+// deadline are discarded. @after is explained at SweepNextDue. A job that waits for another job of its cron is due from
+// time to time although nothing moves it; the caller then runs CronSettle, in case the node that should have done so
+// has stopped. now() is used instead of clock_timestamp(), which cannot be an index condition.
 func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([]JobPromoteDueRow, error) {
 	rows, err := q.db.Query(ctx, jobPromoteDue,
 		arg.After,
@@ -2173,23 +2154,23 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 }
 
 const jobRetry = `-- name: JobRetry :many
-WITH item AS (
+WITH request AS (
     SELECT unnest($1::uuid[]) AS id, unnest($2::json[]) AS extra, unnest($3::json[]) AS unexpired_extra
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.state AS was, j.queue AS old_queue, i.extra, i.unexpired_extra
-    FROM item i JOIN ojs.jobs j ON j.id = i.id
+    SELECT j.id, j.state AS was, j.queue AS old_queue, r.extra, r.unexpired_extra
+    FROM request r JOIN ojs.jobs j ON j.id = r.id
     WHERE j.state = ANY($4::text[]) AND j.state IN ('discarded', 'retryable')
     ORDER BY j.id FOR UPDATE OF j
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), plan AS (
-    SELECT j.id, l.was, l.old_queue, t.now, l.was = 'discarded' AS anew,
-        CASE WHEN l.was = 'retryable' OR j.expires_at > t.now THEN j.expires_at END AS expires_at,
+), planned AS (
+    SELECT j.id, l.was, l.old_queue, clock.now, l.was = 'discarded' AS anew,
+        CASE WHEN l.was = 'retryable' OR j.expires_at > clock.now THEN j.expires_at END AS expires_at,
         CASE WHEN l.was = 'retryable' THEN j.total_due_at
-            ELSE t.now + date_part('epoch', j.total_due_at - COALESCE(j.re_enqueued_at, j.created_at)) * interval '1 second' END AS total_due_at,
-        COALESCE(CASE WHEN l.was = 'discarded' AND j.expires_at <= t.now THEN l.unexpired_extra ELSE l.extra END, j.extra) AS extra,
+            ELSE clock.now + date_part('epoch', j.total_due_at - COALESCE(j.re_enqueued_at, j.created_at)) * interval '1 second' END AS total_due_at,
+        COALESCE(CASE WHEN l.was = 'discarded' AND j.expires_at <= clock.now THEN l.unexpired_extra ELSE l.extra END, j.extra) AS extra,
         array_cat(j.previous_errors, j.errors) AS history
-    FROM locked l JOIN ojs.jobs j ON j.id = l.id CROSS JOIN t
+    FROM locked l JOIN ojs.jobs j ON j.id = l.id CROSS JOIN clock
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = 'available', enqueued_at = p.now, next_attempt_at = NULL,
@@ -2220,9 +2201,9 @@ WITH item AS (
         meta = COALESCE($10, j.meta),
         trace_id = CASE WHEN CAST($10 AS json) IS NULL THEN j.trace_id ELSE $11::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
-    FROM plan p WHERE j.id = p.id
+    FROM planned p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT e.type, 'api' || $12::text, e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, $13::integer, e.data::json
@@ -2276,9 +2257,10 @@ type JobRetryRow struct {
 	OldQueue   string
 }
 
-// T14 for discarded jobs (contract 20 §8.3), T15 for those in backoff, which override nothing. extras replaces what is echoed,
-// unexpired_extras is the same without an expiry, for jobs whose expiry is over; NULL keeps it, {} is none. A job that
-// moves to another queue leaves the counts of the old one and enters those of the new one as discarded (contract 40 §3.2).
+// Makes discarded jobs available again with all their attempts, and jobs in backoff without waiting any longer; only
+// the former take changed attributes. extras replaces what is echoed, and unexpired_extras is the same without an
+// expiry, for jobs that have expired. NULL keeps the old object, {} stands for none. A job that moves to another queue
+// leaves the counts of the old queue and enters those of the new one as discarded.
 func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryRow, error) {
 	rows, err := q.db.Query(ctx, jobRetry,
 		arg.Ids,

@@ -18,10 +18,10 @@ SELECT set_config('statement_timeout', $1::text, true), set_config('lock_timeout
     set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true)
 `
 
-// What metrics show of the whole deployment (contract 40 §11): read when somebody scrapes, from kept counts and statistics,
-// never by counting jobs.
-// For the rest of the transaction: nobody waits long, and no plan reads a table, or a partition of the log that was empty
-// when the plan was made, as a whole.
+// Figures about the whole deployment. They are read when metrics are scraped, from kept counts and statistics, never by
+// counting jobs.
+// Settings for the rest of the transaction: it never waits long, and no plan reads a whole table, or a whole partition
+// of the log that was empty when the plan was made.
 func (q *Queries) MetricsBegin(ctx context.Context, statement string, lock string) error {
 	_, err := q.db.Exec(ctx, metricsBegin, statement, lock)
 	return err
@@ -39,7 +39,7 @@ type MetricsBusyWorkersRow struct {
 	Workers int64
 }
 
-// Workers that reported active jobs with their last heartbeat, in every queue they serve.
+// Workers that reported active jobs with their last heartbeat, counted in every queue they serve.
 func (q *Queries) MetricsBusyWorkers(ctx context.Context) ([]MetricsBusyWorkersRow, error) {
 	rows, err := q.db.Query(ctx, metricsBusyWorkers)
 	if err != nil {
@@ -69,7 +69,7 @@ type MetricsDeadLettersRow struct {
 	Count int64
 }
 
-// An index-only scan of the dead letters: no count of them is kept. 18 ms for 100 000.
+// Dead letters per queue, by an index-only scan: no count of them is kept. 18 ms for 100 000.
 func (q *Queries) MetricsDeadLetters(ctx context.Context) ([]MetricsDeadLettersRow, error) {
 	rows, err := q.db.Query(ctx, metricsDeadLetters)
 	if err != nil {
@@ -113,8 +113,8 @@ type MetricsEventsRow struct {
 	RetainedSince    pgtype.Timestamptz
 }
 
-// How far the log and its publication are. unpublished is exact up to max_rows; beyond, numbers stand for rows, which are
-// fewer by those of rolled back transactions. So they do for what is retained.
+// How far the log and its publication are. unpublished is exact up to max_rows. Above, and for what is retained,
+// numbers are counted instead of rows; rows are fewer by those of rolled back transactions.
 func (q *Queries) MetricsEvents(ctx context.Context, maxRows int64) (MetricsEventsRow, error) {
 	row := q.db.QueryRow(ctx, metricsEvents, maxRows)
 	var i MetricsEventsRow
@@ -168,8 +168,8 @@ type MetricsQueueCountsRow struct {
 	Count int64
 }
 
-// Jobs per queue and state: what is published is summed up, what is not yet is read from the log (design §4 Counts), if it
-// is not more than max_rows. Queues beyond the first max_queues, by name, are one. Those without jobs are there, too.
+// Jobs per queue and state: the counts of published events, plus the unpublished ones from the log if there are at most
+// max_rows. Queues beyond the first max_queues by name are added up under one name. Queues without jobs are included.
 func (q *Queries) MetricsQueueCounts(ctx context.Context, arg MetricsQueueCountsParams) ([]MetricsQueueCountsRow, error) {
 	rows, err := q.db.Query(ctx, metricsQueueCounts, arg.MaxRows, arg.MaxQueues, arg.Other)
 	if err != nil {
@@ -203,8 +203,8 @@ type MetricsRatesRow struct {
 	DurationMs float64
 }
 
-// The last 60 s of all queues: this minute, and of the one before it the part that is younger. The fence keeps the planner
-// from looking for the minutes in all queues' history.
+// The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
+// the planner from looking for the minutes in the history of all queues.
 func (q *Queries) MetricsRates(ctx context.Context) (MetricsRatesRow, error) {
 	row := q.db.QueryRow(ctx, metricsRates)
 	var i MetricsRatesRow
@@ -239,8 +239,8 @@ type MetricsReadyHeadsRow struct {
 	Now        pgtype.Timestamptz
 }
 
-// The next job to be fetched of each queue and priority, by skipping from priority to priority (as JobFetchSurvey). Under a
-// pinned xmin it walks the dead entries at the head: 300 ms for 500 000.
+// The next job to be fetched of each queue and priority, by skipping from priority to priority as in JobFetchSurvey.
+// Under a pinned xmin it walks the dead entries at the head: 300 ms for 500 000.
 func (q *Queries) MetricsReadyHeads(ctx context.Context, queues []string) ([]MetricsReadyHeadsRow, error) {
 	rows, err := q.db.Query(ctx, metricsReadyHeads, queues)
 	if err != nil {
@@ -291,7 +291,7 @@ type MetricsReadyHeadsFromRow struct {
 	Now        pgtype.Timestamptz
 }
 
-// The same from where the heads were, which skips the dead entries.
+// The same, starting where the heads were, which skips the dead entries.
 func (q *Queries) MetricsReadyHeadsFrom(ctx context.Context, arg MetricsReadyHeadsFromParams) ([]MetricsReadyHeadsFromRow, error) {
 	rows, err := q.db.Query(ctx, metricsReadyHeadsFrom, arg.Queues, arg.Priorities, arg.Lows)
 	if err != nil {
@@ -329,6 +329,7 @@ type MetricsTablesRow struct {
 	Bytes int64
 }
 
+// Live and dead rows and sizes of tables.
 func (q *Queries) MetricsTables(ctx context.Context, names []string) ([]MetricsTablesRow, error) {
 	rows, err := q.db.Query(ctx, metricsTables, names)
 	if err != nil {
@@ -367,7 +368,7 @@ type MetricsXminHolderRow struct {
 	Transactions int64
 }
 
-// At most one row: who keeps the oldest dead rows from being cleaned.
+// What holds the oldest dead rows back from being cleaned; at most one row.
 func (q *Queries) MetricsXminHolder(ctx context.Context) ([]MetricsXminHolderRow, error) {
 	rows, err := q.db.Query(ctx, metricsXminHolder)
 	if err != nil {

@@ -74,8 +74,8 @@ type EventRelay struct {
 	Watermark      int64
 	Pruned         int64
 	Service        string
-	MovedAt        pgtype.Timestamptz
 	Compat         bool
+	MovedAt        pgtype.Timestamptz
 	EnqueuedTotal  int64
 	CompletedTotal int64
 	DiscardedTotal int64
@@ -107,34 +107,33 @@ type Job struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -142,6 +141,7 @@ type Job struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }
 
 type JobDone struct {
@@ -161,34 +161,33 @@ type JobDone struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -196,6 +195,61 @@ type JobDone struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
+}
+
+type JobFinished struct {
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	ResultTtlS      pgtype.Int8
+	PreviousState   pgtype.Text
+	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	PreviousErrors  [][]byte
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
+	Result          interface{}
 }
 
 type OjsEventPublished struct {
@@ -351,12 +405,6 @@ type Worker struct {
 	ID           string
 	State        string
 	Directive    pgtype.Text
-	ActiveJobs   int32
-	Queues       []byte
-	Concurrency  pgtype.Int4
-	Hostname     pgtype.Text
-	Pid          pgtype.Int8
-	Facts        []byte
 	StartedAt    pgtype.Timestamptz
 	LastBeatAt   pgtype.Timestamptz
 	SeenAt       pgtype.Timestamptz
@@ -364,7 +412,13 @@ type Worker struct {
 	DiedAt       pgtype.Timestamptz
 	BuryAt       pgtype.Timestamptz
 	Stopped      bool
+	ActiveJobs   int32
 	ActiveJobIds []byte
+	Queues       []byte
+	Concurrency  pgtype.Int4
 	FetchQueues  []byte
 	FetchCount   pgtype.Int4
+	Hostname     pgtype.Text
+	Pid          pgtype.Int8
+	Facts        []byte
 }

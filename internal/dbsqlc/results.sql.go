@@ -30,7 +30,7 @@ type JobResultListRow struct {
 	Pruned     bool
 }
 
-// What became of jobs (contract 20 §12.1), without their args. Results end by the database's clock.
+// The outcome of jobs, without their args. A result ends by the database's clock.
 func (q *Queries) JobResultList(ctx context.Context, ids [][16]byte) ([]JobResultListRow, error) {
 	rows, err := q.db.Query(ctx, jobResultList, ids)
 	if err != nil {

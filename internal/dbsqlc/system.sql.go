@@ -15,6 +15,7 @@ const eventPartitionsPrune = `-- name: EventPartitionsPrune :one
 SELECT ojs.event_partitions_prune($1::interval, $2)::integer AS dropped
 `
 
+// Drops at most one partition of the log.
 func (q *Queries) EventPartitionsPrune(ctx context.Context, maxAge pgtype.Interval, maxCount int64) (int32, error) {
 	row := q.db.QueryRow(ctx, eventPartitionsPrune, maxAge, maxCount)
 	var dropped int32
@@ -33,6 +34,7 @@ type IdempotencyKeyAnswerParams struct {
 	Key       string
 }
 
+// Stores the answer, in the transaction of the insert.
 func (q *Queries) IdempotencyKeyAnswer(ctx context.Context, arg IdempotencyKeyAnswerParams) error {
 	_, err := q.db.Exec(ctx, idempotencyKeyAnswer,
 		arg.Status,
@@ -47,6 +49,7 @@ const idempotencyKeyGet = `-- name: IdempotencyKeyGet :one
 SELECT operation, key, body_hash, status, response, created_at FROM ojs.idempotency_keys WHERE operation = $1 AND key = $2
 `
 
+// The answer to an earlier call with the same key.
 func (q *Queries) IdempotencyKeyGet(ctx context.Context, operation string, key string) (IdempotencyKey, error) {
 	row := q.db.QueryRow(ctx, idempotencyKeyGet, operation, key)
 	var i IdempotencyKey
@@ -73,7 +76,7 @@ type IdempotencyKeyInsertParams struct {
 	BodyHash  []byte
 }
 
-// Waits for a transaction that holds the same key.
+// Reserves a key. Waits for a transaction that has inserted the same key.
 func (q *Queries) IdempotencyKeyInsert(ctx context.Context, arg IdempotencyKeyInsertParams) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeyInsert, arg.Operation, arg.Key, arg.BodyHash)
 	if err != nil {
@@ -87,6 +90,7 @@ DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
     SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT $1)
 `
 
+// Keeps 25 hours: an hour more than is promised.
 func (q *Queries) IdempotencyKeyPrune(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeyPrune, maxRows)
 	if err != nil {
@@ -99,6 +103,7 @@ const jobsDonePartitionsPrune = `-- name: JobsDonePartitionsPrune :one
 SELECT ojs.jobs_done_partitions_prune($1::interval)::integer AS dropped
 `
 
+// Drops at most one day of finished jobs.
 func (q *Queries) JobsDonePartitionsPrune(ctx context.Context, keep pgtype.Interval) (int32, error) {
 	row := q.db.QueryRow(ctx, jobsDonePartitionsPrune, keep)
 	var dropped int32
@@ -123,8 +128,9 @@ type SweepNextDueRow struct {
 	CronDue    pgtype.Timestamptz
 }
 
-// What time will bring first: one probe of an index each. Due jobs before after have been swept already; under a pinned
-// xmin their dead index entries stay, and every look would walk them all. '-infinity' looks at everything.
+// The earliest of everything that time brings: one probe of an index each. Jobs due before `after` have been swept
+// already. Under a pinned xmin their dead index entries stay, and every look would walk them all; '-infinity' looks at
+// everything.
 func (q *Queries) SweepNextDue(ctx context.Context, after pgtype.Timestamptz) (SweepNextDueRow, error) {
 	row := q.db.QueryRow(ctx, sweepNextDue, after)
 	var i SweepNextDueRow
@@ -157,6 +163,7 @@ type SystemPartitionsEnsureRow struct {
 	JobsDoneBefore pgtype.Timestamptz
 }
 
+// Creates the partitions of the coming days and numbers.
 func (q *Queries) SystemPartitionsEnsure(ctx context.Context) (SystemPartitionsEnsureRow, error) {
 	row := q.db.QueryRow(ctx, systemPartitionsEnsure)
 	var i SystemPartitionsEnsureRow
@@ -168,6 +175,7 @@ const systemPing = `-- name: SystemPing :one
 SELECT clock_timestamp()::timestamptz AS now
 `
 
+// The database's clock.
 func (q *Queries) SystemPing(ctx context.Context) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, systemPing)
 	var now pgtype.Timestamptz
@@ -179,7 +187,7 @@ const systemReset = `-- name: SystemReset :exec
 SELECT ojs.reset()
 `
 
-// The test switch only (contract 10 §13.3): everything goes, positions of events go on ascending.
+// Deletes everything, for tests. Positions of events keep growing.
 func (q *Queries) SystemReset(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, systemReset)
 	return err

@@ -15,6 +15,7 @@ const webhookAttemptList = `-- name: WebhookAttemptList :many
 SELECT delivery_id, attempt, started_at, duration_ms, status_code, error, snippet FROM ojs.webhook_attempts WHERE delivery_id = $1 ORDER BY attempt
 `
 
+// The attempts of a delivery, oldest first.
 func (q *Queries) WebhookAttemptList(ctx context.Context, deliveryID [16]byte) ([]WebhookAttempt, error) {
 	rows, err := q.db.Query(ctx, webhookAttemptList, deliveryID)
 	if err != nil {
@@ -55,9 +56,9 @@ type WebhookAudienceRow struct {
 	Head      int64
 }
 
-// Who gets deliveries, from where on, and how far the log goes in the same snapshot: a subscription that appears later begins behind
-// that, so a pass up to there misses nobody. The locks keep WebhookDelete from cancelling what is still being made; nothing else
-// waits for them.
+// The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a subscription
+// that appears later begins behind it, so a pass up to there misses none. The locks keep WebhookDelete from cancelling
+// deliveries that are being made; nothing else waits for them.
 func (q *Queries) WebhookAudience(ctx context.Context) ([]WebhookAudienceRow, error) {
 	rows, err := q.db.Query(ctx, webhookAudience)
 	if err != nil {
@@ -82,7 +83,7 @@ const webhookAudienceCount = `-- name: WebhookAudienceCount :one
 SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place
 `
 
-// One that was deactivated still gets what was published before.
+// Subscriptions that get events. One that was deactivated still gets what was published before.
 func (q *Queries) WebhookAudienceCount(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookAudienceCount)
 	var count int64
@@ -102,9 +103,9 @@ type WebhookAudienceOrderedRow struct {
 	Head      int64
 }
 
-// The same for those with an order, whose locks are also against WebhookDeliveryRecord: whoever inserts a delivery that waits for
-// another must see that one as it is, or nobody would wake it. These locks everybody takes in the order of ids, and before any of
-// deliveries.
+// The same for ordered subscriptions. Their locks also exclude WebhookDeliveryRecord: a statement that inserts a
+// delivery behind another must see the current state of that one, or nobody would make the new one due. Everybody takes
+// these locks in the order of ids, and before locks of deliveries.
 func (q *Queries) WebhookAudienceOrdered(ctx context.Context) ([]WebhookAudienceOrderedRow, error) {
 	rows, err := q.db.Query(ctx, webhookAudienceOrdered)
 	if err != nil {
@@ -135,7 +136,7 @@ type WebhookBacklogRow struct {
 	Pending  int64
 }
 
-// Subscriptions, and deliveries that wait or are on their way, counted up to max_pending.
+// The number of subscriptions, and of deliveries that wait or are under way, counted up to max_pending.
 func (q *Queries) WebhookBacklog(ctx context.Context, maxPending int32) (WebhookBacklogRow, error) {
 	row := q.db.QueryRow(ctx, webhookBacklog, maxPending)
 	var i WebhookBacklogRow
@@ -154,8 +155,8 @@ type WebhookCursorLockRow struct {
 }
 
 // Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
-// At most one row; none: another node is at it. Deliveries are made by a reader of the log like any other, and not by the relay:
-// a burst of events for a hundred subscriptions must not hold up their publication.
+// At most one row; none means that another node makes deliveries. Deliveries are made by a reader of the log like any
+// other, not by the relay: a burst of events for a hundred subscriptions must not delay publication.
 func (q *Queries) WebhookCursorLock(ctx context.Context) ([]WebhookCursorLockRow, error) {
 	rows, err := q.db.Query(ctx, webhookCursorLock)
 	if err != nil {
@@ -177,14 +178,15 @@ func (q *Queries) WebhookCursorLock(ctx context.Context) ([]WebhookCursorLockRow
 }
 
 const webhookDelete = `-- name: WebhookDelete :many
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM ojs.webhooks w WHERE w.id = $1 RETURNING w.id
 ), secrets AS (
-    DELETE FROM ojs.webhook_secrets s USING gone g WHERE s.webhook_id = g.id
+    DELETE FROM ojs.webhook_secrets s USING deleted d WHERE s.webhook_id = d.id
 )
-SELECT id FROM gone
+SELECT id FROM deleted
 `
 
+// Deletes a subscription and its secrets. WebhookDeliveryCancel ends its deliveries.
 func (q *Queries) WebhookDelete(ctx context.Context, id [16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDelete, id)
 	if err != nil {
@@ -211,7 +213,8 @@ WHERE d.completed_at IS NULL AND d.id IN (
     SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = $1 AND c.completed_at IS NULL LIMIT $2::integer)
 `
 
-// Of a subscription that is gone. What is on its way finds that nobody wants its result.
+// Cancels deliveries of a deleted subscription. The result of a request that is under way finds no delivery to record
+// it for.
 func (q *Queries) WebhookDeliveryCancel(ctx context.Context, webhookID [16]byte, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookDeliveryCancel, webhookID, maxRows)
 	if err != nil {
@@ -221,20 +224,20 @@ func (q *Queries) WebhookDeliveryCancel(ctx context.Context, webhookID [16]byte,
 }
 
 const webhookDeliveryClaim = `-- name: WebhookDeliveryClaim :many
-WITH t AS MATERIALIZED (
+WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), hook AS MATERIALIZED (
-    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS luck,
+), subscription AS MATERIALIZED (
+    SELECT w.id, w.url, w.timeout_ms, w.standard_webhooks, w.proven_secret, r.running, random() AS tiebreak,
         CASE WHEN w.consecutive_failures >= 10 THEN 1 ELSE w.max_in_flight END - r.running AS room
     FROM ojs.webhooks w CROSS JOIN LATERAL (
-        SELECT count(*)::integer AS running FROM ojs.webhook_deliveries d CROSS JOIN t WHERE d.webhook_id = w.id AND d.leased AND d.next_attempt_at > t.now
+        SELECT count(*)::integer AS running FROM ojs.webhook_deliveries d CROSS JOIN clock WHERE d.webhook_id = w.id AND d.leased AND d.next_attempt_at > clock.now
     ) r
     WHERE w.id = ANY($1::uuid[]) AND w.active
 ), due AS MATERIALIZED (
-    SELECT d.id, h.luck, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
-    FROM hook h CROSS JOIN t CROSS JOIN LATERAL (
+    SELECT d.id, h.tiebreak, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
+    FROM subscription h CROSS JOIN clock CROSS JOIN LATERAL (
         SELECT c.id, c.next_attempt_at, c.event_seq, c.event_sub FROM ojs.webhook_deliveries c
-        WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= t.now AND NOT (c.ordered AND EXISTS (
+        WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= clock.now AND NOT (c.ordered AND EXISTS (
             SELECT FROM ojs.webhook_deliveries p
             WHERE p.webhook_id = c.webhook_id AND p.subject = c.subject AND p.completed_at IS NULL
                 AND (p.event_seq, p.event_sub) < (c.event_seq, c.event_sub)))
@@ -242,12 +245,12 @@ WITH t AS MATERIALIZED (
         LIMIT GREATEST(h.room, 0)
     ) d
 ), picked AS MATERIALIZED (
-    SELECT d.id, d.turn FROM due d ORDER BY d.turn, d.luck LIMIT $2::integer
+    SELECT d.id, d.turn FROM due d ORDER BY d.turn, d.tiebreak LIMIT $2::integer
 ), claimed AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
-        next_attempt_at = t.now + (h.timeout_ms + $3::integer) * interval '1 millisecond'
-    FROM picked k CROSS JOIN t CROSS JOIN hook h
+        next_attempt_at = clock.now + (h.timeout_ms + $3::integer) * interval '1 millisecond'
+    FROM picked k CROSS JOIN clock CROSS JOIN subscription h
     WHERE d.id = k.id AND h.id = d.webhook_id
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
         d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret
@@ -285,8 +288,9 @@ type WebhookDeliveryClaimRow struct {
 	ProvenSecret     pgtype.UUID
 }
 
-// Takes turns: whoever has the fewest running and claimed comes next, and among equals nobody always comes first. An endpoint that
-// has failed ten times in a row gets one request at a time. A lease is the due time of who takes it over.
+// Claims due deliveries in turns: the subscription with the fewest running and claimed deliveries comes next, and ties
+// are broken at random. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
+// set to the end of the lease, when another node may claim the delivery.
 func (q *Queries) WebhookDeliveryClaim(ctx context.Context, arg WebhookDeliveryClaimParams) ([]WebhookDeliveryClaimRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryClaim, arg.WebhookIds, arg.MaxRows, arg.LeaseRoomMs)
 	if err != nil {
@@ -332,7 +336,7 @@ WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
     WHERE p.seq >= $1::bigint AND (p.seq, p.sub) > ($1::bigint, $2::integer) AND (p.seq, p.sub) <= ($3::bigint, $4::integer)
     ORDER BY p.seq, p.sub LIMIT $5::integer
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), wanted AS MATERIALIZED (
     SELECT w.id AS webhook_id, w.payload_format, w.id = ANY($6::uuid[]) AS ordered, p.seq, p.sub, p.time, p.service, p.event,
@@ -342,22 +346,22 @@ WITH page AS MATERIALIZED (
         AND (w.active OR (p.seq << 16 | p.sub) <= w.upto_place)
         AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x WHERE x.event_seq = p.seq AND x.event_sub = p.sub AND x.webhook_id = w.id)
         AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
-), made AS (
+), inserted AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
         body, next_attempt_at, created_at)
-    SELECT ojs.new_id(t.now), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, n.subject, (n.event).trace_id, n.ordered, n.payload_format,
+    SELECT ojs.new_id(clock.now), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, n.subject, (n.event).trace_id, n.ordered, n.payload_format,
         ojs.webhook_body(n.event, n.service, n.payload_format), CASE WHEN n.ordered AND (n.nth > 1 OR EXISTS (
             SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = n.webhook_id AND d.subject = n.subject AND d.completed_at IS NULL))
-            THEN NULL ELSE t.now END, t.now
-    FROM wanted n CROSS JOIN t
+            THEN NULL ELSE clock.now END, clock.now
+    FROM wanted n CROSS JOIN clock
     ORDER BY n.seq, n.sub
     ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
-), moved AS (
+), advanced AS (
     UPDATE ojs.webhook_cursor c SET place = GREATEST(c.place, $1::bigint << 16 | $2::integer, (SELECT max(p.seq << 16 | p.sub) FROM page p))
 )
-SELECT (SELECT count(*) FROM made)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
-    COALESCE(CASE WHEN (SELECT count(*) FROM made) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified
+SELECT (SELECT count(*) FROM inserted)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
+    COALESCE(CASE WHEN (SELECT count(*) FROM inserted) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified
 `
 
 type WebhookDeliveryCreateParams struct {
@@ -376,8 +380,8 @@ type WebhookDeliveryCreateRow struct {
 	Notified   string
 }
 
-// Exactly one per event and subscription that wants it, with its own copy of the text. Of an ordered subscription only the first
-// unfinished one of a subject is due; the next is woken when it ends.
+// Makes exactly one delivery per event and subscription that wants it, with its own copy of the text. Of an ordered
+// subscription only the first unfinished delivery of a subject is due; the next becomes due when that one ends.
 func (q *Queries) WebhookDeliveryCreate(ctx context.Context, arg WebhookDeliveryCreateParams) (WebhookDeliveryCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryCreate,
 		arg.AfterSeq,
@@ -403,7 +407,7 @@ WHERE d.id IN (
     LIMIT 1000)
 `
 
-// A safety net: the first unfinished one of a subject never waits. The caller holds the subscription.
+// A safety net: makes the first unfinished delivery of a subject due if it is not. The caller holds the subscription.
 func (q *Queries) WebhookDeliveryHeal(ctx context.Context, webhookID [16]byte) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookDeliveryHeal, webhookID)
 	if err != nil {
@@ -419,20 +423,20 @@ WHERE d.webhook_id = $1 AND d.completed_at IS NULL AND d.next_attempt_at <= cloc
     WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub))
 `
 
-// After a replay: of a subject of an ordered subscription only the first unfinished one is due.
+// After a replay: of a subject of an ordered subscription only the first unfinished delivery is due.
 func (q *Queries) WebhookDeliveryHold(ctx context.Context, webhookID [16]byte) error {
 	_, err := q.db.Exec(ctx, webhookDeliveryHold, webhookID)
 	return err
 }
 
 const webhookDeliveryList = `-- name: WebhookDeliveryList :many
-WITH hit AS MATERIALIZED (
+WITH matching AS MATERIALIZED (
     SELECT ojs.webhook_delivery_newest($3, $4, $5, $6,
         $7, $8, $9, $10, $11)::uuid AS id
 )
 SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
-FROM (SELECT count(*) AS total FROM hit) t
-    LEFT JOIN LATERAL (SELECT h.id FROM hit h ORDER BY h.id DESC OFFSET $1::integer LIMIT $2::integer) d ON true
+FROM (SELECT count(*) AS total FROM matching) t
+    LEFT JOIN LATERAL (SELECT m.id FROM matching m ORDER BY m.id DESC OFFSET $1::integer LIMIT $2::integer) d ON true
 ORDER BY d.id DESC
 `
 
@@ -455,7 +459,8 @@ type WebhookDeliveryListRow struct {
 	ID    [16]byte
 }
 
-// Newest first. There is at least one row, for the total, which is counted up to max_total; its id is zero on an empty page.
+// Deliveries, newest first. There is at least one row, for the total, which is counted up to max_total; its id is zero
+// if the page is empty.
 func (q *Queries) WebhookDeliveryList(ctx context.Context, arg WebhookDeliveryListParams) ([]WebhookDeliveryListRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryList,
 		arg.SkipRows,
@@ -492,6 +497,7 @@ const webhookDeliveryListByID = `-- name: WebhookDeliveryListByID :many
 SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, body, format, status, next_attempt_at, leased, claims, lost, attempt_count, round_start, last_status_code, last_error, created_at, completed_at FROM ojs.webhook_deliveries WHERE id = ANY($1::uuid[]) ORDER BY id DESC
 `
 
+// Deliveries, newest first.
 func (q *Queries) WebhookDeliveryListByID(ctx context.Context, ids [][16]byte) ([]WebhookDelivery, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryListByID, ids)
 	if err != nil {
@@ -543,8 +549,10 @@ ORDER BY w.id
 FOR NO KEY UPDATE OF w
 `
 
-// The subscriptions with something due. Their locks make the count of what is running, in the next statement, one that
-// only this claim changes. It waits for those who hold one, which nobody does for long: what is skipped, nobody would call for. now(), because clock_timestamp() is no index condition.
+// Locks the active subscriptions with something due. Under these locks only this claim changes how many of their
+// deliveries are running, which the next statement counts. It waits for a lock that another transaction holds, which is
+// never held long: a skipped subscription would not be looked at again until something else is due. now() is used,
+// because clock_timestamp() cannot be an index condition.
 func (q *Queries) WebhookDeliveryLock(ctx context.Context) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryLock)
 	if err != nil {
@@ -566,25 +574,25 @@ func (q *Queries) WebhookDeliveryLock(ctx context.Context) ([][16]byte, error) {
 }
 
 const webhookDeliveryLog = `-- name: WebhookDeliveryLog :exec
-WITH said AS MATERIALIZED (
+WITH test AS MATERIALIZED (
     SELECT $1::uuid AS id, $2::uuid AS webhook_id, $3::timestamptz AS event_time, $4::text AS event_type,
         $5::text AS subject, $6::text AS body, $7::text AS status, $8::integer AS code, NULLIF($9::text, '') AS error,
         NULLIF($10::text, '') AS snippet, $11::bigint AS duration_ms, $12::uuid AS secret, clock_timestamp() AS now
 ), logged AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, attempt_count,
         last_status_code, last_error, created_at, completed_at)
-    SELECT s.id, s.webhook_id, 0, 0, s.event_time, s.event_type, s.subject, s.body, s.status, 1, s.code, s.error,
-        s.now - s.duration_ms * interval '1 millisecond', s.now
-    FROM said s
+    SELECT t.id, t.webhook_id, 0, 0, t.event_time, t.event_type, t.subject, t.body, t.status, 1, t.code, t.error,
+        t.now - t.duration_ms * interval '1 millisecond', t.now
+    FROM test t
 ), attempt AS (
     INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
-    SELECT s.id, 1, s.now - s.duration_ms * interval '1 millisecond', s.duration_ms, s.code, s.error, s.snippet FROM said s
-), seen AS (
-    UPDATE ojs.webhooks w SET last_delivery_at = s.now, last_delivery_status = s.code,
-        proven_secret = CASE WHEN s.status = 'delivered' THEN s.secret ELSE w.proven_secret END
-    FROM said s WHERE w.id = s.webhook_id
+    SELECT t.id, 1, t.now - t.duration_ms * interval '1 millisecond', t.duration_ms, t.code, t.error, t.snippet FROM test t
+), subscription AS (
+    UPDATE ojs.webhooks w SET last_delivery_at = t.now, last_delivery_status = t.code,
+        proven_secret = CASE WHEN t.status = 'delivered' THEN t.secret ELSE w.proven_secret END
+    FROM test t WHERE w.id = t.webhook_id
 )
-SELECT now FROM said
+SELECT now FROM test
 `
 
 type WebhookDeliveryLogParams struct {
@@ -602,7 +610,7 @@ type WebhookDeliveryLogParams struct {
 	Secret     [16]byte
 }
 
-// A test is in the log like everything that was sent (contract 40 §9.9).
+// Stores a test delivery, which is in the log like every other request.
 func (q *Queries) WebhookDeliveryLog(ctx context.Context, arg WebhookDeliveryLogParams) error {
 	_, err := q.db.Exec(ctx, webhookDeliveryLog,
 		arg.ID,
@@ -631,7 +639,7 @@ FROM ojs.webhooks w CROSS JOIN LATERAL (
 WHERE w.active
 `
 
-// When something that is not due yet will be, in ms; -1: nothing waits.
+// The time until the next delivery is due, in ms; -1 if none waits.
 func (q *Queries) WebhookDeliveryNext(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryNext)
 	var wait_ms int64
@@ -643,23 +651,24 @@ const webhookDeliveryPlan = `-- name: WebhookDeliveryPlan :exec
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)
 `
 
-// For the transaction: statistics of a queue are always out of date, and no plan made while most of it was pending may read
-// the whole log when it has 1 000 000 rows.
+// Settings for the transaction. The statistics of a queue are always out of date, and no plan made while most of the
+// table was pending may read the whole log when it has 1 000 000 rows.
 func (q *Queries) WebhookDeliveryPlan(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, webhookDeliveryPlan)
 	return err
 }
 
 const webhookDeliveryPrune = `-- name: WebhookDeliveryPrune :execrows
-WITH old AS MATERIALIZED (
+WITH finished AS MATERIALIZED (
     SELECT d.id FROM ojs.webhook_deliveries d
     WHERE d.completed_at < now() - CAST($1 AS bigint) * interval '1 second' ORDER BY d.completed_at LIMIT $2::integer
 ), attempts AS (
-    DELETE FROM ojs.webhook_attempts a USING old o WHERE a.delivery_id = o.id
+    DELETE FROM ojs.webhook_attempts a USING finished o WHERE a.delivery_id = o.id
 )
-DELETE FROM ojs.webhook_deliveries d USING old o WHERE d.id = o.id
+DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = o.id
 `
 
+// Deletes the oldest finished deliveries with their attempts.
 func (q *Queries) WebhookDeliveryPrune(ctx context.Context, keepS int64, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookDeliveryPrune, keepS, maxRows)
 	if err != nil {
@@ -674,61 +683,61 @@ WITH outcome AS MATERIALIZED (
         unnest($5::integer[]) AS code, unnest($6::text[]) AS error, unnest($7::text[]) AS snippet,
         unnest($8::bigint[]) AS duration_ms, unnest($9::bigint[]) AS delay_ms, unnest($10::uuid[]) AS secret,
         generate_subscripts($1::uuid[], 1) AS turn
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
-), done AS (
+), recorded AS (
     UPDATE ojs.webhook_deliveries d
     SET status = o.status, leased = false, lost = 0, attempt_count = d.attempt_count + 1, last_status_code = o.code,
-        last_error = NULLIF(o.error, ''), next_attempt_at = CASE WHEN o.status = 'failed' THEN t.now + o.delay_ms * interval '1 millisecond' END,
-        completed_at = CASE WHEN o.status <> 'failed' THEN t.now END
-    FROM outcome o CROSS JOIN t
+        last_error = NULLIF(o.error, ''), next_attempt_at = CASE WHEN o.status = 'failed' THEN clock.now + o.delay_ms * interval '1 millisecond' END,
+        completed_at = CASE WHEN o.status <> 'failed' THEN clock.now END
+    FROM outcome o CROSS JOIN clock
     WHERE d.id = o.id AND d.status = 'delivering' AND (d.claims = o.claims OR o.status = 'delivered')
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.status, d.attempt_count,
         o.turn, o.gone_url, o.code, o.error, o.snippet, o.duration_ms, o.secret
 ), attempts AS (
     INSERT INTO ojs.webhook_attempts (delivery_id, attempt, started_at, duration_ms, status_code, error, snippet)
-    SELECT d.id, d.attempt_count, t.now - d.duration_ms * interval '1 millisecond', d.duration_ms, d.code, NULLIF(d.error, ''), NULLIF(d.snippet, '')
-    FROM done d CROSS JOIN t
+    SELECT d.id, d.attempt_count, clock.now - d.duration_ms * interval '1 millisecond', d.duration_ms, d.code, NULLIF(d.error, ''), NULLIF(d.snippet, '')
+    FROM recorded d CROSS JOIN clock
     ON CONFLICT DO NOTHING
-), freed AS (
-    UPDATE ojs.webhook_deliveries s SET next_attempt_at = t.now
-    FROM t, (
-        SELECT n.id FROM done d CROSS JOIN LATERAL (
+), next_due AS (
+    UPDATE ojs.webhook_deliveries s SET next_attempt_at = clock.now
+    FROM clock, (
+        SELECT n.id FROM recorded d CROSS JOIN LATERAL (
             SELECT c.id, c.next_attempt_at FROM ojs.webhook_deliveries c
             WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL
-                AND c.id <> ALL(ARRAY(SELECT o.id FROM done o WHERE o.status <> 'failed'))
+                AND c.id <> ALL(ARRAY(SELECT o.id FROM recorded o WHERE o.status <> 'failed'))
             ORDER BY c.event_seq, c.event_sub LIMIT 1
         ) n
         WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL
     ) f
     WHERE s.id = f.id
-), tally AS (
+), report AS (
     SELECT d.webhook_id, count(*) FILTER (WHERE d.status = 'delivered') AS delivered, count(*) FILTER (WHERE d.status = 'dead') AS dead,
         count(*) FILTER (WHERE d.status <> 'delivered') AS failed, array_agg(d.gone_url) AS gone_urls,
         (array_agg(d.code ORDER BY d.turn DESC))[1] AS code,
         (array_agg(d.secret ORDER BY d.turn DESC) FILTER (WHERE d.status = 'delivered'))[1] AS proven
-    FROM done d GROUP BY d.webhook_id
+    FROM recorded d GROUP BY d.webhook_id
 ), verdict AS MATERIALIZED (
     SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
         WHEN $11::double precision > 0 AND y.dead > 0 AND y.delivered = 0
-            AND f.failing_since < t.now - make_interval(secs => $11::double precision) THEN 'failing' END AS reason
-    FROM tally y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN t
-), judged AS (
+            AND f.failing_since < clock.now - make_interval(secs => $11::double precision) THEN 'failing' END AS reason
+    FROM report y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN clock
+), updated AS (
     UPDATE ojs.webhooks w
     SET success_count = w.success_count + v.delivered, failure_count = w.failure_count + v.dead,
-        last_delivery_at = t.now, last_delivery_status = v.code, proven_secret = COALESCE(v.proven, w.proven_secret),
+        last_delivery_at = clock.now, last_delivery_status = v.code, proven_secret = COALESCE(v.proven, w.proven_secret),
         consecutive_failures = CASE WHEN v.delivered > 0 THEN 0 ELSE w.consecutive_failures + v.failed END,
-        failing_since = CASE WHEN v.delivered > 0 THEN NULL ELSE COALESCE(w.failing_since, t.now) END,
+        failing_since = CASE WHEN v.delivered > 0 THEN NULL ELSE COALESCE(w.failing_since, clock.now) END,
         active = w.active AND v.reason IS NULL,
         upto_place = CASE WHEN w.active AND v.reason IS NOT NULL THEN ojs.event_place() ELSE w.upto_place END,
         disabled_reason = CASE WHEN w.active THEN v.reason ELSE w.disabled_reason END,
-        disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN t.now END
-    FROM verdict v CROSS JOIN t
+        disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN clock.now END
+    FROM verdict v CROSS JOIN clock
     WHERE w.id = v.webhook_id
-    RETURNING w.id, w.disabled_reason, w.disabled_at = t.now AS disabled
+    RETURNING w.id, w.disabled_reason, w.disabled_at = clock.now AS disabled
 )
 SELECT d.id, COALESCE(CASE WHEN j.disabled THEN j.disabled_reason END, '')::text AS disabled
-FROM done d LEFT JOIN judged j ON j.id = d.webhook_id
+FROM recorded d LEFT JOIN updated j ON j.id = d.webhook_id
 ORDER BY d.turn
 `
 
@@ -751,8 +760,9 @@ type WebhookDeliveryRecordRow struct {
 	Disabled string
 }
 
-// What became of attempts, and of their subscriptions, which are locked. The result of a lost claim counts only if it is a success.
-// A delivery that is over wakes the next one of its subject. A 410 ends a subscription only if it came from the URL that it has now.
+// Stores the results of attempts and counts them for their subscriptions, which the caller has locked. The result of a
+// lost claim counts only if it is a success. A finished delivery makes the next one of its subject due. HTTP status 410
+// ends a subscription only if it came from the URL that the subscription has now.
 func (q *Queries) WebhookDeliveryRecord(ctx context.Context, arg WebhookDeliveryRecordParams) ([]WebhookDeliveryRecordRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryRecord,
 		arg.Ids,
@@ -791,7 +801,7 @@ SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed'
 WHERE id = $1 AND claims = $2 AND status = 'delivering'
 `
 
-// A node that stops gives back what it has not finished.
+// A node that stops gives back a delivery that it has not finished.
 func (q *Queries) WebhookDeliveryRelease(ctx context.Context, iD [16]byte, claims int32) error {
 	_, err := q.db.Exec(ctx, webhookDeliveryRelease, iD, claims)
 	return err
@@ -815,7 +825,8 @@ type WebhookDeliveryReorderParams struct {
 	MaxRows   int32
 }
 
-// After a change of ordering. Whoever is behind another unfinished one waits for it, or nobody does.
+// After a change of ordering: a delivery behind another unfinished one of its subject waits for it, or no delivery
+// waits.
 func (q *Queries) WebhookDeliveryReorder(ctx context.Context, arg WebhookDeliveryReorderParams) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookDeliveryReorder, arg.Ordered, arg.WebhookID, arg.MaxRows)
 	if err != nil {
@@ -833,8 +844,8 @@ WHERE d.id = $1 AND w.id = d.webhook_id AND d.event_seq > 0
 RETURNING d.id
 `
 
-// By hand: due now, with the whole schedule before it. One that is on its way gets the schedule only. A delivery whose subscription
-// is gone has nowhere to go.
+// A retry by hand: due now, and the schedule of retries begins anew. A delivery that is under way only gets the new
+// schedule. A delivery of a deleted subscription cannot be retried.
 func (q *Queries) WebhookDeliveryRetry(ctx context.Context, id [16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryRetry, id)
 	if err != nil {
@@ -863,7 +874,7 @@ WHERE d.id IN (
     ORDER BY h.next_attempt_at LIMIT $2::integer)
 `
 
-// What was held is due. In pieces, like everything that may concern 1 000 000 deliveries.
+// Makes deliveries due that were waiting for a retry. In batches, because there may be 1 000 000.
 func (q *Queries) WebhookDeliveryRevive(ctx context.Context, webhookID [16]byte, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookDeliveryRevive, webhookID, maxRows)
 	if err != nil {
@@ -876,6 +887,7 @@ const webhookGet = `-- name: WebhookGet :many
 SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1
 `
 
+// A subscription.
 func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error) {
 	rows, err := q.db.Query(ctx, webhookGet, id)
 	if err != nil {
@@ -929,6 +941,7 @@ const webhookGetForUpdate = `-- name: WebhookGetForUpdate :many
 SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
 `
 
+// A subscription, locked against changes and deliveries.
 func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webhook, error) {
 	rows, err := q.db.Query(ctx, webhookGetForUpdate, id)
 	if err != nil {
@@ -1010,7 +1023,7 @@ type WebhookInsertParams struct {
 	MaxWebhooks      int32
 }
 
-// No row: there are max_webhooks already.
+// No row means that there are max_webhooks already.
 func (q *Queries) WebhookInsert(ctx context.Context, arg WebhookInsertParams) ([]Webhook, error) {
 	rows, err := q.db.Query(ctx, webhookInsert,
 		arg.ID,
@@ -1078,13 +1091,13 @@ func (q *Queries) WebhookInsert(ctx context.Context, arg WebhookInsertParams) ([
 }
 
 const webhookList = `-- name: WebhookList :many
-WITH hit AS MATERIALIZED (
+WITH matching AS MATERIALIZED (
     SELECT w.id FROM ojs.webhooks w
     WHERE ($4::boolean IS NULL OR w.active = $4) AND ($5::text = '' OR w.url = $5)
 )
 SELECT t.total, COALESCE(w.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
-FROM (SELECT count(*) AS total FROM hit) t LEFT JOIN LATERAL (
-    SELECT h.id FROM hit h WHERE h.id < $1::uuid ORDER BY h.id DESC OFFSET $2::integer LIMIT $3::integer
+FROM (SELECT count(*) AS total FROM matching) t LEFT JOIN LATERAL (
+    SELECT m.id FROM matching m WHERE m.id < $1::uuid ORDER BY m.id DESC OFFSET $2::integer LIMIT $3::integer
 ) w ON true
 ORDER BY w.id DESC
 `
@@ -1102,7 +1115,7 @@ type WebhookListRow struct {
 	ID    [16]byte
 }
 
-// There is at least one row, for the total; its id is zero if the page is empty.
+// A page of ids, newest first. There is at least one row, for the total; its id is zero if the page is empty.
 func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]WebhookListRow, error) {
 	rows, err := q.db.Query(ctx, webhookList,
 		arg.Before,
@@ -1133,6 +1146,7 @@ const webhookListByID = `-- name: WebhookListByID :many
 SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
 `
 
+// Subscriptions, newest first.
 func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhook, error) {
 	rows, err := q.db.Query(ctx, webhookListByID, ids)
 	if err != nil {
@@ -1186,7 +1200,8 @@ const webhookLock = `-- name: WebhookLock :exec
 SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'))
 `
 
-// Keeps two callers from both taking the last place. A statement of its own, so that the next one sees what the other did.
+// Keeps two callers from both taking the last free subscription. A statement of its own, so that the next one sees what
+// the other caller did.
 func (q *Queries) WebhookLock(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, webhookLock)
 	return err
@@ -1196,7 +1211,7 @@ const webhookLockEach = `-- name: WebhookLockEach :exec
 SELECT FROM ojs.webhooks w WHERE w.id = ANY($1::uuid[]) ORDER BY w.id FOR NO KEY UPDATE
 `
 
-// Before the deliveries, and in the order that everybody keeps.
+// Locks subscriptions before their deliveries, in the order that every caller keeps.
 func (q *Queries) WebhookLockEach(ctx context.Context, ids [][16]byte) error {
 	_, err := q.db.Exec(ctx, webhookLockEach, ids)
 	return err
@@ -1206,6 +1221,7 @@ const webhookOrderedList = `-- name: WebhookOrderedList :many
 SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject'
 `
 
+// The active ordered subscriptions.
 func (q *Queries) WebhookOrderedList(ctx context.Context) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookOrderedList)
 	if err != nil {
@@ -1227,18 +1243,18 @@ func (q *Queries) WebhookOrderedList(ctx context.Context) ([][16]byte, error) {
 }
 
 const webhookOrphanList = `-- name: WebhookOrphanList :many
-WITH RECURSIVE held AS (
+WITH RECURSIVE subscription AS (
     (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
     UNION ALL
-    SELECT n.webhook_id FROM held h CROSS JOIN LATERAL (
+    SELECT n.webhook_id FROM subscription h CROSS JOIN LATERAL (
         SELECT d.webhook_id FROM ojs.webhook_deliveries d
         WHERE d.completed_at IS NULL AND d.webhook_id > h.webhook_id ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1) n
 )
-SELECT h.webhook_id FROM held h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
+SELECT h.webhook_id FROM subscription h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
 `
 
-// Subscriptions that are gone and have deliveries that are not over: whoever deleted them has not finished. Steps from subscription
-// to subscription instead of reading all that waits.
+// Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped half-way. The query steps
+// from subscription to subscription instead of reading everything that waits.
 func (q *Queries) WebhookOrphanList(ctx context.Context) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookOrphanList)
 	if err != nil {
@@ -1268,12 +1284,12 @@ WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered
     FROM page p JOIN ojs.webhooks w ON w.id = $5::uuid AND NOT p.internal
         AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, $6::timestamptz, $1::timestamptz)
-), again AS (
+), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
     FROM wanted n WHERE d.event_seq = n.seq AND d.event_sub = n.sub AND d.webhook_id = n.webhook_id AND d.completed_at IS NOT NULL
     RETURNING 1
-), made AS (
+), inserted AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format, body, next_attempt_at, created_at)
     SELECT ojs.new_id(clock_timestamp()), n.webhook_id, n.seq, n.sub, n.time, (n.event).type, COALESCE((n.event).subject, (n.event).job_id::text, ''),
         (n.event).trace_id, n.ordered, n.payload_format, ojs.webhook_body(n.event, n.service, n.payload_format), clock_timestamp(), clock_timestamp()
@@ -1281,7 +1297,7 @@ WITH page AS MATERIALIZED (
     ON CONFLICT (event_seq, event_sub, webhook_id) WHERE event_seq > 0 DO NOTHING
     RETURNING 1
 ), total AS (
-    SELECT (SELECT count(*) FROM again) + (SELECT count(*) FROM made) AS n
+    SELECT (SELECT count(*) FROM restarted) + (SELECT count(*) FROM inserted) AS n
 )
 SELECT (SELECT n FROM total)::bigint AS deliveries, (SELECT count(*) FROM page)::bigint AS looked,
     COALESCE((SELECT p.seq FROM page p ORDER BY p.seq DESC, p.sub DESC LIMIT 1), 0)::bigint AS last_seq,
@@ -1308,7 +1324,8 @@ type WebhookReplayAllRow struct {
 	Notified   string
 }
 
-// Published events of a time span behind a position: delivered again with the id they had, or for the first time.
+// Delivers the published events of a time span behind a position: again under the delivery's old id, or for the first
+// time.
 func (q *Queries) WebhookReplayAll(ctx context.Context, arg WebhookReplayAllParams) (WebhookReplayAllRow, error) {
 	row := q.db.QueryRow(ctx, webhookReplayAll,
 		arg.Until,
@@ -1336,12 +1353,12 @@ WITH picked AS MATERIALIZED (
     WHERE d.webhook_id = $1::uuid AND d.status IN ('dead', 'cancelled') AND d.event_seq > 0 AND d.completed_at < $2::timestamptz
         AND d.event_time >= $3::timestamptz AND ($4::timestamptz IS NULL OR d.event_time < $4)
     ORDER BY d.id LIMIT $5::integer
-), again AS (
+), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
     FROM picked p WHERE d.id = p.id RETURNING 1
 )
-SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM again
+SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('ojs_webhooks', '')::text END, '')::text AS notified FROM restarted
 `
 
 type WebhookReplayFailedParams struct {
@@ -1357,7 +1374,8 @@ type WebhookReplayFailedRow struct {
 	Notified   string
 }
 
-// Abandoned deliveries of a time span that were over before the replay began, at most max_rows at once, oldest first.
+// Starts again the abandoned deliveries of a time span that ended before the replay began, oldest first, at most
+// max_rows.
 func (q *Queries) WebhookReplayFailed(ctx context.Context, arg WebhookReplayFailedParams) (WebhookReplayFailedRow, error) {
 	row := q.db.QueryRow(ctx, webhookReplayFailed,
 		arg.WebhookID,
@@ -1375,6 +1393,7 @@ const webhookSecretDeletePrevious = `-- name: WebhookSecretDeletePrevious :execr
 DELETE FROM ojs.webhook_secrets WHERE webhook_id = $1 AND expires_at IS NOT NULL
 `
 
+// Ends the secret before the current one.
 func (q *Queries) WebhookSecretDeletePrevious(ctx context.Context, webhookID [16]byte) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookSecretDeletePrevious, webhookID)
 	if err != nil {
@@ -1397,6 +1416,7 @@ type WebhookSecretInsertParams struct {
 	Hint      string
 }
 
+// Stores the current secret of a subscription.
 func (q *Queries) WebhookSecretInsert(ctx context.Context, arg WebhookSecretInsertParams) (WebhookSecret, error) {
 	row := q.db.QueryRow(ctx, webhookSecretInsert,
 		arg.ID,
@@ -1424,7 +1444,7 @@ WHERE webhook_id = ANY($1::uuid[]) AND (expires_at IS NULL OR expires_at > clock
 ORDER BY webhook_id, expires_at IS NOT NULL, id DESC
 `
 
-// The valid ones, newest first.
+// The valid secrets, newest first, the current one in front.
 func (q *Queries) WebhookSecretList(ctx context.Context, webhookIds [][16]byte) ([]WebhookSecret, error) {
 	rows, err := q.db.Query(ctx, webhookSecretList, webhookIds)
 	if err != nil {
@@ -1457,7 +1477,7 @@ const webhookSecretListByKey = `-- name: WebhookSecretListByKey :many
 SELECT id, webhook_id, secret, key_id, hint, created_at, expires_at FROM ojs.webhook_secrets WHERE key_id <> $1 AND (expires_at IS NULL OR expires_at > clock_timestamp())
 `
 
-// Those that are valid and not sealed with this key.
+// Valid secrets that are not encrypted with this key.
 func (q *Queries) WebhookSecretListByKey(ctx context.Context, keyID string) ([]WebhookSecret, error) {
 	rows, err := q.db.Query(ctx, webhookSecretListByKey, keyID)
 	if err != nil {
@@ -1497,7 +1517,7 @@ type WebhookSecretResealParams struct {
 	OldKeyID string
 }
 
-// Only if nobody has done so meanwhile.
+// Stores a secret under another key, unless another node has done so.
 func (q *Queries) WebhookSecretReseal(ctx context.Context, arg WebhookSecretResealParams) error {
 	_, err := q.db.Exec(ctx, webhookSecretReseal,
 		arg.Secret,
@@ -1513,7 +1533,8 @@ UPDATE ojs.webhook_secrets s SET expires_at = clock_timestamp() + CAST($1 AS big
 WHERE s.webhook_id = $2 AND s.expires_at IS NULL
 `
 
-// A rotation: what is current goes on for a while. What went on already was deleted; the caller holds the subscription's row.
+// Lets the current secret expire after a rotation. The caller holds the subscription's row and has deleted the secret
+// that was expiring already.
 func (q *Queries) WebhookSecretRetire(ctx context.Context, overlapS int64, webhookID [16]byte) error {
 	_, err := q.db.Exec(ctx, webhookSecretRetire, overlapS, webhookID)
 	return err
@@ -1554,8 +1575,8 @@ type WebhookUpdateParams struct {
 	ID               [16]byte
 }
 
-// Activating forgets why it was disabled, and begins with what is published from now on, unless something from before it was
-// deactivated is still to be made.
+// Replaces a subscription. Activating it clears the reason why it was disabled. It then gets what is published from now
+// on, unless deliveries from before it was deactivated are still to be made.
 func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (Webhook, error) {
 	row := q.db.QueryRow(ctx, webhookUpdate,
 		arg.Url,
@@ -1613,6 +1634,7 @@ const webhookWake = `-- name: WebhookWake :exec
 SELECT pg_notify('ojs_webhooks', '')
 `
 
+// Tells all nodes to look for due deliveries.
 func (q *Queries) WebhookWake(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, webhookWake)
 	return err

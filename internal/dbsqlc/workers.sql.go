@@ -13,7 +13,7 @@ import (
 
 const workerBeat = `-- name: WorkerBeat :many
 
-WITH item AS (
+WITH request AS (
     SELECT unnest($1::text[]) AS id,
         unnest($2::boolean[]) AS register,
         unnest($3::text[]) AS state,
@@ -30,19 +30,19 @@ WITH item AS (
         unnest($14::text[]) AS source
 ), known AS MATERIALIZED (
     SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY($1::text[]) ORDER BY w.id FOR UPDATE
-), t AS MATERIALIZED (
+), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM known) k
-), next AS MATERIALIZED (
-    SELECT i.id, i.register, i.state, i.active_jobs, i.active_job_ids, i.queues, i.concurrency, i.fetch_queues, i.fetch_count, i.hostname, i.pid, i.facts, i.load, i.source, k.id IS NOT NULL AS known, k.state AS was,
+), planned AS MATERIALIZED (
+    SELECT r.id, r.register, r.state, r.active_jobs, r.active_job_ids, r.queues, r.concurrency, r.fetch_queues, r.fetch_count, r.hostname, r.pid, r.facts, r.load, r.source, k.id IS NOT NULL AS known, k.state AS was,
         k.id IS NULL OR k.state = 'stale' AS starts,
-        COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT i.register AS stopped,
-        CASE WHEN k.id IS NULL OR k.state = 'stale' OR i.register THEN COALESCE(NULLIF(i.state, ''), 'running')
-            WHEN k.state = 'terminate' OR i.state = '' THEN k.state
-            ELSE i.state END AS becomes,
-        CASE WHEN k.directive = 'running' AND i.state = 'running' THEN NULL ELSE k.directive END AS directed,
+        COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT r.register AS stopped,
+        CASE WHEN k.id IS NULL OR k.state = 'stale' OR r.register THEN COALESCE(NULLIF(r.state, ''), 'running')
+            WHEN k.state = 'terminate' OR r.state = '' THEN k.state
+            ELSE r.state END AS becomes,
+        CASE WHEN k.directive = 'running' AND r.state = 'running' THEN NULL ELSE k.directive END AS directed,
         (COALESCE(k.state, '') IN ('quiet', 'terminate') OR COALESCE(k.directive, '') IN ('quiet', 'terminate')) AS was_quiet
-    FROM item i LEFT JOIN known k ON k.id = i.id
-), upd AS (
+    FROM request r LEFT JOIN known k ON k.id = r.id
+), updated AS (
     UPDATE ojs.workers w
     SET state = n.becomes, directive = n.directed, stopped = n.stopped OR n.becomes = 'terminate' AND n.active_jobs = 0,
         active_jobs = n.active_jobs, active_job_ids = n.active_job_ids,
@@ -50,29 +50,29 @@ WITH item AS (
         fetch_queues = COALESCE(n.fetch_queues, w.fetch_queues), fetch_count = COALESCE(NULLIF(n.fetch_count, 0), w.fetch_count),
         hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
         facts = ojs.facts_merge(w.facts, n.facts),
-        started_at = CASE WHEN n.starts THEN t.now ELSE w.started_at END,
-        last_beat_at = t.now, seen_at = t.now, stale_at = NULL
-    FROM next n CROSS JOIN t
+        started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
+        last_beat_at = clock.now, seen_at = clock.now, stale_at = NULL
+    FROM planned n CROSS JOIN clock
     WHERE w.id = n.id AND n.known
-    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count
-), ins AS (
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
+), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
         hostname, pid, facts, started_at, last_beat_at, seen_at)
     SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
-        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, t.now, t.now, t.now
-    FROM next n CROSS JOIN t
+        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now
+    FROM planned n CROSS JOIN clock
     WHERE NOT n.known
     ORDER BY n.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
 ), beat AS (
-    SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM upd UNION ALL SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM ins
-), shown AS (
-    SELECT b.id, b.state, b.directive, b.active_jobs, b.queues, b.concurrency, b.hostname, b.pid, b.facts, b.started_at, b.last_beat_at, b.seen_at, b.stale_at, b.died_at, b.bury_at, b.stopped, b.active_job_ids, b.fetch_queues, b.fetch_count, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
+    SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM updated UNION ALL SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM inserted
+), described AS (
+    SELECT b.id, b.state, b.directive, b.started_at, b.last_beat_at, b.seen_at, b.stale_at, b.died_at, b.bury_at, b.stopped, b.active_jobs, b.active_job_ids, b.queues, b.concurrency, b.fetch_queues, b.fetch_count, b.hostname, b.pid, b.facts, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
         n.source, n.load, n.register, n.was_quiet, n.starts,
         b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' AS quiets, b.stopped AND NOT n.stopped AS stops
-    FROM beat b JOIN next n ON n.id = b.id
-), ev AS (
+    FROM beat b JOIN planned n ON n.id = b.id
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
     SELECT e.type, b.source, b.last_beat_at, b.id, b.id, $15::integer,
         (CASE e.type
@@ -83,7 +83,7 @@ WITH item AS (
             WHEN 'worker.quiet' THEN '{"worker_id":' || to_json(b.id) || ',"active_jobs":' || b.active_jobs || '}'
             ELSE '{"worker_id":' || to_json(b.id) || ',"reason":"signal","uptime_ms":' || (date_part('epoch', b.last_beat_at - b.started_at) * 1000)::bigint || '}'
         END)::json
-    FROM shown b
+    FROM described b
     CROSS JOIN LATERAL (VALUES
         (1, 'worker.started', b.starts),
         (2, 'worker.heartbeat', $16::boolean AND NOT b.register),
@@ -97,7 +97,7 @@ SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text
     b.starts::boolean AS starts, b.quiets::boolean AS quiets, b.stops::boolean AS stops,
     (CASE WHEN b.was_quiet <> (b.state IN ('quiet', 'terminate') OR COALESCE(b.directive, '') IN ('quiet', 'terminate'))
         THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told
-FROM shown b
+FROM described b
 `
 
 type WorkerBeatParams struct {
@@ -130,11 +130,11 @@ type WorkerBeatRow struct {
 	Told       string
 }
 
-// The worker registry (contract 20 §6). A worker is quiet for FETCH while it has an operator's directive or a reported
-// state of quiet or terminate; whoever changes that notifies ojs_workers, so that every node knows it without asking.
-// Registers or refreshes workers and writes what the catalogue wants to hear of it (contract 40 §3.3). Known rows are
-// locked first, so that the clock is read under the lock and a death is seen. A worker that another node inserts at the
-// same moment is missing from the result; the next call finds it.
+// The worker registry. A worker gets no jobs while it has an operator's directive or a reported state of quiet or
+// terminate. Whoever changes that notifies ojs_workers, so that every node knows it without asking.
+// Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
+// the clock is read under the lock and a worker that was declared dead meanwhile is noticed. A worker that another node
+// inserts at the same moment is missing from the result; the next call finds it.
 func (q *Queries) WorkerBeat(ctx context.Context, arg WorkerBeatParams) ([]WorkerBeatRow, error) {
 	rows, err := q.db.Query(ctx, workerBeat,
 		arg.Ids,
@@ -187,7 +187,8 @@ FROM (SELECT unnest($1::text[]) AS id, unnest($2::timestamptz[]) AS died_at) b
 WHERE w.id = b.id AND w.died_at = b.died_at
 `
 
-// Nothing is left of what they held; one that died again meanwhile is another case.
+// Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later died_at and is left
+// alone.
 func (q *Queries) WorkerBuried(ctx context.Context, ids []string, diedAt []pgtype.Timestamptz) error {
 	_, err := q.db.Exec(ctx, workerBuried, ids, diedAt)
 	return err
@@ -206,7 +207,8 @@ type WorkerBuryClaimRow struct {
 	SeenAt pgtype.Timestamptz
 }
 
-// The dead whose jobs are left: the one who declared them dead is gone, or could not have a job. The next try is later.
+// Dead workers whose jobs have not all been taken away: the node that declared them dead has stopped, or a job was
+// locked. The next try is five seconds later.
 func (q *Queries) WorkerBuryClaim(ctx context.Context, maxRows int32) ([]WorkerBuryClaimRow, error) {
 	rows, err := q.db.Query(ctx, workerBuryClaim, maxRows)
 	if err != nil {
@@ -234,6 +236,7 @@ WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
 `
 
+// The number of workers of the same filters.
 func (q *Queries) WorkerCount(ctx context.Context, states []string, queues []string) (int64, error) {
 	row := q.db.QueryRow(ctx, workerCount, states, queues)
 	var count int64
@@ -245,6 +248,7 @@ const workerDeleteStale = `-- name: WorkerDeleteStale :execrows
 DELETE FROM ojs.workers w WHERE w.id = $1 AND w.stale_at IS NOT NULL
 `
 
+// Deletes a dead worker.
 func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, error) {
 	result, err := q.db.Exec(ctx, workerDeleteStale, id)
 	if err != nil {
@@ -254,18 +258,18 @@ func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, erro
 }
 
 const workerDeregister = `-- name: WorkerDeregister :many
-WITH gone AS (
+WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = $1::text
     RETURNING w.id, w.started_at, clock_timestamp() AS now,
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', $2::text, g.now, g.id, g.id, $3::integer,
-        ('{"worker_id":' || to_json(g.id) || ',"reason":"' || $4::text || '"' || COALESCE(',"jobs_completed":' || $5::bigint, '')
-            || ',"uptime_ms":' || (date_part('epoch', g.now - g.started_at) * 1000)::bigint || '}')::json
-    FROM gone g
+    SELECT 'worker.stopped', $2::text, d.now, d.id, d.id, $3::integer,
+        ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $4::text || '"' || COALESCE(',"jobs_completed":' || $5::bigint, '')
+            || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
+    FROM deleted d
 )
-SELECT g.id, g.now::timestamptz AS now, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
+SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM deleted d
 `
 
 type WorkerDeregisterParams struct {
@@ -282,7 +286,7 @@ type WorkerDeregisterRow struct {
 	Told string
 }
 
-// Its jobs stay reserved and run out.
+// Deletes a worker that says it stops. Its jobs stay reserved until their leases end.
 func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
 	rows, err := q.db.Query(ctx, workerDeregister,
 		arg.ID,
@@ -310,33 +314,28 @@ func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterPara
 }
 
 const workerDie = `-- name: WorkerDie :many
-WITH heard AS (
-    UPDATE ojs.workers w SET seen_at = w.last_beat_at
-    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
-        AND w.last_beat_at > now() - interval '1 millisecond' * $1::bigint
-), dead AS MATERIALIZED (
+WITH silent AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
-    WHERE w.stale_at IS NULL AND GREATEST(w.seen_at, w.last_beat_at) <= now() - interval '1 millisecond' * $1::bigint
-        AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
+    WHERE w.stale_at IS NULL AND w.seen_at <= now() - interval '1 millisecond' * $1::bigint
     ORDER BY w.seen_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED
-), t AS MATERIALIZED (
-    SELECT clock_timestamp() AS now FROM dead LIMIT 1
-), gone AS (
+), clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now FROM silent LIMIT 1
+), expired AS (
     UPDATE ojs.workers w
-    SET state = 'stale', directive = NULL, stale_at = t.now, died_at = t.now, bury_at = t.now + interval '5 seconds'
-    FROM dead d CROSS JOIN t
+    SET state = 'stale', directive = NULL, stale_at = clock.now, died_at = clock.now, bury_at = clock.now + interval '5 seconds'
+    FROM silent d CROSS JOIN clock
     WHERE w.id = d.id
     RETURNING w.id, w.died_at, w.seen_at, w.started_at, w.stopped, d.was_quiet
-), ev AS (
+), event AS (
     INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT 'worker.stopped', 'scheduler' || $3::text, g.died_at, g.id, g.id, $4::integer,
-        ('{"worker_id":' || to_json(g.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', g.died_at - g.started_at) * 1000)::bigint || '}')::json
-    FROM gone g WHERE NOT g.stopped
-    ORDER BY g.id
+    SELECT 'worker.stopped', 'scheduler' || $3::text, e.died_at, e.id, e.id, $4::integer,
+        ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.died_at - e.started_at) * 1000)::bigint || '}')::json
+    FROM expired e WHERE NOT e.stopped
+    ORDER BY e.id
 )
-SELECT g.id, g.died_at, g.seen_at, g.stopped, (CASE WHEN g.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM gone g
+SELECT e.id, e.died_at, e.seen_at, e.stopped, (CASE WHEN e.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS told FROM expired e
 `
 
 type WorkerDieParams struct {
@@ -354,9 +353,8 @@ type WorkerDieRow struct {
 	Told    string
 }
 
-// Contract 20 §6.6: from now on what these workers held is not theirs. Their jobs are taken away by the caller, or by
-// whoever finds bury_at in the past.
-// A server of an earlier release, which may still run beside this one, notes heartbeats in last_beat_at only.
+// Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
+// away; if it stops before, another node does so when bury_at is past.
 func (q *Queries) WorkerDie(ctx context.Context, arg WorkerDieParams) ([]WorkerDieRow, error) {
 	rows, err := q.db.Query(ctx, workerDie,
 		arg.DeadAfterMs,
@@ -399,7 +397,7 @@ type WorkerDirectRow struct {
 	Told  string
 }
 
-// An operator's wish for one worker.
+// Stores what an operator asks of one worker.
 func (q *Queries) WorkerDirect(ctx context.Context, directive string, iD string) ([]WorkerDirectRow, error) {
 	rows, err := q.db.Query(ctx, workerDirect, directive, iD)
 	if err != nil {
@@ -435,7 +433,7 @@ type WorkerDirectAllRow struct {
 	Told  string
 }
 
-// For all that live. Locked in the order that beats lock them in.
+// Stores what an operator asks of all living workers. Locks them in the order of WorkerBeat.
 func (q *Queries) WorkerDirectAll(ctx context.Context, directive string) ([]WorkerDirectAllRow, error) {
 	rows, err := q.db.Query(ctx, workerDirectAll, directive)
 	if err != nil {
@@ -468,7 +466,7 @@ type WorkerExhumeRow struct {
 	SeenAt pgtype.Timestamptz
 }
 
-// A dead worker that is about to be removed: whatever it holds now is taken away, too.
+// Prepares the removal of a dead worker: the jobs it holds now are taken away too.
 func (q *Queries) WorkerExhume(ctx context.Context, id string) (WorkerExhumeRow, error) {
 	row := q.db.QueryRow(ctx, workerExhume, id)
 	var i WorkerExhumeRow
@@ -477,9 +475,10 @@ func (q *Queries) WorkerExhume(ctx context.Context, id string) (WorkerExhumeRow,
 }
 
 const workerGet = `-- name: WorkerGet :one
-SELECT id, state, directive, active_jobs, queues, concurrency, hostname, pid, facts, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_job_ids, fetch_queues, fetch_count FROM ojs.workers WHERE id = $1
+SELECT id, state, directive, started_at, last_beat_at, seen_at, stale_at, died_at, bury_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM ojs.workers WHERE id = $1
 `
 
+// A worker by id.
 func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
 	row := q.db.QueryRow(ctx, workerGet, id)
 	var i Worker
@@ -487,12 +486,6 @@ func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
 		&i.ID,
 		&i.State,
 		&i.Directive,
-		&i.ActiveJobs,
-		&i.Queues,
-		&i.Concurrency,
-		&i.Hostname,
-		&i.Pid,
-		&i.Facts,
 		&i.StartedAt,
 		&i.LastBeatAt,
 		&i.SeenAt,
@@ -500,9 +493,15 @@ func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
 		&i.DiedAt,
 		&i.BuryAt,
 		&i.Stopped,
+		&i.ActiveJobs,
 		&i.ActiveJobIds,
+		&i.Queues,
+		&i.Concurrency,
 		&i.FetchQueues,
 		&i.FetchCount,
+		&i.Hostname,
+		&i.Pid,
+		&i.Facts,
 	)
 	return i, err
 }
@@ -520,7 +519,7 @@ type WorkerListLatestRow struct {
 	Total      int64
 }
 
-// For live views (contract 40 §6.6): in every row how many there are.
+// The workers that sent a heartbeat last, for live views. Every row has the number of all workers.
 func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]WorkerListLatestRow, error) {
 	rows, err := q.db.Query(ctx, workerListLatest, maxRows)
 	if err != nil {
@@ -548,7 +547,7 @@ func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]Worker
 }
 
 const workerListPage = `-- name: WorkerListPage :many
-SELECT w.id, w.state, w.directive, w.active_jobs, w.queues, w.concurrency, w.hostname, w.pid, w.facts, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_job_ids, w.fetch_queues, w.fetch_count FROM ojs.workers w
+SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.seen_at, w.stale_at, w.died_at, w.bury_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
 WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
     AND (cardinality($2::text[]) = 0
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
@@ -562,7 +561,7 @@ type WorkerListPageParams struct {
 	PageRows int64
 }
 
-// queues holds nothing but valid names, so its elements may be read here.
+// A page of workers by id. queues holds only valid names, so SQL may read its elements.
 func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) ([]Worker, error) {
 	rows, err := q.db.Query(ctx, workerListPage,
 		arg.States,
@@ -581,12 +580,6 @@ func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) 
 			&i.ID,
 			&i.State,
 			&i.Directive,
-			&i.ActiveJobs,
-			&i.Queues,
-			&i.Concurrency,
-			&i.Hostname,
-			&i.Pid,
-			&i.Facts,
 			&i.StartedAt,
 			&i.LastBeatAt,
 			&i.SeenAt,
@@ -594,9 +587,15 @@ func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) 
 			&i.DiedAt,
 			&i.BuryAt,
 			&i.Stopped,
+			&i.ActiveJobs,
 			&i.ActiveJobIds,
+			&i.Queues,
+			&i.Concurrency,
 			&i.FetchQueues,
 			&i.FetchCount,
+			&i.Hostname,
+			&i.Pid,
+			&i.Facts,
 		); err != nil {
 			return nil, err
 		}
@@ -612,6 +611,7 @@ const workerListQuiet = `-- name: WorkerListQuiet :many
 SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate')
 `
 
+// The workers that get no jobs.
 func (q *Queries) WorkerListQuiet(ctx context.Context) ([]string, error) {
 	rows, err := q.db.Query(ctx, workerListQuiet)
 	if err != nil {
@@ -639,6 +639,7 @@ DELETE FROM ojs.workers w WHERE w.id IN (
     ORDER BY p.stale_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 `
 
+// Deletes workers that were declared dead an hour ago.
 func (q *Queries) WorkerPrune(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, workerPrune, maxRows)
 	if err != nil {
@@ -664,6 +665,7 @@ type WorkerTotalsRow struct {
 	Stale     int64
 }
 
+// Workers per state.
 func (q *Queries) WorkerTotals(ctx context.Context) (WorkerTotalsRow, error) {
 	row := q.db.QueryRow(ctx, workerTotals)
 	var i WorkerTotalsRow
@@ -688,7 +690,7 @@ FROM (
 WHERE w.id = a.id
 `
 
-// Signs of life other than beats, of workers that are known and not dead (contract 20 §6.3), by how long ago they were.
+// Notes signs of life other than heartbeats, of workers that are known and not dead, by how long ago they were.
 func (q *Queries) WorkerTouch(ctx context.Context, ids []string, agesMs []int64) error {
 	_, err := q.db.Exec(ctx, workerTouch, ids, agesMs)
 	return err

@@ -12,11 +12,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-func (a *api) patch(path, body string) reply {
-	a.t.Helper()
-	return a.do("PATCH", path, strings.NewReader(body))
-}
-
 const daily = `"expression":"0 9 * * *","type":"report.run"`
 
 // Contract 20 §11.1 to §11.3.

@@ -13,15 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// deadLetter makes a dead letter of the type in the queue.
-func (a *api) deadLetter(q, kind, failure string) string {
-	a.t.Helper()
-	id := a.push(`"type":"%s","args":[1],"queue":"%s","retry":{"max_attempts":1,"on_exhaustion":"dead_letter"}`, kind, q)
-	require.Equal(a.t, id, a.fetch(q).at("jobs.0.id"))
-	require.Equal(a.t, "discarded", a.nack(id, `"error":`+failure).is(200).at("state"))
-	return id
-}
-
 // Contract 20 §8.1 and §8.2.
 func TestDeadLetterList(t *testing.T) {
 	t.Parallel()

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,15 +14,14 @@ import (
 func TestEventSwitches(t *testing.T) {
 	t.Parallel()
 
-	t.Run("SourcesNameTheNode", func(t *testing.T) {
+	t.Run("Sources", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.Events.SourceInstance = true })
-		node := fmt.Sprint(a.server.Store().Node())
+		a := setup(t)
 		id := a.push(`"type":"t","args":[],"scheduled_at":"PT0.05S"`)
 		eventually(t, func() bool { return a.job(id).at("job.state") == "available" })
 		a.fetch("default", `"worker_id":"w"`)
 		a.ack(id).is(200)
-		require.Equal(t, []string{"ojs://ojs/api/" + node, "ojs://ojs/scheduler/" + node, "ojs://ojs/workers/w", "ojs://ojs/workers/w"},
+		require.Equal(t, []string{"ojs://ojs/api", "ojs://ojs/scheduler", "ojs://ojs/workers/w", "ojs://ojs/workers/w"},
 			a.get("/ojs/v1/events?job_id="+id).is(200).list("events", "source"))
 		require.Equal(t, []string{"client", "system", "worker", "worker"}, a.get("/ojs/v1/jobs/"+id+"/history").is(200).list("events", "actor.type"))
 		require.Equal(t, 2, a.get("/ojs/v1/events?sources=ojs://ojs/api*,ojs://ojs/scheduler*&job_id="+id).is(200).count("events"))

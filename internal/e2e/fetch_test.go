@@ -278,7 +278,7 @@ func TestFetchWaits(t *testing.T) {
 		var want, got []string
 		for range 5 {
 			want = append(want, a.push(`"type":"t","args":[],"queue":"%s"`, q))
-			eventually(t, func() bool { return a.server.Store().Parked() == 5-len(want) })
+			eventually(t, func() bool { return a.server.Domains().Jobs.Parked() == 5-len(want) })
 		}
 		for _, w := range waiting {
 			r := <-w
@@ -300,10 +300,10 @@ func TestFetchWaits(t *testing.T) {
 			}
 			done <- err
 		}()
-		eventually(t, func() bool { return a.server.Store().Parked() == 1 })
+		eventually(t, func() bool { return a.server.Domains().Jobs.Parked() == 1 })
 		hangUp()
 		require.ErrorIs(t, <-done, context.Canceled)
-		eventually(t, func() bool { return a.server.Store().Parked() == 0 })
+		eventually(t, func() bool { return a.server.Domains().Jobs.Parked() == 0 })
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		require.Equal(t, "0", a.job(id).at("job.attempt"))
 		require.Equal(t, id, a.fetch(q).at("jobs.0.id"))

@@ -128,17 +128,6 @@ func TestGRPCEnqueue(t *testing.T) {
 	})
 }
 
-// eventOf finds the event of a job over HTTP.
-func (a *api) eventOf(t testing.TB, job, kind string) reply {
-	t.Helper()
-	var r reply
-	eventually(t, func() bool {
-		r = a.in(t).get("/ojs/v1/events?job_id=" + job + "&types=" + kind).is(200)
-		return r.count("events") == 1
-	})
-	return reply{t: t, body: string(r.elements("events")[0])}
-}
-
 // TestGRPCRefusesBadInput: never INTERNAL, the texts of HTTP, and nothing is left behind.
 func TestGRPCRefusesBadInput(t *testing.T) {
 	t.Parallel()

@@ -8,15 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestGRPCStreamEvents(t *testing.T) {
@@ -223,15 +222,6 @@ func TestGRPCStreamEvents(t *testing.T) {
 		require.Positive(t, dropped)
 		require.Equal(t, 3001, shown+dropped)
 	})
-}
-
-func execute(t testing.TB, url, sql string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close(context.Background())) }()
-	_, err = conn.Exec(t.Context(), sql)
-	require.NoError(t, err)
 }
 
 func TestGRPCStreamJobs(t *testing.T) {

@@ -85,20 +85,6 @@ func TestResponseHeaders(t *testing.T) {
 	})
 }
 
-// requireErrorBody checks the shape of contract 10 §2.1.
-func requireErrorBody(t *testing.T, r reply) {
-	t.Helper()
-	for _, member := range []string{"code", "type", "message", "hint"} {
-		require.NotEmpty(t, r.at("error."+member), member)
-	}
-	require.Contains(t, []string{"true", "false"}, r.at("error.retryable"))
-	require.Regexp(t, `^https://openjobspec\.org/errors/[A-Z_]+$`, r.at("error.docs_url"))
-	require.Equal(t, r.header.Get("X-Request-Id"), r.at("error.request_id"))
-	if r.has("error.details") {
-		require.Regexp(t, `^\{.+\}$`, r.at("error.details"))
-	}
-}
-
 // Contract 10 §1.2.
 func TestRequestHeaders(t *testing.T) {
 	t.Parallel()

@@ -2,18 +2,11 @@ package e2e_test
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-// published waits until so many events of a job can be read.
-func (a *api) published(id string, n int) {
-	a.t.Helper()
-	eventually(a.t, func() bool { return a.get("/ojs/v1/jobs/"+id+"/history").is(200).at("total") == strconv.Itoa(n) })
-}
 
 // Contract 20 §12.3.
 func TestHistory(t *testing.T) {

@@ -5,47 +5,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
-
-// lineBuffer is a log.
-type lineBuffer struct{ lockedBuffer }
-
-// lines are those in which the message and everything else stands that is asked for.
-func (b *lineBuffer) lines(t *testing.T, message string, holds ...string) (found []reply) {
-	t.Helper()
-	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {
-		r := reply{t: t, body: line}
-		if r.at("message") == message && !slices.ContainsFunc(holds, func(s string) bool { return !strings.Contains(line, s) }) {
-			found = append(found, r)
-		}
-	}
-	return found
-}
-
-// line waits for the only one.
-func (b *lineBuffer) line(t *testing.T, message string, holds ...string) reply {
-	t.Helper()
-	eventually(t, func() bool { return len(b.lines(t, message, holds...)) > 0 })
-	found := b.lines(t, message, holds...)
-	require.Len(t, found, 1, message)
-	return found[0]
-}
-
-func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*api, *lineBuffer) {
-	t.Helper()
-	log := &lineBuffer{}
-	a := setup(t, append([]func(*app.Config){func(c *app.Config) { c.Logger = logging.New(log, "json", level) }}, change...)...)
-	return a, log
-}
 
 // Contract 40 §13.
 func TestLog(t *testing.T) {
@@ -266,7 +234,7 @@ func TestLogSettings(t *testing.T) {
 	t.Run("PayloadsWithAWarning", func(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, slog.LevelInfo, func(c *app.Config) { c.LogPayloads = true })
-		require.Equal(t, "WARN", log.line(t, "logging.payloads is on: the log shows args and results of jobs, whatever they hold").at("severity"))
+		require.Equal(t, "WARN", log.line(t, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold").at("severity"))
 		id := work(t, a)
 		require.Equal(t, `[{"n":1.50}]`, log.line(t, "job enqueued", id).at("attributes.args"))
 		require.Equal(t, `{"r":[2.0]}`, log.line(t, "job completed", id).at("attributes.result"))

@@ -9,68 +9,11 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
-
-// scrape is all series of a node by name.
-type scrape map[string]*dto.MetricFamily
-
-func (a *api) scrape() scrape {
-	a.t.Helper()
-	return parseMetrics(a.t, a.get("/metrics").is(200).body)
-}
-
-func parseMetrics(t testing.TB, text string) scrape {
-	t.Helper()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	require.NoError(t, err)
-	return families
-}
-
-// labels are those of a series as name=value,…, in order.
-func labels(m *dto.Metric) string {
-	var pairs []string
-	for _, l := range m.GetLabel() {
-		pairs = append(pairs, l.GetName()+"="+l.GetValue())
-	}
-	slices.Sort(pairs)
-	return strings.Join(pairs, ",")
-}
-
-// values are those of a counter or gauge by labels; of a histogram what it has counted.
-func (s scrape) values(name string) map[string]float64 {
-	values := map[string]float64{}
-	for _, m := range s[name].GetMetric() {
-		switch {
-		case m.Counter != nil:
-			values[labels(m)] = m.Counter.GetValue()
-		case m.Gauge != nil:
-			values[labels(m)] = m.Gauge.GetValue()
-		case m.Histogram != nil:
-			values[labels(m)] = float64(m.Histogram.GetSampleCount())
-		}
-	}
-	return values
-}
-
-// sums are those of a histogram by labels.
-func (s scrape) sums(name string) map[string]float64 {
-	values := map[string]float64{}
-	for _, m := range s[name].GetMetric() {
-		values[labels(m)] = m.Histogram.GetSampleSum()
-	}
-	return values
-}
-
-// quick makes gauges fresh at each scrape.
-func quick(c *app.Config) { c.Metrics.GaugeInterval = time.Millisecond }
 
 // The series of contract 40 §11.2 and §11.3, but for gRPC (see TestGRPCMetrics), as they are after everything has happened once.
 var contractSeries = []struct {
@@ -154,14 +97,6 @@ func (a *api) onceEach(q string) {
 	running := a.busy(q, `,"visibility_timeout":"PT0.2S"`)
 	a.put("/ojs/v1/jobs/"+running+"/progress", `{"progress":0.5}`).is(200)
 	eventually(a.t, func() bool { return a.job(running).at("job.state") != "active" })
-}
-
-// busy is a job that has been fetched.
-func (a *api) busy(q, more string) string {
-	a.t.Helper()
-	id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
-	require.Equal(a.t, id, a.fetch(q).at("jobs.0.id"))
-	return id
 }
 
 // Contract 40 §11.

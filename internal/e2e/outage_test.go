@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -115,10 +114,10 @@ func TestOutageWhileFetchWaits(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
 	a := setup(t, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
-	before := a.server.Store().Parked()
+	before := a.server.Domains().Jobs.Parked()
 	got := make(chan reply, 1)
 	go func() { got <- a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":20000}`) }()
-	eventually(t, func() bool { return a.server.Store().Parked() > before })
+	eventually(t, func() bool { return a.server.Domains().Jobs.Parked() > before })
 	require.NoError(t, cluster.Kill())
 	require.NoError(t, cluster.Restart(t.Context()))
 	var id string
@@ -135,11 +134,4 @@ func TestOutageWhileFetchWaits(t *testing.T) {
 		require.Equal(t, 503, r.status, r.body)
 		require.Equal(t, id, a.fetch("q").at("jobs.0.id"))
 	}
-}
-
-func requireRetryAfter(t *testing.T, r reply) {
-	t.Helper()
-	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, seconds, 1)
 }

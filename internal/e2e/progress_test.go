@@ -10,17 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// report sends a progress report in the form of PUT; body is the object without its braces.
-func (a *api) report(id, body string, args ...any) reply {
-	a.t.Helper()
-	return a.put("/ojs/v1/jobs/"+id+"/progress", "{"+fmt.Sprintf(body, args...)+"}")
-}
-
-func (a *api) events(id, kind string) reply {
-	a.t.Helper()
-	return a.get("/ojs/v1/events?job_id=" + id + "&types=" + kind).is(200)
-}
-
 // Contract 20 §12.2 and 40 §10.
 func TestProgress(t *testing.T) {
 	t.Parallel()

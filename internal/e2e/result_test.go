@@ -7,20 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/app"
 )
-
-// finished makes a completed job; more are members of the job besides type, args and queue.
-func (a *api) finished(result, more string) string {
-	a.t.Helper()
-	q := queue()
-	id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
-	a.fetch(q)
-	a.ack(id, `"result":`+result).is(200)
-	return id
-}
 
 // Contract 20 §12.1.
 func TestResult(t *testing.T) {
@@ -154,16 +144,6 @@ func TestResult(t *testing.T) {
 		}
 		require.Equal(t, "null", a.post("/ojs/v1/jobs/results", `{"ids":["\u0000"]}`).is(200).at("results.\x00"))
 	})
-}
-
-// awaiting starts a wait for a result and returns when it has begun.
-func (a *api) awaiting(id string) <-chan reply {
-	a.t.Helper()
-	before := a.server.Store().Awaited()
-	got := make(chan reply, 1)
-	go func() { got <- a.get("/ojs/v1/jobs/" + id + "/result?wait=true&timeout=20") }()
-	eventually(a.t, func() bool { return a.server.Store().Awaited() > before })
-	return got
 }
 
 // A wait on one node ends soon after the job does on another.

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -270,11 +269,4 @@ func TestRoutes(t *testing.T) {
 		a := setup(t, func(c *app.Config) { c.TestReset = false })
 		a.post("/ojs/v1/admin/reset", "").fails(404, "not_found", "not_found")
 	})
-}
-
-func allowed(r reply) string {
-	methods := strings.Split(r.header.Get("Allow"), ", ")
-	methods = slices.DeleteFunc(methods, func(m string) bool { return m == http.MethodOptions })
-	slices.Sort(methods)
-	return strings.Join(methods, " ")
 }

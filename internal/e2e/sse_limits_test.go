@@ -1,13 +1,8 @@
 package e2e_test
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -15,11 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
-
-const allEvents = "/ojs/v1/events/stream"
 
 func TestStreamLimits(t *testing.T) {
 	t.Parallel()
@@ -84,30 +77,6 @@ func TestStreamLimits(t *testing.T) {
 	})
 }
 
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-// pushMany enqueues n jobs in one call.
-func (a *api) pushMany(t testing.TB, queue string, n int) []string {
-	t.Helper()
-	job := fmt.Sprintf(`{"type":"t","args":[],"queue":"%s"}`, queue)
-	return a.post("/ojs/v1/jobs/batch", `{"jobs":[`+strings.TrimSuffix(strings.Repeat(job+",", n), ",")+`]}`).is(201).list("jobs", "id")
-}
-
 func TestStreamShutdown(t *testing.T) {
 	t.Parallel()
 
@@ -149,31 +118,6 @@ func TestStreamShutdown(t *testing.T) {
 		require.NoError(t, a.server.Stop())
 		require.Less(t, time.Since(start), 5*time.Second)
 	})
-}
-
-// dialStuck opens a stream whose client reads the headers and nothing more.
-func dialStuck(t *testing.T, a *api, path string) net.Conn {
-	t.Helper()
-	conn, err := net.Dial("tcp", a.server.Addr())
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.(*net.TCPConn).SetReadBuffer(64<<10))
-	_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path)
-	require.NoError(t, err)
-	var head []byte
-	for one := make([]byte, 1); !bytes.HasSuffix(head, []byte("\r\n\r\n")); head = append(head, one...) {
-		_, err := conn.Read(one) // not a byte of the body
-		require.NoError(t, err)
-	}
-	return conn
-}
-
-// fillUp writes more events than the buffers of a connection hold.
-func (a *api) fillUp(t *testing.T) {
-	t.Helper()
-	for range 12 {
-		a.pushMany(t, "full", 1000)
-	}
 }
 
 // TestStreamSlowClient: what a client that reads late gets.
@@ -224,44 +168,6 @@ func TestStreamSlowClient(t *testing.T) {
 		require.Positive(t, comments)
 		require.Equal(t, 12_001, shown+dropped)
 	})
-}
-
-// readFrames reads until n frames are as wanted and returns those.
-func readFrames(t *testing.T, conn net.Conn, wanted func(frame) bool, n int) (got []frame) {
-	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
-	// The rest of a chunked body whose headers have been read.
-	text := bufio.NewScanner(newChunked(conn))
-	text.Buffer(nil, 1<<20)
-	var f frame
-	for len(got) < n && text.Scan() {
-		switch name, value, _ := strings.Cut(text.Text(), ": "); {
-		case text.Text() == "":
-			if wanted(f) {
-				got = append(got, f)
-			}
-			f = frame{}
-		case strings.HasPrefix(text.Text(), ":"):
-			f.comment = text.Text()[1:]
-		case name == "id":
-			f.id = value
-		case name == "event":
-			f.event = value
-		case name == "data":
-			f.data = value
-		}
-	}
-	require.NoError(t, text.Err())
-	require.Len(t, got, n)
-	return got
-}
-
-func newChunked(conn net.Conn) io.Reader {
-	res, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), conn)), nil)
-	if err != nil {
-		panic(err)
-	}
-	return res.Body
 }
 
 // TestStreamGap: retention has overtaken the id that a client resumes from.

@@ -2,19 +2,17 @@ package e2e_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/observe/logging"
-	"github.com/ojsd/ojsd/internal/app"
 )
 
 func TestStop(t *testing.T) {
@@ -73,28 +71,5 @@ func TestStop(t *testing.T) {
 		time.AfterFunc(200*time.Millisecond, release) // Stop waits for connections that are in use
 		require.NoError(t, s.Stop())
 		require.Contains(t, log.String(), "requests did not end in time")
-	})
-}
-
-// lockJobs keeps everybody else from the table until released.
-func lockJobs(t *testing.T, url string) (release func()) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), "BEGIN; LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE")
-	require.NoError(t, err)
-	return func() { _ = conn.Close(context.Background()) }
-}
-
-// waitForLock returns when somebody waits for a lock.
-func waitForLock(t *testing.T, url string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close(context.Background())) }()
-	eventually(t, func() bool {
-		var n int
-		require.NoError(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ojs.jobs'::regclass").Scan(&n))
-		return n > 0
 	})
 }

@@ -10,56 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/ojsd/ojsd/internal/app"
 )
-
-// tracedAPI is an api whose spans are kept in memory.
-type tracedAPI struct {
-	*api
-	exporter *tracetest.InMemoryExporter
-}
-
-func setupTraced(t testing.TB, change ...func(*app.Config)) tracedAPI {
-	t.Helper()
-	exporter := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
-	a := setup(t, append(change, func(c *app.Config) { c.TracerProvider = provider })...)
-	return tracedAPI{a, exporter}
-}
-
-func (a tracedAPI) in(t testing.TB) tracedAPI { return tracedAPI{a.api.in(t), a.exporter} }
-
-// spans are those of a name for which an attribute has the value.
-func (a tracedAPI) spans(name, key, value string) (found []tracetest.SpanStub) {
-	for _, s := range a.exporter.GetSpans() {
-		if s.Name == name && attr(s, key) == value {
-			found = append(found, s)
-		}
-	}
-	return found
-}
-
-// span waits for the only one.
-func (a tracedAPI) span(name, key, value string) tracetest.SpanStub {
-	a.t.Helper()
-	var found []tracetest.SpanStub
-	eventually(a.t, func() bool { found = a.spans(name, key, value); return len(found) > 0 })
-	require.Len(a.t, found, 1, name)
-	return found[0]
-}
-
-func attr(s tracetest.SpanStub, key string) string {
-	for _, a := range s.Attributes {
-		if string(a.Key) == key {
-			return a.Value.String()
-		}
-	}
-	return ""
-}
 
 const (
 	trace1, span1 = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -73,12 +26,6 @@ var invalidParents = []string{
 	"x", "00-" + trace1 + "-" + span1, "00-" + trace1 + "-" + span1 + "-01-x", "ff-" + trace1 + "-" + span1 + "-01", "00-00000000000000000000000000000000-" + span1 + "-01",
 	"00-" + trace1 + "-0000000000000000-01", "00-4BF92F3577B34DA6A3CE929D0E0E4736-" + span1 + "-01", parent1 + " ", "00_" + parent1[3:],
 }
-
-func parentOf(s tracetest.SpanStub) string {
-	return s.Parent.TraceID().String() + "-" + s.Parent.SpanID().String()
-}
-
-func idOf(sc trace.SpanContext) string { return sc.TraceID().String() + "-" + sc.SpanID().String() }
 
 // Contract 40 §12.
 func TestTrace(t *testing.T) {

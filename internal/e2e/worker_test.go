@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"strings"
@@ -13,49 +12,6 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
-
-// beat sends a heartbeat; more are members of its body.
-func (a *api) beat(worker string, more ...string) reply {
-	a.t.Helper()
-	id, err := json.Marshal(worker)
-	require.NoError(a.t, err)
-	return a.post("/ojs/v1/workers/heartbeat", fmt.Sprintf(`{"worker_id":%s%s}`, id, strings.Join(append([]string{""}, more...), ","))).is(200)
-}
-
-func (a *api) direct(worker, command string) reply {
-	a.t.Helper()
-	return a.post("/ojs/v1/admin/workers/"+url.PathEscape(worker)+"/"+command, "")
-}
-
-func (a *api) worker(id string) reply {
-	a.t.Helper()
-	return a.get("/ojs/v1/workers/" + url.PathEscape(id))
-}
-
-// workerEvents are the published worker.* events of a worker, each with its data, without the heartbeats.
-func (a *api) workerEvents(worker string) (types []string, data []reply) {
-	a.t.Helper()
-	r := a.get("/ojs/v1/events?limit=200&types=worker.started,worker.quiet,worker.stopped").is(200)
-	for _, element := range r.elements("events") {
-		e := reply{t: a.t, body: string(element)}
-		if e.at("subject") == worker {
-			types, data = append(types, e.at("type")), append(data, e)
-		}
-	}
-	return types, data
-}
-
-func deadAfter(d time.Duration) func(*app.Config) {
-	return func(c *app.Config) { c.WorkerDeadAfter = d }
-}
-
-// nodes are two servers on one database.
-func nodes(t *testing.T, change ...func(*app.Config)) (one, two *api) {
-	t.Helper()
-	target := dbtest.URL(t)
-	change = append(change, func(c *app.Config) { c.DatabaseURL = target })
-	return setup(t, change...), setup(t, change...)
-}
 
 // Contract 20 §6.5.
 func TestWorkerRegistry(t *testing.T) {

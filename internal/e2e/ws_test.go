@@ -1,10 +1,7 @@
 package e2e_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,79 +11,9 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
-
-// socket is a WebSocket client.
-type socket struct {
-	t    testing.TB
-	conn *websocket.Conn
-}
-
-func (a *api) dial(path string, headers ...string) (*socket, *http.Response, error) {
-	a.t.Helper()
-	options := &websocket.DialOptions{HTTPClient: a.client, HTTPHeader: http.Header{}, Subprotocols: []string{"other", "ojs.v1"}}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		options.HTTPHeader.Set(name, value)
-	}
-	conn, res, err := websocket.Dial(a.t.Context(), a.url+path, options) //nolint:bodyclose // the library's
-	if err != nil {
-		return nil, res, err
-	}
-	conn.SetReadLimit(1 << 20)
-	a.t.Cleanup(func() { _ = conn.CloseNow() })
-	return &socket{a.t, conn}, res, nil
-}
-
-func (a *api) socket(headers ...string) *socket {
-	a.t.Helper()
-	s, _, err := a.dial("/ojs/v1/ws", headers...)
-	require.NoError(a.t, err)
-	return s
-}
-
-func (s *socket) say(format string, args ...any) {
-	s.t.Helper()
-	require.NoError(s.t, s.conn.Write(s.t.Context(), websocket.MessageText, fmt.Appendf(nil, format, args...)))
-}
-
-func (s *socket) read() ([]byte, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), 10*time.Second)
-	defer cancel()
-	_, message, err := s.conn.Read(ctx)
-	return message, err
-}
-
-func (s *socket) hear() reply {
-	s.t.Helper()
-	message, err := s.read()
-	require.NoError(s.t, err)
-	return reply{t: s.t, body: string(message)}
-}
-
-// closed requires the code, after any other messages.
-func (s *socket) closed(code websocket.StatusCode) {
-	s.t.Helper()
-	for {
-		if _, err := s.read(); err != nil {
-			var closing websocket.CloseError
-			require.True(s.t, errors.As(err, &closing), "%v", err)
-			require.Equal(s.t, code, closing.Code)
-			return
-		}
-	}
-}
-
-func (s *socket) fails(code, format string, args ...any) reply {
-	s.t.Helper()
-	s.say(format, args...)
-	r := s.hear()
-	require.Equal(s.t, []string{"error", code}, []string{r.at("type"), r.at("code")}, r.body)
-	require.NotEmpty(s.t, r.at("message"))
-	return r
-}
 
 func TestWebSocket(t *testing.T) {
 	t.Parallel()

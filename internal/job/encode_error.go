@@ -36,6 +36,9 @@ func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
 	if workerID != "" {
 		b = appendText(append(b, `,"worker_id":`...), workerID)
 	}
+	if e.PolicyError != "" {
+		b = appendText(append(b, `,"policy_error":`...), e.PolicyError)
+	}
 	b = e.appendTimeout(b)
 	if !at.IsZero() {
 		text := ojs.FormatTime(at)

@@ -132,10 +132,7 @@ func (o Override) MergedRetry(stored []byte, maxAttempts int64) (*retry.Policy, 
 	if o.retry == nil {
 		return nil, nil
 	}
-	base, err := retry.Decode(stored)
-	if err != nil {
-		return nil, err
-	}
+	base, _ := retry.Decode(stored) // an invalid policy is replaced by the default, as in a failure
 	base.MaxAttempts = maxAttempts
 	p, wire := retry.Parse(o.retry, base)
 	if wire != nil {

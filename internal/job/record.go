@@ -21,34 +21,33 @@ type Record struct {
 	ScheduledAt     pgtype.Timestamptz
 	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
 	LeaseUntil      pgtype.Timestamptz
 	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	WorkerID        pgtype.Text
-	TraceID         pgtype.Text
+	ResultTtlS      pgtype.Int8
 	PreviousState   pgtype.Text
 	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
 	Error           []byte
 	Errors          [][]byte
-	Result          []byte
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	StallMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	ResultTtlS      pgtype.Int8
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
 	PreviousErrors  [][]byte
-	Cron            pgtype.Text
-	CronSerial      bool
 	Progress        pgtype.Float8
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
@@ -56,4 +55,5 @@ type Record struct {
 	Checkpoint      []byte
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
 }

@@ -28,6 +28,8 @@ type WorkerError struct {
 
 	RateLimitUntil time.Time // zero: none (contract 30 §6.4)
 
+	PolicyError string // why the job's retry policy was not applied; "": it was
+
 	ServerMade  string // the code, if the server made it
 	TimeoutKind string
 	Limit       time.Duration // 0: none

@@ -77,9 +77,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		if job == nil || !n.means(job) {
 			continue
 		}
-		if err := s.addFailure(&p, n, job); err != nil {
-			return nil, err
-		}
+		s.addFailure(ctx, &p, n, job)
 	}
 	if len(p.Ids) == 0 {
 		return make([]*job.Record, len(nacks)), nil
@@ -94,10 +92,11 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	return failed, nil
 }
 
-func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) error {
+func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) {
 	policy, err := retry.Decode(job.Retry)
-	if err != nil {
-		return err
+	if err != nil { // a producer's mistake must not fail the other jobs of the statement
+		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", ojs.FormatID(n.JobID), "error", err)
+		n.Error.PolicyError = err.Error()
 	}
 	outcome := retry.Decide(s.failure(n, job, policy))
 	state := ojs.StateRetryable
@@ -137,7 +136,6 @@ func (s *Store) addFailure(p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListF
 	p.EventErrors = append(p.EventErrors, shown)
 	p.Reasons = append(p.Reasons, n.reason)
 	p.Sources = append(p.Sources, source)
-	return nil
 }
 
 func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {

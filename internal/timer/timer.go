@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// busyLook and idleLook are how often a node looks at the earliest due time although its own timers are silent: the
+	// busyPoll and idlePoll are how often a node looks at the earliest due time although its own timers are silent: the
 	// node that armed the timer may be gone.
-	busyLook = 5 * time.Second
-	idleLook = 60 * time.Second
+	busyPoll = 5 * time.Second
+	idlePoll = 60 * time.Second
 
 	// Between full looks, a look leaves out what has been swept: under a pinned xmin dead entries pile up at the head of
 	// jobs_due, and it would walk them all (1.2 ms for 10 000). Full looks find what became visible late, a job scheduled in
@@ -60,6 +60,9 @@ type Timer struct {
 	fullAt   time.Time          // latest full look
 	fullCost time.Duration
 
+	// PollInterval replaces busyPoll, and idlePoll if it is longer. Only tests change it, before the start.
+	PollInterval time.Duration
+
 	TestSignals signals
 }
 
@@ -72,7 +75,7 @@ func (ts *signals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
 
 // New returns a timer. It does nothing before Serve.
 func New(archetype *baseservice.Archetype, db *pg.DB) *Timer {
-	t := baseservice.Init(archetype, &Timer{db: db, poke: make(chan struct{}, 1)})
+	t := baseservice.Init(archetype, &Timer{db: db, poke: make(chan struct{}, 1), PollInterval: busyPoll})
 	t.next.Store(math.MaxInt64)
 	return t
 }
@@ -112,7 +115,7 @@ func (t *Timer) arm(in time.Duration) {
 // look is soon. Call it after every commit and for every announcement of another node.
 func (t *Timer) Notify() {
 	if !t.moved.Load() && !t.moved.Swap(true) {
-		t.arm(busyLook)
+		t.arm(t.PollInterval)
 	}
 }
 
@@ -179,11 +182,11 @@ func (t *Timer) run(ctx context.Context, batches int) {
 		t.Logger.WarnContext(ctx, "sweep of due jobs ended early", slog.Any("error", err))
 		t.arm(errorPause)
 	default:
-		look := idleLook
+		poll := max(idlePoll, t.PollInterval)
 		if busy || moved > 0 {
-			look = busyLook
+			poll = t.PollInterval
 		}
-		t.arm(min(next, look))
+		t.arm(min(next, poll))
 	}
 	if moved > 0 {
 		t.Logger.DebugContext(ctx, "due timers swept", slog.Int("moved", moved))

@@ -7,12 +7,6 @@ type Record struct {
 	ID           string
 	State        string
 	Directive    pgtype.Text
-	ActiveJobs   int32
-	Queues       []byte
-	Concurrency  pgtype.Int4
-	Hostname     pgtype.Text
-	Pid          pgtype.Int8
-	Facts        []byte
 	StartedAt    pgtype.Timestamptz
 	LastBeatAt   pgtype.Timestamptz
 	SeenAt       pgtype.Timestamptz
@@ -20,9 +14,15 @@ type Record struct {
 	DiedAt       pgtype.Timestamptz
 	BuryAt       pgtype.Timestamptz
 	Stopped      bool
+	ActiveJobs   int32
 	ActiveJobIds []byte
+	Queues       []byte
+	Concurrency  pgtype.Int4
 	FetchQueues  []byte
 	FetchCount   pgtype.Int4
+	Hostname     pgtype.Text
+	Pid          pgtype.Int8
+	Facts        []byte
 }
 
 // Totals counts workers by state, and sums up what the live ones report.

@@ -68,19 +68,6 @@ func (b *bundle) many(n int) {
 func TestBuryWorkers(t *testing.T) {
 	t.Parallel()
 
-	t.Run("NotOneThatIsHeardByAServerOfAnEarlierRelease", func(t *testing.T) {
-		t.Parallel()
-		b := quiet(t)
-		b.beat("w1")
-		b.silent(61, "w1")
-		b.Exec(`UPDATE ojs.workers SET last_beat_at = now()`) // all that it writes
-		require.Zero(t, b.bury())
-		require.Equal(t, "running", b.workerState("w1"))
-		due, err := b.Timer.NextDue(t.Context(), pg.Beginning)
-		require.NoError(t, err)
-		require.True(t, due.Workers.Time.After(due.Now), "nobody is due any more")
-	})
-
 	t.Run("OnlyTheSilent", func(t *testing.T) {
 		t.Parallel()
 		b := quiet(t)

@@ -82,7 +82,7 @@ func (s *sender) run(do func() error) error {
 
 // send writes one message.
 func (s *sender) send(write func() error) error {
-	s.blocked.Reset(api.WriteTimeout)
+	s.blocked.Reset(s.api.Streams.Config().WriteTimeout)
 	defer s.blocked.Stop()
 	return write()
 }

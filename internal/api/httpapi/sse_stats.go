@@ -139,7 +139,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 			}
 			due = time.Now().Add(interval)
 		}
-		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(keepAlive))))
+		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(s.api.streams.Config().KeepAlive))))
 		items, _, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
 		if s.ctx.Err() != nil {
 			return s.ctx.Err()

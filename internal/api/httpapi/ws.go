@@ -214,7 +214,7 @@ func (s *socket) goAway() {
 
 // write sends a message. A client that does not take it in time loses the connection; run finds out.
 func (s *socket) write(message []byte) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), api.WriteTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.api.streams.Config().WriteTimeout)
 	defer cancel()
 	err := s.conn.Write(ctx, websocket.MessageText, message)
 	if ctx.Err() != nil {

@@ -145,8 +145,9 @@ func TestDecode(t *testing.T) {
 	require.Equal(t, Default(), p)
 	require.True(t, p.IsDefault())
 	for _, bad := range []string{``, `[]`, `{`, `{"max_attempts":-1}`} {
-		_, err = Decode([]byte(bad))
+		p, err = Decode([]byte(bad))
 		require.ErrorContains(t, err, "decode retry policy", bad)
+		require.Equal(t, Default(), p, bad)
 	}
 	require.Equal(t, `{"max_attempts":3,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"discard","backoff_strategy":"exponential"}`,
 		string(Default().Encode()))

@@ -35,18 +35,19 @@ func (p Policy) Encode() []byte {
 	return append(b, '}')
 }
 
-// Decode reads what Encode wrote. nil means Default.
+// Decode reads what Encode or ojs.enqueue wrote. nil means Default. ojs.enqueue leaves the check of a policy's values to the
+// server: with an error the policy is Default, which the caller goes on with.
 func Decode(stored []byte) (Policy, error) {
 	if stored == nil {
 		return Default(), nil
 	}
 	v, invalid := rawjson.Check(stored)
 	if invalid != nil {
-		return Policy{}, errors.New("decode retry policy: not a JSON object")
+		return Default(), errors.New("decode retry policy: not a JSON object")
 	}
 	p, invalid := Parse(v, Default())
 	if invalid != nil {
-		return Policy{}, fmt.Errorf("decode retry policy: %w", invalid)
+		return Default(), fmt.Errorf("decode retry policy: %w", invalid)
 	}
 	return p, nil
 }

@@ -1,0 +1,392 @@
+-- +goose Up
+-- Jobs, queues, and the answers kept for idempotent calls. Everything that ojsd stores lives in schema ojs. JSON that
+-- clients send is stored as json, never as jsonb: number literals, key order and \u0000 must survive. Times are always
+-- those of the database's clock.
+CREATE SCHEMA IF NOT EXISTS ojs;
+
+-- Every migration replaces this function with one that returns its own number. A server compares the number with that
+-- of the newest migration it was built with.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.schema_version() RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;
+-- +goose StatementEnd
+
+-- A number is drawn whenever a job enters `available`. The numbers are the FIFO order inside a priority.
+CREATE SEQUENCE ojs.ready_seq AS bigint;
+
+-- jobs holds every live job, and discarded jobs, which can be retried. It stays small, and it is the only table that a
+-- fetch reads. The columns that a fetch filters by come first, because PostgreSQL unpacks a row from the left.
+CREATE TABLE ojs.jobs (
+    id               uuid        PRIMARY KEY,             -- UUIDv7
+    type             text        NOT NULL,                -- what is to be done, such as invoice.render
+    queue            text        NOT NULL,                -- where workers look for it
+    state            text        NOT NULL CHECK (state IN ('scheduled', 'pending', 'available', 'active', 'retryable', 'completed', 'cancelled', 'discarded')),
+    priority         smallint    NOT NULL DEFAULT 0,      -- -100 to 100, higher first
+    attempt          integer     NOT NULL DEFAULT 0,      -- number of the current or latest attempt; 0: never fetched
+    max_attempts     bigint      NOT NULL DEFAULT 3,      -- attempts after which a failure discards the job
+    ready_seq        bigint,                              -- place in the fetch order; set while available, except for a job that waits for another job of its cron
+    due_at           timestamptz,                         -- earliest of the times below at which a sweep has to act on the job
+
+    created_at       timestamptz NOT NULL,
+    enqueued_at      timestamptz,                         -- latest entry into available
+    started_at       timestamptz,                         -- latest entry into active
+    finished_at      timestamptz,                         -- entry into completed, cancelled or discarded
+    scheduled_at     timestamptz,                         -- requested time of the first entry into available
+    next_attempt_at  timestamptz,                         -- end of the backoff; set while retryable
+    expires_at       timestamptz,                         -- a job that is not active at this time is discarded
+    total_due_at     timestamptz,                         -- created_at, or the latest manual retry, plus total_timeout
+    ttl_due_at       timestamptz,                         -- created_at plus enqueue_ttl; NULL from the first fetch on
+
+    worker_id        text,                                -- the worker that holds the job; kept at the end, to answer a late ack of a cancelled job
+    lease_until      timestamptz,                         -- end of the reservation; set while active
+    lease_ms         bigint,                              -- length of the reservation, chosen at fetch; a heartbeat without a length of its own uses it again
+    stall_due_at     timestamptz,                         -- latest sign of life plus stall_ms; set while active
+    visibility_ms    bigint,                              -- length of the reservation that the job asks for; NULL: the server's default
+    timeout_ms       bigint,                              -- longest run of one attempt; NULL: the server's default
+    grace_ms         bigint,                              -- added to timeout_ms
+    stall_ms         bigint,                              -- longest silence of the worker during an attempt (heartbeat_timeout); NULL: no limit
+
+    retry_delay_ms   bigint,                              -- backoff computed at the latest failure
+    result_ttl_s     bigint,                              -- how long the result is kept; NULL: the server's default, 0: not at all, -1: as long as the job
+    previous_state   text,                                -- state before cancelled or discarded
+    failed           boolean     NOT NULL DEFAULT false,  -- a failed attempt discarded the job, so finished_at is shown as completed_at
+    dead_lettered_at timestamptz,                         -- set: the job is a dead letter. Only discarded jobs are
+    re_enqueued_at   timestamptz,                         -- latest manual retry
+    replay_count     integer     NOT NULL DEFAULT 0,      -- number of manual retries
+
+    trace_id         text,                                -- trace id found in meta
+    cron             text,                                -- name of the cron that enqueued the job
+    cron_serial      boolean     NOT NULL DEFAULT false,  -- one job of the cron runs at a time; the others are available without ready_seq
+
+    retry            json,                                -- merged retry policy; NULL: the default policy
+    args             json        NOT NULL,                -- what the worker is called with, an array
+    meta             json,                                -- NULL: {}
+    extra            json,                                -- all other attributes of the client that are echoed, as one object
+    error            json,                                -- latest failure
+    errors           json[],                              -- failures, oldest first
+    previous_errors  json[],                              -- failures before the latest manual retry, oldest first
+
+    progress         double precision,                    -- 0 to 1, of the current or latest attempt
+    progress_message text,
+    progress_data    json,
+    progress_at      timestamptz,                         -- latest report; JobProgress uses its microseconds below the millisecond
+    checkpoint       json,                                -- object with state, step_index and metadata; NULL in a terminal state
+    checkpoint_seq   bigint,                              -- number of the latest checkpoint, from 1
+    checkpoint_at    timestamptz,
+    result           json                                 -- what the worker returned; only in jobs_done
+) WITH (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0.01,
+    autovacuum_vacuum_insert_scale_factor = 0.2,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- JobFetch, JobFetchSurvey, MetricsReadyHeads: exactly the fetch order, so nothing is sorted. It is the only index
+-- whose predicate names a state: with a second one the planner answered `id = ANY(…) AND state = 'active'` by reading
+-- that whole index (8 000 buffers for 200 rows).
+CREATE INDEX jobs_fetch ON ojs.jobs (queue, priority DESC, ready_seq) WHERE state = 'available';
+
+-- JobPromoteDue, JobListOverdue, SweepNextDue, JobListOfWorkers: one timer column serves every transition that time
+-- brings.
+CREATE INDEX jobs_due ON ojs.jobs (due_at) WHERE due_at IS NOT NULL;
+
+-- The remaining indexes are partial, with IS NOT NULL on a column that live jobs leave NULL (or set once), so state
+-- changes of ordinary jobs do not write them.
+
+-- DeadLetterListPage, DeadLetterCount, DeadLetterListForBulk, DeadLetterDelete: pages by key, newest or oldest first.
+CREATE INDEX jobs_dead_letter ON ojs.jobs (dead_lettered_at, id) WHERE dead_lettered_at IS NOT NULL;
+
+-- MetricsDeadLetters: counts dead letters per queue by an index-only scan.
+CREATE INDEX jobs_dead_letter_queue ON ojs.jobs (queue) WHERE dead_lettered_at IS NOT NULL;
+
+-- JobDiscardedListPage, JobDiscardedCount, JobDiscardedPrune: in ojs.jobs only discarded jobs have finished_at.
+CREATE INDEX jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS NOT NULL;
+
+-- CronListBusy, CronListLive, CronListHeld, CronSettle, CronHold: the unfinished jobs of a cron. The state is in the
+-- key because discarded jobs of a cron accumulate.
+CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
+
+-- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted, one
+-- partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
+-- completed from cancelled jobs; the columns mean what they mean in jobs.
+CREATE TABLE ojs.jobs_done (LIKE ojs.jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (finished_at);
+ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;
+
+-- JobListByID, JobListPage, JobListDoneIDs, JobListHeld: look-up by id. Not unique, because a unique index of a
+-- partitioned table would have to contain finished_at. Unique ids are guarded by the primary key of jobs and by the
+-- look-up in jobs_done after an insert with an id that the client chose.
+CREATE INDEX jobs_done_id ON ojs.jobs_done (id);
+
+-- queues has a row for each queue that ever had a job.
+CREATE TABLE ojs.queues (
+    name       text        PRIMARY KEY,
+    status     text        NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'draining')),
+    paused_at  timestamptz,                             -- since when; NULL: not paused
+    config     json,                                    -- settings of the queue; NULL: those of the server
+    created_at timestamptz NOT NULL DEFAULT now(),
+    updated_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- idempotency_keys holds the answers of bulk calls, which are repeated for the same key and body for at least a day.
+CREATE TABLE ojs.idempotency_keys (
+    operation  text        NOT NULL,                    -- name of the endpoint
+    key        text        NOT NULL,                    -- as the client sent it
+    body_hash  bytea       NOT NULL,                    -- of the request body, to refuse the key with another body
+    status     integer     NOT NULL,                    -- HTTP status of the answer; 0: the call is not finished
+    response   json        NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (operation, key)
+);
+-- IdempotencyKeyPrune: the oldest keys.
+CREATE INDEX idempotency_keys_created ON ojs.idempotency_keys (created_at);
+
+-- How the API shows a time.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.time_text(t timestamptz) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT to_char(t AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+$$;
+-- +goose StatementEnd
+
+-- Microseconds since 1970. Exact until the year 2255, up to which the double of date_part holds them.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.time_us(t timestamptz) RETURNS bigint
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT round(date_part('epoch', t) * 1000000)::bigint
+$$;
+-- +goose StatementEnd
+
+-- A UUIDv7 for a time, with microseconds, so that the ids of one transaction grow. The time part has 15 hex digits from
+-- 2004 to 2527, hence the leading 0.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.new_id(t timestamptz) RETURNS uuid
+LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
+    SELECT ('0' || to_hex((ojs.time_us(t) / 1000 << 16) | 28672 | (ojs.time_us(t) % 1000 * 4096 / 1000)) || right(gen_random_uuid()::text, 17))::uuid
+$$;
+-- +goose StatementEnd
+
+-- Adds the time to an error object. The server writes error objects without it, because only the statement that stores
+-- one reads the clock under the lock of the row.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_at(error text, at timestamptz) RETURNS json
+LANGUAGE sql STABLE AS $$
+    SELECT (left(error, -1) || ',"occurred_at":"' || ojs.time_text(at) || '","timestamp":"' || ojs.time_text(at) || '"}')::json
+$$;
+-- +goose StatementEnd
+
+-- errors with one more at the end; the newest `keep` of them, oldest first.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.errors_append(errors json[], error json, keep integer) RETURNS json[]
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT errors[GREATEST(1, COALESCE(cardinality(errors), 0) - keep + 2):] || error
+$$;
+-- +goose StatementEnd
+
+-- The error of a job whose deadline passed before it was started, as text without its time (see error_at).
+-- +goose StatementBegin
+CREATE FUNCTION ojs.deadline_error(code text, message text, attempt integer, created_at timestamptz, due timestamptz, now timestamptz) RETURNS text
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT '{"attempt":' || attempt || ',"code":"' || code || '","type":"' || code || '","message":"' || message || '","retryable":false'
+        || CASE code WHEN 'total_timeout' THEN ',"timeout_kind":"total"' WHEN 'enqueue_ttl_expired' THEN ',"timeout_kind":"enqueue_ttl"' ELSE '' END
+        || ',"limit_seconds":' || GREATEST(0, round(date_part('epoch', due - created_at)::numeric, 3))
+        || ',"elapsed_seconds":' || GREATEST(0, round(date_part('epoch', now - created_at)::numeric, 3)) || '}'
+$$;
+-- +goose StatementEnd
+
+-- code and type of a stored error, as they stand in its text between the quotes, escapes included. They are cut out of
+-- the beginning of the text, which the server always writes as {"attempt":…,"code":…,"type":…,"message":…. The operator
+-- -> fails for documents with \u0000. A quote inside a string is escaped, so the separators cannot occur in one. A
+-- regular expression takes ten times as long.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_code(error json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT split_part(split_part(left(error::text, 4096), ',"code":"', 2), '","type":"', 1)
+$$;
+-- +goose StatementEnd
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_type(error json) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT split_part(split_part(left(error::text, 4096), '","type":"', 2), '","message":', 1)
+$$;
+-- +goose StatementEnd
+
+-- Whether a stored retry policy makes dead letters. Looks at the text, because -> fails for documents with \u0000; a
+-- quote inside a string would be escaped.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.makes_dead_letters(retry json) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT COALESCE(strpos(retry::text, '"on_exhaustion":"dead_letter"') > 0, false)
+$$;
+-- +goose StatementEnd
+
+-- The filters of the dead-letter list; an empty array accepts everything. error_codes and error_types are written as
+-- error_code and error_type return them.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.dead_letter_matches(id uuid, queue text, type text, error json, ids uuid[], queues text[], types text[],
+    type_prefixes text[], error_types text[], error_codes text[]) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT (cardinality(ids) = 0 OR id = ANY(ids))
+        AND (cardinality(queues) = 0 OR queue = ANY(queues))
+        AND (cardinality(types) + cardinality(type_prefixes) = 0 OR type = ANY(types) OR type ^@ ANY(type_prefixes))
+        AND (cardinality(error_types) = 0 OR COALESCE(ojs.error_type(error) = ANY(error_types), false))
+        AND (cardinality(error_codes) = 0 OR COALESCE(ojs.error_code(error) = ANY(error_codes), false))
+$$;
+-- +goose StatementEnd
+
+-- Whether the time of a result is over. ttl_s is what was fixed when the job completed; NULL or negative: as long as
+-- the job.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.result_is_over(finished_at timestamptz, ttl_s bigint) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT ttl_s IS NOT NULL AND ttl_s >= 0 AND finished_at + ttl_s * interval '1 second' <= now()
+$$;
+-- +goose StatementEnd
+
+-- Finished jobs as they are read: without a result whose time is over. The planner inlines the view, so a condition on
+-- id reaches the index. It lists the columns in the order of ojs.jobs, for UNION ALL with that table.
+CREATE VIEW ojs.job_finished AS
+SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at,
+    d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at,
+    d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms,
+    d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at,
+    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
+    d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
+    d.checkpoint_at,
+    CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result
+FROM ojs.jobs_done d;
+
+-- The event source of a worker whose call named no source: its id, percent-encoded. Ids of unreserved characters, which
+-- are nearly all ids, skip the encoding.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.worker_source(worker_id text) RETURNS text
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN worker_id IS NULL OR worker_id = '' THEN 'workers/anonymous'
+        WHEN worker_id ~ '^[A-Za-z0-9._~-]+$' THEN 'workers/' || worker_id
+        ELSE 'workers/' || (
+            SELECT string_agg(CASE WHEN c ~ '^[A-Za-z0-9._~-]$' THEN c
+                ELSE regexp_replace(upper(encode(convert_to(c, 'UTF8'), 'hex')), '(..)', '%\1', 'g') END, '' ORDER BY n)
+            FROM regexp_split_to_table(worker_id, '') WITH ORDINALITY AS r (c, n)) END
+$$;
+-- +goose StatementEnd
+
+-- Creates the partitions of jobs_done from today to `ahead` days from now (UTC) and returns the end of the last.
+-- finished_at is always the database's clock, so no earlier day is ever written. A partition is created detached and
+-- then attached: CREATE TABLE … PARTITION OF takes ACCESS EXCLUSIVE on the parent and, behind one long transaction,
+-- stops every writer.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.jobs_done_partitions_ensure(ahead integer DEFAULT 3) RETURNS timestamptz
+LANGUAGE plpgsql AS $$
+DECLARE
+    today date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
+    day   date;
+    part  text;
+BEGIN
+    IF to_regclass('ojs.jobs_done_p' || to_char(today + ahead, 'YYYYMMDD')) IS NULL THEN
+        PERFORM pg_advisory_xact_lock(hashtext('ojs.jobs_done_partitions_ensure'));
+        FOR i IN 0..ahead LOOP
+            day := today + i;
+            part := 'jobs_done_p' || to_char(day, 'YYYYMMDD');
+            CONTINUE WHEN to_regclass('ojs.' || part) IS NOT NULL;
+            EXECUTE format('CREATE TABLE ojs.%I (LIKE ojs.jobs_done INCLUDING ALL)', part);
+            EXECUTE format('ALTER TABLE ojs.%I ADD CONSTRAINT bounds CHECK (finished_at >= %L AND finished_at < %L)',
+                part, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00');
+            EXECUTE format('ALTER TABLE ojs.jobs_done ATTACH PARTITION ojs.%I FOR VALUES FROM (%L) TO (%L)',
+                part, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00');
+            EXECUTE format('ALTER TABLE ojs.%I DROP CONSTRAINT bounds', part);
+        END LOOP;
+    END IF;
+    RETURN (today + ahead + 1)::timestamp AT TIME ZONE 'UTC';
+END
+$$;
+-- +goose StatementEnd
+
+-- Whether another transaction has held a lock on the table for longer than a second. A DETACH would wait for it, and
+-- every writer would wait for the DETACH. The age of other roles' sessions is visible only with pg_read_all_stats;
+-- without it lock_timeout alone protects the writers.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.table_is_held(target regclass) RETURNS boolean
+LANGUAGE sql VOLATILE AS $$
+    SELECT EXISTS (
+        SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+        WHERE l.locktype = 'relation' AND l.relation = target AND l.granted
+            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+            AND a.xact_start < clock_timestamp() - interval '1 second' AND l.pid <> pg_backend_pid())
+$$;
+-- +goose StatementEnd
+
+-- Drops the oldest partition of finished jobs if all of it is older than keep, subtracts its rows from the counts in
+-- the same transaction, and returns how many days it dropped (0 or 1). The caller repeats until 0, so that no
+-- transaction holds the relay for long.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.jobs_done_partitions_prune(keep interval) RETURNS integer
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    part   text;
+    queues text[];
+    states text[];
+    counts bigint[];
+BEGIN
+    IF keep IS NULL OR NOT pg_try_advisory_xact_lock(hashtext('ojs.jobs_done_partitions_prune')) THEN
+        RETURN 0;
+    END IF;
+    SELECT c.relname INTO part FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'ojs.jobs_done'::regclass ORDER BY c.relname LIMIT 1;
+    IF part IS NULL OR (to_date(substr(part, 12), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' > clock_timestamp() - keep
+        OR ojs.table_is_held('ojs.jobs_done') OR ojs.table_is_held(('ojs.' || part)::regclass) THEN
+        RETURN 0;
+    END IF;
+    -- Keeps deletes of single rows out while the rows are counted, which may take seconds; reading goes on.
+    EXECUTE format('LOCK TABLE ojs.%I IN SHARE ROW EXCLUSIVE MODE', part);
+    EXECUTE format('SELECT array_agg(c.queue), array_agg(c.state), array_agg(c.n)
+        FROM (SELECT queue, state, -count(*) AS n FROM ojs.%I GROUP BY 1, 2 ORDER BY 1, 2) c', part) INTO queues, states, counts;
+    -- The rest is short: until the commit it blocks every ack, then the relay.
+    EXECUTE format('ALTER TABLE ojs.jobs_done DETACH PARTITION ojs.%I', part);
+    EXECUTE format('DROP TABLE ojs.%I', part);
+    PERFORM FROM ojs.event_relay FOR UPDATE;
+    INSERT INTO ojs.queue_counts AS q (queue, state, count)
+    SELECT * FROM unnest(queues, states, counts)
+    ON CONFLICT (queue, state) DO UPDATE SET count = q.count + EXCLUDED.count;
+    RETURN 1;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 0;
+END
+$$;
+-- +goose StatementEnd
+
+-- The days of jobs_done that ended longer than keep ago, with their size in pages.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.jobs_done_days(keep interval) RETURNS TABLE (day text, pages bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT substr(c.relname, 12), pg_relation_size(c.oid) / current_setting('block_size')::bigint
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'ojs.jobs_done'::regclass
+        AND (to_date(substr(c.relname, 12), 'YYYYMMDD') + 1)::timestamp AT TIME ZONE 'UTC' <= clock_timestamp() - keep
+$$;
+-- +goose StatementEnd
+
+SELECT ojs.jobs_done_partitions_ensure();
+
+-- +goose Down
+-- The schema itself stays, because goose's version table may live in it. Dropping a partitioned table drops its
+-- partitions.
+DROP VIEW ojs.job_finished;
+DROP FUNCTION ojs.jobs_done_days(interval);
+DROP FUNCTION ojs.jobs_done_partitions_prune(interval);
+DROP FUNCTION ojs.table_is_held(regclass);
+DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
+DROP FUNCTION ojs.worker_source(text);
+DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
+DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
+DROP FUNCTION ojs.makes_dead_letters(json);
+DROP FUNCTION ojs.error_type(json);
+DROP FUNCTION ojs.error_code(json);
+DROP FUNCTION ojs.deadline_error(text, text, integer, timestamptz, timestamptz, timestamptz);
+DROP FUNCTION ojs.errors_append(json[], json, integer);
+DROP FUNCTION ojs.error_at(text, timestamptz);
+DROP FUNCTION ojs.new_id(timestamptz);
+DROP FUNCTION ojs.time_us(timestamptz);
+DROP FUNCTION ojs.time_text(timestamptz);
+DROP TABLE ojs.idempotency_keys, ojs.queues, ojs.jobs_done, ojs.jobs;
+DROP SEQUENCE ojs.ready_seq;
+DROP FUNCTION ojs.schema_version();
