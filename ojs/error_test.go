@@ -54,8 +54,8 @@ func TestErrorJSON(t *testing.T) {
 	e.RequestID = "req_1"
 	b, err := json.Marshal(map[string]any{"error": e})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"error":{"code":"not_found","type":"not_found","message":"job 019a does not exist; check the id.","retryable":false,
-		"hint":"Check the id; finished jobs disappear after the retention period.","docs_url":"https://openjobspec.org/errors/NOT_FOUND",
+	require.JSONEq(t, `{"error":{"code":"not_found","type":"not_found","message":"Job 019a does not exist.","retryable":false,
+		"hint":"Check the id. A finished job is deleted when its retention period is over; GET /ojs/v1/jobs lists the jobs that are stored.","docs_url":"https://openjobspec.org/errors/NOT_FOUND",
 		"details":{"resource_type":"job","resource_id":"019a"},"request_id":"req_1"}}`, string(b))
 
 	b, err = json.Marshal(ErrInternal())
@@ -111,6 +111,21 @@ func TestConstructorsNameFieldAndDetails(t *testing.T) {
 	}
 	require.NotContains(t, ErrTooLarge("meta", 10, 0).Details, "actual_bytes")
 	require.NotContains(t, ErrInvalidPayload("a", "b", nil, "c").Details, "received")
+}
+
+func TestNotFoundNamesTheResource(t *testing.T) {
+	t.Parallel()
+	for resource := range missingByType {
+		e := ErrNotFound(resource, "x")
+		require.Contains(t, e.Message, " x does not exist.")
+		require.Equal(t, resource, e.Details["resource_type"])
+		if resource != "job" {
+			require.NotContains(t, e.Hint, "finished job", resource)
+		}
+	}
+	require.Equal(t, "There is no route GET /ojs/v1/job. The nearest one is GET /ojs/v1/jobs.", ErrNoRoute("GET", "/ojs/v1/job", "GET /ojs/v1/jobs").Message)
+	require.NotContains(t, ErrNoRoute("GET", "/x", "").Message, "nearest")
+	require.NotContains(t, ErrNoRoute("GET", "/x", "").Hint, "id")
 }
 
 func TestErrorIs(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 // handleError answers any error (docs/reference/errors.md, Body). It returns what it has shown, nil if an answer had begun.
 func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
-	shown, cause := api.Shown(c.Request().Context(), routeError(err, c))
+	shown, cause := api.Shown(c.Request().Context(), a.routeError(err, c))
 	if c.Response().Committed {
 		return nil, cause
 	}
@@ -43,14 +43,15 @@ type shownError struct {
 }
 
 // routeError turns what the router reports into errors of ours.
-func routeError(err error, c echo.Context) error {
+func (a *API) routeError(err error, c echo.Context) error {
 	var he *echo.HTTPError
 	if _, ours := errors.AsType[*ojs.Error](err); ours || !errors.As(err, &he) {
 		return err
 	}
 	switch he.Code {
 	case http.StatusNotFound:
-		return ojs.ErrNotFound("route", c.Request().URL.Path)
+		method, path := c.Request().Method, c.Request().URL.Path
+		return ojs.ErrNoRoute(method, path, nearest(a.templates, method, path))
 	case http.StatusMethodNotAllowed:
 		allow := c.Response().Header().Get(echo.HeaderAllow)
 		return ojs.ErrMethodNotAllowed(c.Request().Method, c.Request().URL.Path, strings.Split(allow, ", "))

@@ -71,6 +71,7 @@ type API struct {
 	logger   *slog.Logger
 	keys     api.Keys
 
+	templates   []template // of all routes, for the answer to a request that matches none
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	metrics     Metrics
@@ -120,6 +121,7 @@ func New(config Config, deps Deps) *API {
 func (a *API) Handler() http.Handler {
 	e := a.echo()
 	a.routes(e)
+	a.templates = templates(e)
 	return e
 }
 
