@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/job"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
-
-// NextSequence lets the store number a checkpoint.
-const NextSequence = -1
 
 // Checkpoint is what a job needs to go on where an earlier attempt stopped. It is gone when the job ends.
 type Checkpoint struct {
@@ -22,17 +21,8 @@ type Checkpoint struct {
 	SavedAt  time.Time
 }
 
-// Save is a checkpoint to be stored. It counts as a heartbeat.
-type Save struct {
-	JobID    [16]byte
-	WorkerID string // "": not said, so ownership is not checked
-	Attempt  int32  // -1: not said
-	Stored   []byte
-	Sequence int64 // must be above the stored one; NextSequence: one more
-}
-
 // SaveCheckpoint replaces the checkpoint of a job that has not ended.
-func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint, err error) {
+func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (saved Checkpoint, err error) {
 	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.checkpoint.Do(ctx, save)
 		if err != nil {
@@ -46,13 +36,13 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint
 		if err != nil {
 			return err
 		}
-		return save.refused(stored)
+		return refusedSave(save, stored)
 	})
 	return saved, err
 }
 
-// refused chooses the conflict; a job that could have been changed is held by another transaction.
-func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
+// refusedSave chooses the conflict; a job that could have been changed is held by another transaction.
+func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
 	switch {
 	case state.Terminal():
@@ -69,7 +59,7 @@ func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
 	return queue.ErrLocked
 }
 
-func (s *Store) flushCheckpoint(ctx context.Context, saves []Save) ([]*dbsqlc.JobCheckpointRow, error) {
+func (s *Store) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave) ([]*dbsqlc.JobCheckpointRow, error) {
 	p := dbsqlc.JobCheckpointParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds()}
 	for _, save := range saves {
 		p.Ids = append(p.Ids, save.JobID)

@@ -15,13 +15,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Leave is a worker's farewell.
-type Leave struct {
-	WorkerID      string
-	Reason        string // shutdown, signal or error
-	JobsCompleted int64  // negative: not said
-}
-
 // Deregister removes a worker. What it holds runs out, unless it had been declared dead: then it is recovered.
 func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	worker, err := s.Get(ctx, l.WorkerID)
