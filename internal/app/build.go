@@ -62,7 +62,7 @@ func (n *Node) buildLoops() error {
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 	}, n.relay)
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewProber(n.archetype, n.domains.Jobs), n.liveness,
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness,
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is what the relay has told of its passes so far.
+// counted is what the relay has reported of its passes so far.
 func (b *testBundle) counted(t *testing.T, done ...pass) (sum Counts) {
 	t.Helper()
 	sum.Types = map[string]int64{}
@@ -56,7 +56,7 @@ func TestRelayCounts(t *testing.T) {
 		require.Eventually(t, func() bool {
 			done = append(done, b.pass(t))
 			return b.counted(t, done...).Types["job.enqueued"] == 2
-		}, 10*time.Second, time.Millisecond)
+		}, waitFor, time.Millisecond)
 		b.passUntil(t, func(p pass) bool { done = append(done, p); return noGaps(p) })
 		c := b.counted(t, done...)
 		require.Equal(t, map[string]int64{"job.enqueued": 2}, c.Types)
@@ -75,15 +75,15 @@ func TestRelayCounts(t *testing.T) {
 		require.Equal(t, []int64{2, 1, 1}, []int64{enqueued, completed, discarded})
 	})
 
-	t.Run("ToldAfterTheCommit", func(t *testing.T) {
+	t.Run("ReportedAfterTheCommit", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
-		told := make(chan Counts, 10)
-		b.relay.OnCounted(func(c Counts) { told <- c })
+		reported := make(chan Counts, 10)
+		b.relay.OnCounted(func(c Counts) { reported <- c })
 		b.exec(t, insert, "job.enqueued", "a", false, nil)
 		require.NoError(t, b.relay.Start(t.Context()))
 		t.Cleanup(b.relay.Stop)
-		c := <-told
+		c := <-reported
 		require.Equal(t, []string{"job.enqueued"}, keys(c.Types))
 		require.Len(t, c.Unclaimed, 1)
 	})
@@ -137,7 +137,7 @@ func TestTallyOfASubscription(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, end, _, ok := f.behind(head)
 			return ok && end == head
-		}, 10*time.Second, time.Millisecond)
+		}, waitFor, time.Millisecond)
 	}
 	publish(0, 5)
 	s.takeN(t, 5, 5)

@@ -33,7 +33,7 @@ type Save struct {
 
 // SaveCheckpoint replaces the checkpoint of a job that has not ended.
 func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint, err error) {
-	err = s.jobs.UntilFree(ctx, func() error {
+	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.checkpoint.Do(ctx, save)
 		if err != nil {
 			return pg.ClientError(err)
@@ -57,7 +57,7 @@ func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
 	switch {
 	case state.Terminal():
 		return ojs.ErrConflict(id, state, queue.LiveStates...)
-	case !queue.Holder{WorkerID: save.WorkerID}.Owns(row.WorkerID):
+	case !queue.Run{WorkerID: save.WorkerID}.Owns(row.WorkerID):
 		return ojs.ErrNotOwner(id, save.WorkerID, row.WorkerID.String)
 	case save.Attempt >= 0 && save.Attempt != row.Attempt:
 		return ojs.ErrStaleAttempt(id, int64(save.Attempt), int64(row.Attempt))
@@ -104,7 +104,7 @@ func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error)
 
 // DeleteCheckpoint forgets the checkpoint of a job, if there is one.
 func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
-	return s.jobs.UntilFree(ctx, func() error {
+	return s.jobs.RetryLocked(ctx, func() error {
 		cleared, err := s.clearCheckpoint(ctx, id)
 		if err != nil || cleared {
 			return err

@@ -39,7 +39,7 @@ type Progress struct {
 
 // Report stores a report; one about a job that is not active changes nothing and is no error.
 func (s *Store) Report(ctx context.Context, r Report) (p Progress, err error) {
-	err = s.jobs.UntilFree(ctx, func() error {
+	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.progress.Do(ctx, r)
 		if err != nil {
 			return pg.ClientError(err)
@@ -65,12 +65,12 @@ func (s *Store) Report(ctx context.Context, r Report) (p Progress, err error) {
 	return p, err
 }
 
-func (r Report) holder() queue.Holder {
-	return queue.Holder{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
+func (r Report) holder() queue.Run {
+	return queue.Run{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
 }
 
 // refusedActive is why an active job was not touched.
-func refusedActive(h queue.Holder, row *dbsqlc.JobReportGetRow) error {
+func refusedActive(h queue.Run, row *dbsqlc.JobReportGetRow) error {
 	_, err := h.Refused(&job.Record{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
 	return err
 }

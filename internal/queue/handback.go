@@ -10,11 +10,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// handBackTimeout bounds the return of jobs whose caller may be gone.
+// handBackTimeout bounds the return of jobs. The request that claimed them may be cancelled, so its context does not bound it.
 const handBackTimeout = 5 * time.Second
 
-// HandBack returns jobs that were claimed and cannot be delivered, without counting the attempt. What fails here returns
-// when its reservation ends.
+// HandBack returns jobs that were claimed and cannot be delivered, without counting the attempt. A job for which this fails
+// becomes available when its lease ends.
 func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
 	if len(jobs) == 0 {
 		return
@@ -27,7 +27,7 @@ func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
 	}
 	_, errs := s.FailEach(ctx, nacks)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		s.logger.WarnContext(ctx, "undelivered job was not handed back; it returns when its reservation ends",
+		s.logger.WarnContext(ctx, "undelivered job was not handed back; it becomes available when its lease ends",
 			slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(jobs[i].ID)), slog.Any("error", errs[i]))
 	}
 }

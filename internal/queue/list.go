@@ -12,17 +12,17 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// List chooses jobs, newest id first (docs/reference/http.md, Pagination). Empty filters match all.
+// List is a filter of jobs, newest id first (docs/reference/http.md, Pagination). Empty fields match all.
 type List struct {
 	States, Queues, Types []string
 	Before                *[16]byte // cursor: ids below it
 	Offset, Limit         int
 }
 
-// CountLimit bounds what a list counts.
+// CountLimit bounds the number of matches that a list counts.
 const CountLimit = 10_000
 
-// List returns a page, whether there is more, and the number of matches up to 10 000.
+// List returns a page, whether there are more pages, and the number of matches up to CountLimit.
 func (s *Store) List(ctx context.Context, l List) (jobs []*job.Record, more bool, total int64, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -56,20 +56,20 @@ func before(id *[16]byte) pgtype.UUID {
 	return pgtype.UUID{Bytes: *id, Valid: true}
 }
 
-// Candidates chooses jobs for a bulk operation, oldest id first. nil fields match all.
+// Candidates is a filter of jobs for a bulk operation, oldest id first. nil fields match all.
 type Candidates struct {
 	States     []ojs.JobState
 	Type       *string
 	TypePrefix bool // Type is a prefix
 	Queue      *string
 	Priority   *int16
-	Before     time.Time              // enqueued (or, if never, created) before; zero: any
-	After      time.Time              // enqueued (or created) after; zero: any
-	Meta       func(meta []byte) bool // compared here: -> on json fails for a row with \u0000 in it
+	Before     time.Time              // enqueued before this, or created if never enqueued; zero: any
+	After      time.Time              // enqueued after this, or created; zero: any
+	Meta       func(meta []byte) bool // called in Go, because -> on json fails for a row with \u0000
 	Max        int
 }
 
-// Candidates returns up to Max matching ids and whether there are more.
+// Candidates returns up to Max matching ids, and whether there are more.
 func (s *Store) Candidates(ctx context.Context, c Candidates) (ids [][16]byte, more bool, err error) {
 	p := dbsqlc.JobListForBulkParams{States: texts(c.States), MaxRows: int64(c.Max) + 1, TypePrefix: c.TypePrefix}
 	if c.Type != nil {

@@ -1,9 +1,6 @@
 package queue_test
 
 import (
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -16,6 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
@@ -26,13 +27,6 @@ import (
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/ojs"
 )
-
-// quiet is setup without the log lines of thousands of jobs, and for tests that take events back.
-func quiet(t *testing.T) *bundle {
-	t.Helper()
-	pool := dbtest.New(t)
-	return &bundle{Store: store.New(pool, domaintest.Config{Logger: slog.New(slog.DiscardHandler)}), t: t, pool: pool}
-}
 
 // querier is the pool, a connection or a transaction.
 type querier interface {
@@ -217,7 +211,7 @@ func TestSQLEnqueueEqualsHTTP(t *testing.T) {
 	for name, list := range values {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := quiet(t)
+			b := setup(t, unchecked)
 			for _, value := range list {
 				require.Empty(t, b.difference(options(`"`+name+`":`+value)), "%s: %.300s", name, value)
 			}
@@ -231,7 +225,7 @@ func TestSQLEnqueueRefusesOptions(t *testing.T) {
 	for name, list := range refused {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := quiet(t)
+			b := setup(t, unchecked)
 			for _, value := range list {
 				_, err := options(`"`+name+`":`+value).sql(t.Context(), b.Pool)
 				require.Equal(t, "22023", sqlState(err), "%.300s: %v", value, err)
@@ -245,7 +239,7 @@ func TestSQLEnqueueRefusesOptions(t *testing.T) {
 
 func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	arrays := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	var cases, wrong []push
 	for _, typ := range []any{"a", "a_b-c9.d", strings.Repeat("a", 255)} {
@@ -299,7 +293,7 @@ func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 // TestSQLEnqueueKeepsArgsAndMeta: white space, order, repeated names and number literals included.
 func TestSQLEnqueueKeepsArgsAndMeta(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	p := options(`"meta": { "b" : 1.00 , "a" : 12345678901234567890 , "a" : "\u0061" } `)
 	p.args = ` [ 1 , { "a b" : "\u0000" , "a b" : 1E+2 } , [ ] ]` + "\n"
 	id := b.sqlEnqueue(b.Pool, p)
@@ -313,7 +307,7 @@ func TestSQLEnqueueKeepsArgsAndMeta(t *testing.T) {
 // TestSQLEnqueueReadsLargeDocuments: 1 MB costs a moment however it is filled. As text of jsonb, the numbers here have 10 GB.
 func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	list := func(element string, size int) string {
 		return "[" + strings.Repeat(element+",", size/(len(element)+1)-1) + element + "]"
 	}
@@ -330,10 +324,10 @@ func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 	}
 }
 
-// TestSQLEnqueueKnowsTheNamesOfEnvelope finds options that HTTP got and SQL neither takes nor is meant to refuse.
-func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
+// TestSQLEnqueueKnowsTheNamesOfPackageJob finds options that HTTP got and SQL neither takes nor is meant to refuse.
+func TestSQLEnqueueKnowsTheNamesOfPackageJob(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../envelope/attrs.go")
+	source, err := os.ReadFile("../job/attrs.go")
 	require.NoError(t, err)
 	table := regexp.MustCompile(`(?s)var attrNames.*?\n}`).Find(source)
 	names := regexp.MustCompile(`"([a-z_]+)"`).FindAllSubmatch(table, -1)
@@ -348,7 +342,7 @@ func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 // TestSQLEnqueueEqualsHTTPForAnyOptions combines values.
 func TestSQLEnqueueEqualsHTTPForAnyOptions(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	names := slices.Sorted(maps.Keys(values))
 	rapid.Check(t, func(t *rapid.T) {
 		var members []string
@@ -373,7 +367,9 @@ func TestSQLEnqueueCannotStopTheServer(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.New(t)
 	var log bytes.Buffer
-	b := &bundle{Store: store.New(pool, domaintest.Config{Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))}), t: t, pool: pool}
+	b := &bundle{domaintest.On(t, pool, unchecked, func(c *domaintest.Config) {
+		c.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})}
 	nonsense := []string{
 		`{"initial_interval":"soon"}`, `{"initial_interval":5}`, `{"initial_interval":"PT99999999999999999999H"}`, `{"max_interval":"PT1S","initial_interval":"PT2S"}`, `{"jitter":"x"}`,
 		`{"backoff_coefficient":0}`, `{"backoff_coefficient":1e100000}`, `{"backoff_coefficient":"NaN"}`, `{"non_retryable_errors":[1]}`, `{"non_retryable_errors":"x"}`, `{"non_retryable_errors":[""]}`,

@@ -49,7 +49,7 @@ type BeatResult struct {
 // Heartbeat registers the worker and extends the jobs it holds.
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	res, err := s.heartbeat.Do(ctx, b)
-	for wait := s.jobs.Patience(); err == nil && len(res.held) > 0 && wait.Again(ctx); {
+	for wait := s.jobs.LockWait(); err == nil && len(res.held) > 0 && wait.Again(ctx); {
 		b.JobIDs, b.again = res.held, true
 		var more BeatResult
 		more, err = s.heartbeat.Do(ctx, b)

@@ -199,7 +199,7 @@ func (s *Store) exhume(ctx context.Context, id string) (requeued int, err error)
 	if err != nil {
 		return 0, err
 	}
-	err = s.jobs.UntilFree(ctx, func() error {
+	err = s.jobs.RetryLocked(ctx, func() error {
 		n, held, err := s.loseJobs(ctx, []deceased{dead})
 		requeued += n
 		if err == nil && held {
