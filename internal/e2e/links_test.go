@@ -43,7 +43,7 @@ func TestLinks(t *testing.T) {
 
 var (
 	commentWrap = regexp.MustCompile(`\n[ \t]*(?://|--) ?`)
-	citation    = regexp.MustCompile(`docs/reference/([a-z]+\.md)(?:, ([^).;:\n]+))?`)
+	citation    = regexp.MustCompile(`docs/reference/([a-z]+\.md)(?:, ([A-Z][^).;:\n]*))?`)
 )
 
 // TestCitations looks up the headings of the reference that comments in Go and SQL cite.
