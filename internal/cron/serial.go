@@ -65,7 +65,7 @@ func (s *Store) releaseHeld(ctx context.Context, names []string) (places []queue
 		rows, err := q.CronReleaseQueued(ctx, names)
 		for _, r := range rows {
 			if r.ReadySeq.Valid {
-				places = append(places, queue.Place{r.Queue, r.Priority, r.ReadySeq.Int64})
+				places = append(places, queue.Place{Queue: r.Queue, Priority: r.Priority, Seq: r.ReadySeq.Int64})
 			}
 		}
 		return err

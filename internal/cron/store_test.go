@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/cron"
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -120,7 +119,7 @@ func TestCronFiring(t *testing.T) {
 		require.Empty(t, b.Fetched(1, "q"))
 	})
 
-	t.Run("SkippedLocalTimeIsToldOnce", func(t *testing.T) {
+	t.Run("SkippedLocalTimeHasOneEvent", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.cron("c", `"expression":"30 2 * * *","timezone":"America/New_York","type":"t"`)
@@ -155,7 +154,7 @@ func TestCronFiring(t *testing.T) {
 		require.Equal(t, "0", b.One(`SELECT count(*)::text FROM ojs.crons WHERE next_run_at <= now()`))
 	})
 
-	t.Run("AJobThatTheDatabaseRefusesHoldsNobodyUp", func(t *testing.T) {
+	t.Run("AJobThatTheDatabaseRefusesDelaysNoOther", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		for _, name := range []string{"a", "b", "c"} {
@@ -301,7 +300,7 @@ func TestCronOverlap(t *testing.T) {
 		require.Equal(t, []string{"cron", "cron"}, b.Texts(`SELECT source FROM ojs.events WHERE type = 'job.cancelled' AND data::text = '{"cancelled_by":"cron:c"}'`))
 	})
 
-	t.Run("CancelPreviousDoesNotWaitForHeldRows", func(t *testing.T) {
+	t.Run("CancelPreviousDoesNotWaitForLockedRows", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.cron("c", every, "cancel_previous")

@@ -28,7 +28,9 @@ func TestEveryQueryCanBePrepared(t *testing.T) {
 		for _, m := range regexp.MustCompile("(?s)const (\\w+) = `(.*?)`").FindAllSubmatch(text, -1) {
 			found++
 			_, err := conn.Conn().Prepare(t.Context(), string(m[1]), string(m[2]))
-			if err != nil { t.Errorf("%s: %v", m[1], err) }
+			if err != nil {
+				t.Errorf("%s: %v", m[1], err)
+			}
 		}
 	}
 	require.Greater(t, found, 100)

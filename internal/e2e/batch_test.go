@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §6.1.
+// TestBatch covers docs/reference/http.md, Batch.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -148,7 +148,7 @@ func TestBatch(t *testing.T) {
 	})
 }
 
-// Contract 10 §9.1.
+// TestAckAndNackBatches covers docs/reference/http.md, Ack and nack batches.
 func TestAckAndNackBatches(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §6.2 and 30 §8.2.
+// TestBulkEnqueue covers docs/reference/http.md, Bulk enqueue.
 func TestBulkEnqueue(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -10,7 +10,7 @@ import (
 
 const daily = `"expression":"0 9 * * *","type":"report.run"`
 
-// Contract 20 §11.1 to §11.3.
+// TestCronEndpoints covers docs/reference/scheduling.md, Cron fields and Cron endpoints.
 func TestCronEndpoints(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -216,7 +216,7 @@ func TestCronFires(t *testing.T) {
 	})
 }
 
-// Contract 20 §0: every option is read from options, else from the root.
+// TestCronOptionsAtTheRoot covers docs/reference/jobs.md, Accepted names: every option is read from options, else from the root.
 func TestCronOptionsAtTheRoot(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

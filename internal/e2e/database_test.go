@@ -44,7 +44,7 @@ func (a *node) query(sql string, args ...any) []string {
 	return values
 }
 
-// lockJobs keeps everybody else from the table of jobs until released.
+// lockJobs locks the table of jobs until released.
 func (a *node) lockJobs() (release func()) {
 	a.t.Helper()
 	conn := a.connect()

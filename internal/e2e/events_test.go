@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 40 §5 over HTTP. What the log holds and how it is read is tested in packages store and eventlog.
+// TestEvents covers docs/reference/events.md, Polling. What the log holds is tested in the packages of the domains, and how it is read in eventlog.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 20 §10 and §13.1: what is over when it is written ends at once, also on a server that has just looked.
+// TestExpiryIsPrompt covers docs/reference/scheduling.md, Expiring jobs and Precision: what is over when it is written ends at once, also on a server that has just looked.
 func TestExpiryIsPrompt(t *testing.T) {
 	t.Parallel()
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §7.
+// TestFetch covers docs/reference/http.md, Fetch.
 func TestFetch(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -210,7 +210,7 @@ func TestFetch(t *testing.T) {
 	})
 }
 
-// Contract 10 §7 Waiting. Not parallel among themselves: they count who waits.
+// TestFetchWaits covers docs/reference/http.md, Fetch: waiting. Its subtests are not parallel because they count the fetches that wait.
 func TestFetchWaits(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

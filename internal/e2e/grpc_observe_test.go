@@ -19,7 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
-// Contract 40 §12.
+// TestGRPCTrace covers docs/reference/observability.md, Tracing.
 func TestGRPCTrace(t *testing.T) {
 	t.Parallel()
 
@@ -97,7 +97,7 @@ func TestGRPCTrace(t *testing.T) {
 	})
 }
 
-// Contract 40 §13.
+// TestGRPCLog covers docs/reference/observability.md, Logs.
 func TestGRPCLog(t *testing.T) {
 	t.Parallel()
 	log := &lineBuffer{}
@@ -156,10 +156,10 @@ func TestGRPCLog(t *testing.T) {
 	require.NotContains(t, log.String(), "marker")
 }
 
-// Contract 40 §11.3.
+// TestGRPCMetrics covers docs/reference/observability.md, Metrics.
 func TestGRPCMetrics(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t, quick)
+	r := setupGRPC(t, freshGauges)
 	r.enqueue("q")
 	_, err := r.GetJob(r.ctx(), &ojsv1.GetJobRequest{JobId: "x"})
 	require.Error(t, err)
@@ -196,7 +196,7 @@ func TestGRPCMetrics(t *testing.T) {
 
 func TestGRPCMetricsOfSlowClient(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t, quick, func(c *app.Config) { c.Realtime.BufferSize, c.Realtime.DropOldest = 10, true })
+	r := setupGRPC(t, freshGauges, func(c *app.Config) { c.Realtime.BufferSize, c.Realtime.DropOldest = 10, true })
 	slow := r.narrow()
 	stream, err := slow.StreamEvents(slow.ctx(), &ojsv1.StreamEventsRequest{})
 	require.NoError(t, err)

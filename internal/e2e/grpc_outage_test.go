@@ -16,7 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// TestGRPCOutage: the same as TestDatabaseOutage over gRPC. Streams that are open wait for the database.
+// TestGRPCOutage is TestDatabaseOutage over gRPC. Open streams wait for the database.
 func TestGRPCOutage(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)

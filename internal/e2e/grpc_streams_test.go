@@ -182,7 +182,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 		}
 	})
 
-	t.Run("StuckClientIsSentAway", func(t *testing.T) {
+	t.Run("BlockedClientIsDisconnected", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t, func(c *app.Config) { c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, 300*time.Millisecond }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
@@ -197,7 +197,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 		refused(t, err, codes.Unavailable, "backend_error")
 	})
 
-	t.Run("DropTellsWhatIsLost", func(t *testing.T) {
+	t.Run("DropReportsWhatIsLost", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t, func(c *app.Config) {
 			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500

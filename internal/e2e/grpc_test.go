@@ -68,7 +68,7 @@ func (r *rpc) ctx(pairs ...string) context.Context {
 	return metadata.AppendToOutgoingContext(r.t.Context(), pairs...)
 }
 
-// refusal is a status with what it carries.
+// refusal is a status with its details.
 type refusal struct {
 	code       codes.Code
 	message    string
@@ -122,12 +122,24 @@ func (r *rpc) oneAtATime() {
 		WHERE before_ended IS NULL OR before_ended > started_at`))
 }
 
-// enqueue gives the id of a job in a queue.
+// enqueue makes a job in a queue and returns its id.
 func (r *rpc) enqueue(queue string) string {
 	r.t.Helper()
 	res, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t", Options: &ojsv1.EnqueueOptions{Queue: queue}})
 	require.NoError(r.t, err)
 	return res.GetJob().GetId()
+}
+
+// enqueueing starts to enqueue and returns when the call waits for the lock of lockJobs.
+func (r *rpc) enqueueing(ctx context.Context) <-chan error {
+	r.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "t"})
+		done <- err
+	}()
+	r.waitForLock()
+	return done
 }
 
 func (r *rpc) state(id string) ojsv1.JobState {
@@ -151,7 +163,7 @@ func object(t testing.TB, m map[string]any) *structpb.Struct {
 	return out
 }
 
-// inbox is what a stream brings.
+// inbox collects the messages of a stream.
 type inbox[M any] struct {
 	t        testing.TB
 	messages chan *M
@@ -160,7 +172,7 @@ type inbox[M any] struct {
 	cancel   context.CancelFunc
 }
 
-// listen returns when the headers are there.
+// listen opens a stream and returns when its headers have come.
 func listen[M any](t testing.TB, open func(ctx context.Context) (grpc.ServerStreamingClient[M], error)) *inbox[M] {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -12,7 +12,7 @@ import (
 
 var madeRequestID = regexp.MustCompile(`^req_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// Contract 10 §1.3. Recovered panics are tested in package httpapi.
+// TestResponseHeaders covers docs/reference/http.md, Response headers. Recovered panics are tested in package httpapi.
 func TestResponseHeaders(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) { c.CORSOrigins = []string{"https://ui.example"} })
@@ -85,7 +85,7 @@ func TestResponseHeaders(t *testing.T) {
 	})
 }
 
-// Contract 10 §1.2.
+// TestRequestHeaders covers docs/reference/http.md, Request headers.
 func TestRequestHeaders(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -105,7 +105,7 @@ func TestRequestHeaders(t *testing.T) {
 			r := a.post("/ojs/v1/jobs", job, "Content-Type: "+bad).fails(400, "invalid_request", "invalid_request")
 			require.Equal(t, bad, r.at("error.details.received"))
 		}
-		// It says nothing where no body is.
+		// It has no effect without a body.
 		a.get("/ojs/v1/jobs", "Content-Type: text/plain").is(200)
 		a.do("POST", "/ojs/v1/jobs/"+a.jobIn("pending")+"/activate", nil, "Content-Type: text/plain").is(200)
 		a.del("/ojs/v1/jobs/"+a.jobIn("pending"), "Content-Type: text/plain").is(200)

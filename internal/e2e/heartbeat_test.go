@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §10 and 20 §6.1.
+// TestHeartbeat covers docs/reference/workers.md, Heartbeat.
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -35,7 +35,7 @@ func TestHeartbeat(t *testing.T) {
 		require.Equal(t, `[]`, beat(a, `{"worker_id":"w1","active_jobs":3}`).is(200).at("jobs_extended"))
 	})
 
-	t.Run("ExtendsOnlyWhatIsHeld", func(t *testing.T) {
+	t.Run("ExtendsOnlyTheWorkersOwnJobs", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		others, done, cancelled, unknown := a.jobIn("active"), a.jobIn("completed"), a.jobIn("cancelled-active"), newID()
@@ -52,8 +52,8 @@ func TestHeartbeat(t *testing.T) {
 		require.Equal(t, `["`+ownerless+`"]`, beat(a, `{"worker_id":"w9","job_id":"%s"}`, ownerless).at("jobs_extended"))
 	})
 
-	// Contract 20 §7.
-	t.Run("TellsOfCancellationUntilTheWorkerDropsTheJob", func(t *testing.T) {
+	// docs/reference/http.md, Cancel.
+	t.Run("ReturnsCancelledJobsUntilTheWorkerDropsThem", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		q := queue()

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 20 §12.3.
+// TestHistory covers docs/reference/jobs.md, History.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -26,7 +26,7 @@ func TestHistory(t *testing.T) {
 		return lines
 	}
 
-	t.Run("TellsALife", func(t *testing.T) {
+	t.Run("ListsAllEventsOfAJob", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		q := queue()
@@ -50,7 +50,7 @@ func TestHistory(t *testing.T) {
 		require.Regexp(t, `^job\.attempt_completed worker:w2 \{"duration_ms":\d+,"attempt":2\}$`, last)
 	})
 
-	t.Run("TellsOtherEnds", func(t *testing.T) {
+	t.Run("ShowsOtherEnds", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		discarded := records(a, a.jobIn("discarded"), 4)

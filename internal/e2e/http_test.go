@@ -21,7 +21,7 @@ var (
 	uuidV7     = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 )
 
-// reply is what came back.
+// reply is the answer to a request.
 type reply struct {
 	t      testing.TB
 	status int
@@ -174,7 +174,7 @@ func (r reply) texts(array string) (texts []string) {
 	return texts
 }
 
-// requireErrorBody checks the shape of contract 10 §2.1.
+// requireErrorBody checks the shape of errors: docs/reference/errors.md, Body.
 func requireErrorBody(t *testing.T, r reply) {
 	t.Helper()
 	for _, member := range []string{"code", "type", "message", "hint"} {
@@ -202,5 +202,5 @@ func allowed(r reply) string {
 	return strings.Join(methods, " ")
 }
 
-// repeated is a reader of n times the same byte.
+// repeated is n times the same byte.
 func repeated(c byte, n int) string { return string(bytes.Repeat([]byte{c}, n)) }

@@ -74,7 +74,7 @@ func (a *node) job(id string) reply {
 	return a.get("/ojs/v1/jobs/"+id, "OJS-Version: 1.0").is(http.StatusOK)
 }
 
-// jobIn makes a job in the state, in a queue of its own. cancelled-active was cancelled while worker w1 held it.
+// jobIn makes a job in the state, in a queue of its own. cancelled-active was cancelled while worker w1 ran it.
 func (a *node) jobIn(state string) string {
 	a.t.Helper()
 	q, extra := queue(), ""
@@ -104,7 +104,7 @@ func (a *node) jobIn(state string) string {
 	return id
 }
 
-// busy is a job that has been fetched.
+// busy makes a job that has been fetched.
 func (a *node) busy(q, more string) string {
 	a.t.Helper()
 	id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
@@ -210,7 +210,7 @@ func (a *node) published(id string, n int) {
 	eventually(a.t, func() bool { return a.get("/ojs/v1/jobs/"+id+"/history").is(200).at("total") == strconv.Itoa(n) })
 }
 
-// settled waits until the job's latest transition is published, so that a stream opened now begins behind it.
+// settled waits until the latest transition of the job is published, so that a stream opened now begins behind it.
 func (a *node) settled(id string) {
 	a.t.Helper()
 	state := a.job(id).at("job.state")

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
-// Contract 40 §13.
+// TestLog covers docs/reference/observability.md, Logs.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	a, log := setupLogged(t, slog.LevelDebug, deadAfter(500*time.Millisecond))
@@ -69,7 +69,7 @@ func TestLog(t *testing.T) {
 			q = queue()
 			return a.push(`"type":"mail.send","args":[],"queue":"%s"%s%s`, q, meta, more), q
 		}
-		held := func(more string) (id string) {
+		reserved := func(more string) (id string) {
 			id, q := job(more)
 			require.Equal(t, id, a.fetch(q, `"worker_id":"w1"`).at("jobs.0.id"))
 			return id
@@ -99,7 +99,7 @@ func TestLog(t *testing.T) {
 		id, _ = job(`,"pending":true`)
 		expect(id, "job pending", "INFO", "lifecycle", "pending")
 
-		id = held("")
+		id = reserved("")
 		r = expect(id, "job fetched", "DEBUG", "lifecycle", "active")
 		require.Regexp(t, `^\d+$`, r.at("attributes.queue_wait_ms"))
 		require.Equal(t, "w1", r.at("ojs.worker_id"))
@@ -112,7 +112,7 @@ func TestLog(t *testing.T) {
 		require.Regexp(t, `^\d+$`, r.at("attributes.duration_ms"))
 		require.Equal(t, "1", r.at("ojs.attempt"))
 
-		id = held(`,"retry":{"initial_interval":"PT1H"}`)
+		id = reserved(`,"retry":{"initial_interval":"PT1H"}`)
 		a.nack(id, `"error":{"type":"SmtpError","message":"refused","backtrace":["`+repeated('x', 9000)+`"]}`).is(200)
 		r = expect(id, "job failed, will retry", "WARN", "error", "retryable")
 		require.Equal(t, "SmtpError", r.at("error.type"))
@@ -120,15 +120,15 @@ func TestLog(t *testing.T) {
 		require.Len(t, r.at("error.backtrace"), 4096)
 		require.Equal(t, a.job(id).at("job.next_attempt_at"), r.at("attributes.next_retry_at"))
 		require.Equal(t, "w1", r.at("ojs.worker_id"))
-		id = held("")
+		id = reserved("")
 		a.nack(id, `"error":{"message":"x","retryable":false}`).is(200)
 		expect(id, "job discarded", "ERROR", "error", "discarded")
-		id = held("")
+		id = reserved("")
 		a.nack(id, `"requeue":true`).is(200)
 		expect(id, "job handed back", "INFO", "lifecycle", "available")
-		id = held(`,"timeout_ms":50,"retry":{"initial_interval":"PT1H"}`)
+		id = reserved(`,"timeout_ms":50,"retry":{"initial_interval":"PT1H"}`)
 		require.Equal(t, "timeout", expect(id, "job timed out, will retry", "ERROR", "error", "retryable").at("error.type"))
-		id = held(`,"visibility_timeout_ms":50`)
+		id = reserved(`,"visibility_timeout_ms":50`)
 		require.Equal(t, "visibility_timeout", expect(id, "job lost its worker", "ERROR", "error", "available").at("attributes.reason"))
 	})
 
@@ -158,7 +158,7 @@ func must(t *testing.T, a *node, path, header, value string) *http.Request {
 	return req
 }
 
-// TestLogShowsNoSecrets sends a marker wherever clients send what is theirs, over all verbs, and looks for it in the log.
+// TestLogShowsNoSecrets sends a marker in every place that clients fill, in all calls, and looks for it in the log.
 func TestLogShowsNoSecrets(t *testing.T) {
 	t.Parallel()
 	const marker, key = "5ecr3t", "k3y-of-the-api"

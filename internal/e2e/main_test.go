@@ -1,3 +1,9 @@
+// Package e2e_test drives whole nodes over HTTP, gRPC, event streams and webhooks, on a real Postgres. Tests that need the
+// binary, because they kill it or read its output, are in cmd/ojsd.
+//
+// setup starts a node. Helpers are in node_test.go (nodes), http_test.go (requests and replies), jobs_test.go (calls about jobs and
+// workers), grpc_test.go, stream_test.go (SSE and WebSocket), webhook_receiver_test.go, database_test.go (SQL) and
+// telemetry_test.go (logs, metrics, traces).
 package e2e_test
 
 import (

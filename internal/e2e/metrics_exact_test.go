@@ -20,12 +20,12 @@ import (
 
 // client makes a random workload on one node and in SQL.
 type client struct {
-	node   *node
-	pool   *pgxpool.Pool
-	rng    *rand.Rand
-	worker string
-	known  []string // jobs
-	held   []string
+	node     *node
+	pool     *pgxpool.Pool
+	rng      *rand.Rand
+	worker   string
+	known    []string // jobs
+	reserved []string
 }
 
 func (c *client) one(list []string) string {
@@ -56,17 +56,17 @@ func (c *client) note(r reply, path string) {
 }
 
 func (c *client) drop(id string) {
-	for i, held := range c.held {
-		if held == id {
-			c.held = append(c.held[:i], c.held[i+1:]...)
+	for i, reserved := range c.reserved {
+		if reserved == id {
+			c.reserved = append(c.reserved[:i], c.reserved[i+1:]...)
 			return
 		}
 	}
 }
 
-// step does one thing, allowed or not.
+// step makes one random call, valid or not.
 func (c *client) step() {
-	id, held := c.one(c.known), c.one(c.held)
+	id, reserved := c.one(c.known), c.one(c.reserved)
 	switch c.rng.IntN(22) {
 	case 0, 1, 2, 3:
 		c.note(c.call("POST", "jobs", "%s", c.job()), "job.id")
@@ -78,24 +78,24 @@ func (c *client) step() {
 	case 6, 7, 8, 9:
 		r := c.call("POST", "workers/fetch", `{"queues":["q0","q1"],"count":3,"worker_id":"%s"}`, c.worker)
 		for _, got := range r.list("jobs", "id") {
-			c.held, c.known = append(c.held, got), append(c.known, got)
+			c.reserved, c.known = append(c.reserved, got), append(c.known, got)
 		}
 	case 10, 11:
-		c.call("POST", "workers/ack", `{"job_id":"%s","worker_id":"%s"}`, held, c.worker)
-		c.drop(held)
+		c.call("POST", "workers/ack", `{"job_id":"%s","worker_id":"%s"}`, reserved, c.worker)
+		c.drop(reserved)
 	case 12:
-		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"message":"boom"}}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"message":"boom"}}`, reserved)
+		c.drop(reserved)
 	case 13:
-		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"code":"DEAD_LETTER","message":"boom"}}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"code":"DEAD_LETTER","message":"boom"}}`, reserved)
+		c.drop(reserved)
 	case 14:
-		c.call("POST", "workers/nack", `{"job_id":"%s","requeue":true}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","requeue":true}`, reserved)
+		c.drop(reserved)
 	case 15:
-		c.call("POST", "workers/heartbeat", `{"worker_id":"%s","active_jobs":["%s"]}`, c.worker, held)
+		c.call("POST", "workers/heartbeat", `{"worker_id":"%s","active_jobs":["%s"]}`, c.worker, reserved)
 	case 16:
-		c.call("PUT", "jobs/"+held+"/progress", `{"progress":%v}`, c.rng.Float64())
+		c.call("PUT", "jobs/"+reserved+"/progress", `{"progress":%v}`, c.rng.Float64())
 	case 17:
 		c.call("DELETE", "jobs/"+id, "")
 	case 18:
@@ -111,7 +111,7 @@ func (c *client) step() {
 	}
 }
 
-// inSQL is a producer that is no client of any node; every fourth transaction is rolled back.
+// inSQL enqueues or cancels in SQL; every fourth transaction is rolled back.
 func (c *client) inSQL(id string) {
 	ctx, t := c.node.t.Context(), c.node.t
 	tx, err := c.pool.Begin(ctx)
@@ -215,7 +215,8 @@ func difference(t *testing.T, pool *pgxpool.Pool, nodes []*node) string {
 	return text.String()
 }
 
-// Counting: once per event row, after commit, so that sums over nodes are exact (contract 40 §11.3).
+// TestMetricsAreExact runs a random load on two nodes. Each event row is counted once, after the commit, so that the sums over all
+// nodes are exact: docs/reference/observability.md, Metrics.
 func TestMetricsAreExact(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
@@ -224,7 +225,7 @@ func TestMetricsAreExact(t *testing.T) {
 		c.DefaultVisibility, c.WorkerDeadAfter = 500*time.Millisecond, time.Second
 		c.Retention.DeadLetterMaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
 	}
-	nodes := []*node{setup(t, quick, change), setup(t, quick, change)}
+	nodes := []*node{setup(t, freshGauges, change), setup(t, freshGauges, change)}
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
@@ -254,7 +255,7 @@ func TestMetricsAreExact(t *testing.T) {
 	})
 }
 
-// idle reports whether nothing moves by itself any more.
+// idle reports whether no job is due soon.
 func idle(t *testing.T, pool *pgxpool.Pool) (idle bool) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM ojs.jobs WHERE due_at < now() + interval '5 s')`).Scan(&idle))
 	return idle

@@ -15,8 +15,9 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// The series of contract 40 §11.2 and §11.3, but for gRPC (see TestGRPCMetrics), as they are after everything has happened once.
-var contractSeries = []struct {
+// documentedSeries are those of docs/reference/observability.md, except for gRPC (see TestGRPCMetrics), as they are after
+// everything has happened once.
+var documentedSeries = []struct {
 	name, kind, labels string
 	buckets            string
 }{
@@ -68,7 +69,7 @@ var contractSeries = []struct {
 	{"go_goroutines", "GAUGE", "", ""},
 	{"process_resident_memory_bytes", "GAUGE", "", ""},
 
-	// For operators, beyond the contract.
+	// For operators, beyond the Open Job Spec.
 	{"ojs_database_up", "GAUGE", "", ""},
 	{"ojs_component_ok", "GAUGE", "component", ""},
 	{"ojs_queue_oldest_ready_seconds", "GAUGE", "queue", ""},
@@ -99,7 +100,7 @@ func (a *node) onceEach(q string) {
 	eventually(a.t, func() bool { return a.job(running).at("job.state") != "active" })
 }
 
-// Contract 40 §11.
+// TestMetrics covers docs/reference/observability.md, Metrics.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -108,8 +109,8 @@ func TestMetrics(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
-	// Subtests may have to wait a minute for their turn, and the worker must not die meanwhile.
-	a := setup(t, quick, e.quick, func(c *app.Config) { c.WorkerDeadAfter = time.Hour })
+	// Subtests may wait a minute for their turn, and the worker must not be dead by then.
+	a := setup(t, freshGauges, e.quick, func(c *app.Config) { c.WorkerDeadAfter = time.Hour })
 	a.subscribe(e, "/", `"job.cancelled","job.completed"`)
 	a.onceEach("q")
 	eventually(t, func() bool {
@@ -120,7 +121,7 @@ func TestMetrics(t *testing.T) {
 	t.Run("ShowEverySeries", func(t *testing.T) {
 		t.Parallel()
 		s := a.in(t).scrape()
-		for _, want := range contractSeries {
+		for _, want := range documentedSeries {
 			f := s[want.name]
 			require.NotNil(t, f, want.name)
 			require.Equal(t, want.kind, f.GetType().String(), want.name)
@@ -147,7 +148,7 @@ func TestMetrics(t *testing.T) {
 	t.Run("HaveNoOtherNames", func(t *testing.T) {
 		t.Parallel()
 		known := map[string]bool{"ojs_db_xmin_holder": true}
-		for _, want := range contractSeries {
+		for _, want := range documentedSeries {
 			known[want.name] = true
 		}
 		for name := range a.in(t).scrape() {
@@ -277,7 +278,7 @@ func TestMetricsSettings(t *testing.T) {
 
 	t.Run("BoundLabels", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, quick, func(c *app.Config) { c.Metrics.MaxLabelValues = 3 })
+		a := setup(t, freshGauges, func(c *app.Config) { c.Metrics.MaxLabelValues = 3 })
 		for i := range 6 {
 			a.push(`"type":"t%d","args":[],"queue":"q%d"`, i, i)
 		}
@@ -316,13 +317,13 @@ func TestMetricsOfStreams(t *testing.T) {
 	require.Equal(t, 0.0, count("ojs_realtime_connections", "sse"))
 	stream := a.open("/ojs/v1/events/stream")
 	socket := a.socket()
-	socket.say(`{"action":"subscribe","channel":"events"}`)
-	socket.hear()
+	socket.send(`{"action":"subscribe","channel":"events"}`)
+	socket.receive()
 	require.Equal(t, 1.0, count("ojs_realtime_connections", "sse"))
 	require.Equal(t, 1.0, count("ojs_realtime_connections", "websocket"))
 	a.push(`"type":"t","args":[]`)
 	stream.next()
-	socket.hear()
+	socket.receive()
 	eventually(t, func() bool { return count("ojs_realtime_catchup_connections", "sse") == 0 })
 	eventually(t, func() bool { return count("ojs_realtime_catchup_connections", "websocket") == 0 })
 }
@@ -331,7 +332,7 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
 	same := func(c *app.Config) { c.DatabaseURL = url }
-	a, b := setup(t, quick, same), setup(t, quick, same)
+	a, b := setup(t, freshGauges, same), setup(t, freshGauges, same)
 	for i := range 10 {
 		a.push(`"type":"t","args":[],"queue":"q%d"`, i%3)
 		b.push(`"type":"t","args":[],"queue":"q%d"`, i%3)
@@ -358,8 +359,8 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 	require.Equal(t, 3.0, of.values("ojs_queue_active")["queue=q1"])
 	require.NotEqual(t, of.values("ojs_jobs_enqueued_total"), other.values("ojs_jobs_enqueued_total"))
 
-	t.Run("KeepTheQueuesOfANodeThatIsGone", func(t *testing.T) {
-		c := setup(t, quick, same)
+	t.Run("KeepTheQueuesOfAStoppedNode", func(t *testing.T) {
+		c := setup(t, freshGauges, same)
 		require.Equal(t, of.values("ojs_queue_depth"), c.scrape().values("ojs_queue_depth"))
 		require.Empty(t, c.scrape().values("ojs_jobs_enqueued_total"))
 	})
@@ -368,7 +369,7 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 func TestMetricsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
-	a := setup(t, quick, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
+	a := setup(t, freshGauges, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
 	a.push(`"type":"t","args":[],"queue":"q"`)
 	eventually(t, func() bool { return a.scrape().values("ojs_queue_depth")["queue=q"] == 1 })
 	require.NoError(t, cluster.Kill())

@@ -83,6 +83,7 @@ func rarePolls(c *app.Config) { c.TimerPollInterval = time.Hour }
 // patientStop has a stop wait for ten minutes, so that a test in which it waits for requests at all does not pass.
 func patientStop(c *app.Config) { c.ShutdownTimeout = 10 * time.Minute }
 
+// silent drops what a node logs.
 var silent = slog.New(slog.DiscardHandler)
 
 // waitFor bounds each wait of a test. A wait costs it only if the test fails, so it leaves room for a busy machine.
@@ -100,9 +101,10 @@ func eventually(t testing.TB, condition func() bool) {
 	}
 }
 
+// deadAfter is the silence after which a worker is dead.
 func deadAfter(d time.Duration) func(*app.Config) {
 	return func(c *app.Config) { c.WorkerDeadAfter = d }
 }
 
-// quick makes gauges fresh at each scrape.
-func quick(c *app.Config) { c.Metrics.GaugeInterval = time.Millisecond }
+// freshGauges reads the gauges anew for each scrape.
+func freshGauges(c *app.Config) { c.Metrics.GaugeInterval = time.Millisecond }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 20 §12.2 and 40 §10.
+// TestProgress covers docs/reference/jobs.md, Progress; docs/reference/events.md, Progress stream.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -141,7 +141,7 @@ func TestProgress(t *testing.T) {
 		require.Equal(t, "0.25", a.get("/ojs/v1/jobs/"+cancelled+"/progress").at("progress"))
 	})
 
-	t.Run("TellsAtMostOnceASecond", func(t *testing.T) {
+	t.Run("EmitsAtMostOneEventASecond", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.jobIn("active")

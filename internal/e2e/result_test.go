@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
-// Contract 20 §12.1.
+// TestResult covers docs/reference/jobs.md, Results.
 func TestResult(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -43,7 +43,7 @@ func TestResult(t *testing.T) {
 		require.Equal(t, []string{"null", "4"}, []string{null.at("job.result"), null.at("job.result_size_bytes")})
 	})
 
-	t.Run("IsGoneAfterItsTime", func(t *testing.T) {
+	t.Run("IsDeletedAfterItsTime", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.finished(`1`, `,"result_ttl":1`)
@@ -77,7 +77,7 @@ func TestResult(t *testing.T) {
 		require.False(t, a.job(a.finished(`1`, "")).has("job.result_expires_at"))
 	})
 
-	t.Run("TellsOfEveryState", func(t *testing.T) {
+	t.Run("ShowsEveryState", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		for _, state := range []string{"scheduled", "pending", "available", "active", "retryable"} {
@@ -146,7 +146,7 @@ func TestResult(t *testing.T) {
 	})
 }
 
-// A wait on one node ends soon after the job does on another.
+// TestResultAcrossNodes: a wait on one node ends when the job has ended on another.
 func TestResultAcrossNodes(t *testing.T) {
 	t.Parallel()
 	a, b := nodes(t)

@@ -79,7 +79,7 @@ func TestStreamLimits(t *testing.T) {
 func TestStreamShutdown(t *testing.T) {
 	t.Parallel()
 
-	t.Run("TellsAndEnds", func(t *testing.T) {
+	t.Run("SendsShutdownAndEnds", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, patientStop)
 		id := a.push(`"type":"t","args":[]`)
@@ -103,26 +103,26 @@ func TestStreamShutdown(t *testing.T) {
 		require.NotEmpty(t, r.header.Get("Retry-After"))
 	})
 
-	t.Run("DoesNotWaitForAStuckClient", func(t *testing.T) {
+	t.Run("DoesNotWaitForABlockedClient", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, patientStop, func(c *app.Config) { c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, time.Hour })
-		dialStuck(t, a, allEvents)
+		dialBlocked(t, a, allEvents)
 		socket := a.socket()
-		socket.say(`{"action":"subscribe","channel":"events"}`)
-		socket.hear()
+		socket.send(`{"action":"subscribe","channel":"events"}`)
+		socket.receive()
 		a.fillUp(t)
 		require.NoError(t, a.app.Stop())
 	})
 }
 
-// TestStreamSlowClient: what a client that reads late gets.
+// TestStreamSlowClient shows what a client gets that reads late.
 func TestStreamSlowClient(t *testing.T) {
 	t.Parallel()
 
 	t.Run("CatchesUp", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t, func(c *app.Config) { c.Realtime.RateLimit = 0 })
-		conn := dialStuck(t, a, allEvents)
+		conn := dialBlocked(t, a, allEvents)
 		a.fillUp(t)
 		frames := readFrames(t, conn, func(f frame) bool { return f.event != "" }, 12_000)
 		seen := map[string]bool{}
@@ -138,7 +138,7 @@ func TestStreamSlowClient(t *testing.T) {
 		a := setup(t, func(c *app.Config) {
 			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
 		})
-		conn := dialStuck(t, a, allEvents)
+		conn := dialBlocked(t, a, allEvents)
 		a.fillUp(t)
 		last := a.push(`"type":"last","args":[]`)
 		eventually(t, func() bool { return a.get("/ojs/v1/events?job_id="+last).count("events") == 1 })
@@ -238,7 +238,7 @@ func TestStreamResume(t *testing.T) {
 	require.Len(t, seen, n)
 }
 
-// TestStreamKeepsAlive: silence is kept alive, and a connection that has had a stream serves other requests later on.
+// TestStreamKeepsAlive: a stream without events gets comments, and a connection that has had a stream serves other requests.
 func TestStreamKeepsAlive(t *testing.T) {
 	t.Parallel()
 	const interval = 200 * time.Millisecond
@@ -265,10 +265,10 @@ func TestStreamClosesBlockedClient(t *testing.T) {
 		c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, 300*time.Millisecond
 		c.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	})
-	dialStuck(t, a, allEvents)
+	dialBlocked(t, a, allEvents)
 	socket := a.socket()
-	socket.say(`{"action":"subscribe","channel":"events"}`)
-	socket.hear()
+	socket.send(`{"action":"subscribe","channel":"events"}`)
+	socket.receive()
 	require.Equal(t, 2, a.app.API().Streams())
 	a.fillUp(t)
 	eventually(t, func() bool { return a.app.API().Streams() == 0 })

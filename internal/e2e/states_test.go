@@ -10,7 +10,7 @@ import (
 
 var states = []string{"scheduled", "pending", "available", "active", "retryable", "completed", "cancelled", "discarded"}
 
-// Contract 10 §4.3, every cell.
+// TestOperationsByState covers docs/reference/jobs.md, Allowed operations: every cell of the table.
 func TestOperationsByState(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -45,7 +45,7 @@ func TestOperationsByState(t *testing.T) {
 						return
 					}
 				}
-				// Refused, or done a second time: there is no "repeat is fine".
+				// Refused, or done a second time; a repeated call is not the same as one.
 				for range 2 {
 					r := op.do(a, id).fails(409, "conflict", "invalid_state_transition")
 					require.Equal(t, "false", r.at("error.retryable"))
@@ -95,7 +95,7 @@ func TestOperationsByState(t *testing.T) {
 	}
 }
 
-// Contract 10 §4.3, last sentence, and 00-README.
+// TestOutcomeOfCancelledRun covers docs/reference/jobs.md, Allowed operations: the sentence below the table.
 func TestOutcomeOfCancelledRun(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -153,7 +153,7 @@ func TestOutcomeOfCancelledRun(t *testing.T) {
 		require.Equal(t, "false", a.ack(id, `"worker_id":"anybody"`).is(200).at("acknowledged"))
 	})
 
-	t.Run("NotForOneWhoHeldItBefore", func(t *testing.T) {
+	t.Run("NotForAFormerOwner", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.jobIn("retryable")

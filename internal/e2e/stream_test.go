@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ type frame struct {
 	id, event, data, comment, retry string
 }
 
-// stream is an open connection.
+// stream is an open event stream.
 type stream struct {
 	t      testing.TB
 	header http.Header
@@ -32,7 +33,7 @@ type stream struct {
 	cancel context.CancelFunc
 }
 
-// open subscribes; it returns when the headers are there.
+// open opens an event stream and returns when its headers have come.
 func (a *node) open(path string, headers ...string) *stream {
 	a.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -52,28 +53,10 @@ func (a *node) open(path string, headers ...string) *stream {
 		defer close(done)
 		defer close(s.frames)
 		defer func() { _ = res.Body.Close() }()
-		scanner := bufio.NewScanner(res.Body)
-		scanner.Buffer(nil, 1<<20)
-		var f frame
-		for scanner.Scan() {
-			switch name, value, _ := strings.Cut(scanner.Text(), ": "); {
-			case scanner.Text() == "":
-				s.frames <- f
-				f = frame{}
-			case strings.HasPrefix(scanner.Text(), ":"):
-				f.comment = scanner.Text()[1:]
-			case name == "id":
-				f.id = value
-			case name == "event":
-				f.event = value
-			case name == "data":
-				f.data = value
-			case name == "retry":
-				f.retry = value
-			default:
-				f.comment = "unexpected " + scanner.Text()
-			}
-		}
+		_ = eachFrame(res.Body, func(f frame) bool { // ends with the test
+			s.frames <- f
+			return true
+		})
 	}()
 	a.t.Cleanup(func() {
 		cancel()
@@ -95,7 +78,7 @@ func (s *stream) next() frame {
 	}
 }
 
-// list takes n frames as "event subject-or-to".
+// events takes n frames and returns their names.
 func (s *stream) events(n int) (names []string) {
 	s.t.Helper()
 	for range n {
@@ -104,6 +87,7 @@ func (s *stream) events(n int) (names []string) {
 	return names
 }
 
+// name is the event, or for a transition the state that it leads to.
 func (f frame) name(t testing.TB) string {
 	if f.event == "job.state_changed" {
 		return "to " + f.at(t, "to")
@@ -111,18 +95,20 @@ func (f frame) name(t testing.TB) string {
 	return f.event
 }
 
+// at finds a value of the data.
 func (f frame) at(t testing.TB, path string) string {
 	t.Helper()
 	return reply{t: t, body: f.data}.at(path)
 }
 
+// ends requires that the stream has ended.
 func (s *stream) ends() {
 	s.t.Helper()
 	require.Equal(s.t, frame{}, s.next())
 }
 
-// dialStuck opens a stream whose client reads the headers and nothing more.
-func dialStuck(t *testing.T, a *node, path string) net.Conn {
+// dialBlocked opens a stream whose client reads the headers and nothing more.
+func dialBlocked(t *testing.T, a *node, path string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", a.app.Addr())
 	require.NoError(t, err)
@@ -142,38 +128,44 @@ func dialStuck(t *testing.T, a *node, path string) net.Conn {
 func readFrames(t *testing.T, conn net.Conn, wanted func(frame) bool, n int) (got []frame) {
 	t.Helper()
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitFor)))
-	// The rest of a chunked body whose headers have been read.
-	text := bufio.NewScanner(newChunked(conn))
-	text.Buffer(nil, 1<<20)
-	var f frame
-	for len(got) < n && text.Scan() {
-		switch name, value, _ := strings.Cut(text.Text(), ": "); {
-		case text.Text() == "":
-			if wanted(f) {
-				got = append(got, f)
-			}
-			f = frame{}
-		case strings.HasPrefix(text.Text(), ":"):
-			f.comment = text.Text()[1:]
-		case name == "id":
-			f.id = value
-		case name == "event":
-			f.event = value
-		case name == "data":
-			f.data = value
+	err := eachFrame(httputil.NewChunkedReader(conn), func(f frame) bool { // the headers have been read
+		if wanted(f) {
+			got = append(got, f)
 		}
-	}
-	require.NoError(t, text.Err())
+		return len(got) < n
+	})
+	require.NoError(t, err)
 	require.Len(t, got, n)
 	return got
 }
 
-func newChunked(conn net.Conn) io.Reader {
-	res, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"), conn)), nil)
-	if err != nil {
-		panic(err)
+// eachFrame calls f for each frame of an event stream, until f returns false or the stream ends.
+func eachFrame(body io.Reader, f func(frame) bool) error {
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, 1<<20)
+	var next frame
+	for lines.Scan() {
+		switch name, value, _ := strings.Cut(lines.Text(), ": "); {
+		case lines.Text() == "":
+			if !f(next) {
+				return nil
+			}
+			next = frame{}
+		case strings.HasPrefix(lines.Text(), ":"):
+			next.comment = lines.Text()[1:]
+		case name == "id":
+			next.id = value
+		case name == "event":
+			next.event = value
+		case name == "data":
+			next.data = value
+		case name == "retry":
+			next.retry = value
+		default:
+			next.comment = "unexpected " + lines.Text()
+		}
 	}
-	return res.Body
+	return lines.Err()
 }
 
 // socket is a WebSocket client.
@@ -205,7 +197,7 @@ func (a *node) socket(headers ...string) *socket {
 	return s
 }
 
-func (s *socket) say(format string, args ...any) {
+func (s *socket) send(format string, args ...any) {
 	s.t.Helper()
 	require.NoError(s.t, s.conn.Write(s.t.Context(), websocket.MessageText, fmt.Appendf(nil, format, args...)))
 }
@@ -217,7 +209,7 @@ func (s *socket) read() ([]byte, error) {
 	return message, err
 }
 
-func (s *socket) hear() reply {
+func (s *socket) receive() reply {
 	s.t.Helper()
 	message, err := s.read()
 	require.NoError(s.t, err)
@@ -239,8 +231,8 @@ func (s *socket) closed(code websocket.StatusCode) {
 
 func (s *socket) fails(code, format string, args ...any) reply {
 	s.t.Helper()
-	s.say(format, args...)
-	r := s.hear()
+	s.send(format, args...)
+	r := s.receive()
 	require.Equal(s.t, []string{"error", code}, []string{r.at("type"), r.at("code")}, r.body)
 	require.NotEmpty(s.t, r.at("message"))
 	return r

@@ -37,10 +37,10 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// lineBuffer is a log.
+// lineBuffer is a log in JSON.
 type lineBuffer struct{ lockedBuffer }
 
-// lines are those in which the message and everything else stands that is asked for.
+// lines are those with the message that contain all the texts.
 func (b *lineBuffer) lines(t *testing.T, message string, holds ...string) (found []reply) {
 	t.Helper()
 	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §3.4.
+// TestTimes covers docs/reference/jobs.md, Times and durations.
 func TestTimes(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -21,13 +21,13 @@ const (
 	parent2       = "00-" + trace2 + "-" + span2 + "-01"
 )
 
-// invalidParents are no W3C trace contexts.
+// invalidParents are not valid as traceparent.
 var invalidParents = []string{
 	"x", "00-" + trace1 + "-" + span1, "00-" + trace1 + "-" + span1 + "-01-x", "ff-" + trace1 + "-" + span1 + "-01", "00-00000000000000000000000000000000-" + span1 + "-01",
 	"00-" + trace1 + "-0000000000000000-01", "00-4BF92F3577B34DA6A3CE929D0E0E4736-" + span1 + "-01", parent1 + " ", "00_" + parent1[3:],
 }
 
-// Contract 40 §12.
+// TestTrace covers docs/reference/observability.md, Tracing.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	a := setupTraced(t)
@@ -314,7 +314,7 @@ func TestTraceSettings(t *testing.T) {
 		require.Equal(t, trace1+"-"+span1, idOf(s.Links[0].SpanContext))
 	})
 
-	t.Run("WorkersThatDie", func(t *testing.T) {
+	t.Run("DeadWorkers", func(t *testing.T) {
 		t.Parallel()
 		a, q := setupTraced(t, deadAfter(300*time.Millisecond)), queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
@@ -327,7 +327,7 @@ func TestTraceSettings(t *testing.T) {
 	})
 }
 
-// Contract 40 §12.2, without anybody who wants spans.
+// TestTraceContextWithoutExporter covers docs/reference/observability.md, Trace context: a node that exports no spans.
 func TestTraceContextWithoutExporter(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -380,7 +380,7 @@ func TestTraceContextWithoutExporter(t *testing.T) {
 		require.Equal(t, `{}`, push(t, `{}`, "traceparent: "+parent1, "traceparent: "+parent2).at("job.meta"), "two are none")
 	})
 
-	t.Run("LimitsHold", func(t *testing.T) {
+	t.Run("LimitsApply", func(t *testing.T) {
 		t.Parallel()
 		whole := `{"a":"` + strings.Repeat("x", 65_536-len(`{"a":""}`)) + `"}`
 		require.Equal(t, whole, push(t, whole, "traceparent: "+parent1).at("job.meta"))

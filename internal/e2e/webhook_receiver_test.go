@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/webhook"
 )
 
 const hookSecret = "whsec_a-secret-of-the-tests-only"
@@ -29,7 +31,16 @@ type call struct {
 	body   string
 }
 
-// endpoint is a TLS server that answers as told and remembers what it was sent.
+// requireSigned checks the signature of a request and returns its timestamp.
+func (c call) requireSigned(t testing.TB, secret string) (timestamp int64) {
+	t.Helper()
+	timestamp, err := strconv.ParseInt(c.header.Get("X-OJS-Timestamp"), 10, 64)
+	require.NoError(t, err)
+	require.Equal(t, webhook.Sign(secret, timestamp, c.body), c.header.Get("X-OJS-Signature"))
+	return timestamp
+}
+
+// endpoint is a TLS server that answers as configured and records its requests.
 type endpoint struct {
 	*httptest.Server
 	ca string // file
@@ -106,7 +117,7 @@ func (e *endpoint) await(t testing.TB, path string, n int) []call {
 	return e.received(path)
 }
 
-// quick has the endpoint trusted and reached, and retries after milliseconds.
+// quick lets a node send to the endpoint, and retry after milliseconds.
 func (e *endpoint) quick(c *app.Config) {
 	c.Webhooks.CAFile = e.ca
 	c.Webhooks.Rules.AllowNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is what the relay has told of its passes so far.
+// counted is what the relay has reported of its passes so far.
 func (b *testBundle) counted(t *testing.T, done ...pass) (sum Counts) {
 	t.Helper()
 	sum.Types = map[string]int64{}
@@ -75,15 +75,15 @@ func TestRelayCounts(t *testing.T) {
 		require.Equal(t, []int64{2, 1, 1}, []int64{enqueued, completed, discarded})
 	})
 
-	t.Run("ToldAfterTheCommit", func(t *testing.T) {
+	t.Run("ReportedAfterTheCommit", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
-		told := make(chan Counts, 10)
-		b.relay.OnCounted(func(c Counts) { told <- c })
+		reported := make(chan Counts, 10)
+		b.relay.OnCounted(func(c Counts) { reported <- c })
 		b.exec(t, insert, "job.enqueued", "a", false, nil)
 		require.NoError(t, b.relay.Start(t.Context()))
 		t.Cleanup(b.relay.Stop)
-		c := <-told
+		c := <-reported
 		require.Equal(t, []string{"job.enqueued"}, keys(c.Types))
 		require.Len(t, c.Unclaimed, 1)
 	})

@@ -9,9 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/ojs"
-
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func FuzzDecodeJob(f *testing.F) {

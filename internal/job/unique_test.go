@@ -18,7 +18,7 @@ func uniqueJob(unique string) string {
 
 var defaultUniqueStates = []ojs.JobState{"available", "active", "scheduled", "retryable", "pending"}
 
-// Contract 30 §2.1 and part 50 A3.
+// What makes two jobs the same.
 func TestUnique(t *testing.T) {
 	t.Parallel()
 	base := func(change func(*Unique)) Unique {

@@ -20,7 +20,7 @@ func reported(t *testing.T, failure string) WorkerError {
 	return r.Error
 }
 
-// Contract 10 §3.5 and 20 §2.9.
+// Error objects as workers send them, and what is stored.
 func TestWorkerErrorNormalised(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]WorkerError{

@@ -4,17 +4,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// What becomes of a job when nobody calls.
+// What becomes of a job when no call ends it.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 
@@ -77,7 +76,7 @@ func TestDeadlines(t *testing.T) {
 		require.Len(t, j.Errors, 1, "only failed attempts are history")
 	})
 
-	t.Run("EnqueueTTLUntilTheFirstClaimOnly", func(t *testing.T) {
+	t.Run("EnqueueTTLUntilTheFirstFetchOnly", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 50 }))[0].ID

@@ -5,12 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -76,7 +75,7 @@ func TestLockedIDs(t *testing.T) {
 		locked <- err
 	}()
 	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
-	require.Empty(t, locked, "jobs without ids of their own wait for nobody")
+	require.Empty(t, locked, "jobs without client-chosen ids do not wait")
 	other := domaintest.NewJob("q")
 	other.ID, other.ClientID = job.NewID(), true
 	b.Enqueued(other)

@@ -3,12 +3,11 @@ package queue_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,7 +19,7 @@ func TestLateForTheRun(t *testing.T) {
 
 	t.Run("NackWithoutWorkerDecidesAnew", func(t *testing.T) {
 		t.Parallel()
-		// A nack without a worker id is accepted from anybody; its events must name the worker whose run it ends.
+		// A nack without a worker id is accepted; its events must name the worker whose run it ends.
 		b, late, id := domaintest.Rerun(t, "JobFail", "w2")
 		failed, err := late.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: failure})
 		require.NoError(t, err)

@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -53,18 +52,6 @@ func (b *bundle) many(n int) {
 
 func TestReap(t *testing.T) {
 	t.Parallel()
-
-	t.Run("NotThoseThatCallAServerOfAnEarlierRelease", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
-		b.Beat("w1")
-		b.Silent(61, "w1")
-		b.Exec(`UPDATE ojs.workers SET last_beat_at = now()`) // all that it writes
-		require.Zero(t, b.reap())
-		require.Equal(t, "running", b.workerState("w1"))
-		due := b.nextDue()
-		require.True(t, due.Workers.Time.After(due.Now), "no worker is due")
-	})
 
 	t.Run("OnlySilentWorkers", func(t *testing.T) {
 		t.Parallel()

@@ -110,7 +110,7 @@ func TestZeroOptionsAreNotGiven(t *testing.T) {
 	require.Equal(t, `{"options":{"retry":{}}}`, string(text))
 }
 
-// TestCodes is contract 40 §8.6.
+// The gRPC status of each error.
 func TestCodes(t *testing.T) {
 	t.Parallel()
 	var a API

@@ -104,13 +104,7 @@ func TestGRPCMetadata(t *testing.T) {
 		r.lockJobs()
 		ctx, cancel := context.WithTimeout(r.ctx(), 3*time.Second) // until it waits for the lock
 		defer cancel()
-		failed := make(chan error, 1)
-		go func() {
-			_, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "t"})
-			failed <- err
-		}()
-		r.waitForLock()
-		require.Equal(t, codes.DeadlineExceeded, status.Code(<-failed))
+		require.Equal(t, codes.DeadlineExceeded, status.Code(<-r.enqueueing(ctx)))
 	})
 }
 
@@ -285,7 +279,7 @@ func (r *rpc) reflect(t testing.TB) (*grpc_reflection_v1.ServerReflectionRespons
 	t.Helper()
 	stream, err := grpc_reflection_v1.NewServerReflectionClient(r.conn).ServerReflectionInfo(r.ctx())
 	require.NoError(t, err)
-	// EOF if it has been refused already, which Recv tells.
+	// EOF if the call has been refused already; Recv returns why.
 	_ = stream.Send(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_ListServices{}})
 	return stream.Recv()
 }
@@ -330,12 +324,7 @@ func TestGRPCStop(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
 		release := r.lockJobs()
-		pushed := make(chan error, 1)
-		go func() {
-			_, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t"})
-			pushed <- err
-		}()
-		r.waitForLock()
+		pushed := r.enqueueing(r.ctx())
 		stopped := make(chan error, 1)
 		go func() { stopped <- r.app.Stop() }()
 		eventually(t, func() bool {
@@ -357,12 +346,7 @@ func TestGRPCStop(t *testing.T) {
 			c.ShutdownTimeout, c.Logger = 100*time.Millisecond, logging.New(log, "json", slog.LevelWarn)
 		})
 		release := r.lockJobs()
-		pushed := make(chan error, 1)
-		go func() {
-			_, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t"})
-			pushed <- err
-		}()
-		r.waitForLock()
+		pushed := r.enqueueing(r.ctx())
 		stopped := make(chan error, 1)
 		go func() { stopped <- r.app.Stop() }()
 		eventually(t, func() bool { return strings.Contains(log.String(), "gRPC calls did not end in time") })
@@ -371,7 +355,7 @@ func TestGRPCStop(t *testing.T) {
 		require.Equal(t, codes.Unavailable, status.Code(<-pushed))
 	})
 
-	t.Run("DoesNotWaitForAStuckClient", func(t *testing.T) {
+	t.Run("DoesNotWaitForABlockedClient", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t, patientStop, func(c *app.Config) { c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, time.Hour }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
@@ -421,10 +405,10 @@ func TestGRPCTLS(t *testing.T) {
 		a := setup(t, func(c *app.Config) {
 			c.GRPC = app.GRPC{Enabled: true, Listen: "127.0.0.1:0", TLSCert: certFile, TLSKey: keyFile, ClientCA: caFile}
 		})
-		strange, strangeKey := newCertificate(t, nil, nil)
+		foreign, foreignKey := newCertificate(t, nil, nil)
 		require.NoError(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}))
 		require.Error(t, manifest(a, &tls.Config{RootCAs: pool}))
-		require.Error(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{strange.Raw}, PrivateKey: strangeKey}}}))
+		require.Error(t, manifest(a, &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{foreign.Raw}, PrivateKey: foreignKey}}}))
 	})
 
 	t.Run("SettingsThatCannotWork", func(t *testing.T) {

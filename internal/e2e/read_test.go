@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §12.1.
+// TestInfo covers docs/reference/http.md, Read.
 func TestInfo(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -40,7 +40,7 @@ func TestInfo(t *testing.T) {
 	})
 }
 
-// Contract 10 §12.2 and part 50 K12.
+// TestJobList covers docs/reference/http.md, Pagination.
 func TestJobList(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -151,7 +151,7 @@ func TestJobList(t *testing.T) {
 	})
 }
 
-// Contract 10 §12.3 and 30 §4.2.
+// TestQueueStatistics covers docs/reference/http.md, Queue statistics.
 func TestQueueStatistics(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -165,7 +165,7 @@ func TestQueueStatistics(t *testing.T) {
 	a.del("/ojs/v1/jobs/" + cancelled).is(200)
 	for _, end := range []string{"", "ack", `"error":{"retryable":false}`, `"error":{}`} {
 		id := a.push(`"type":"t","args":[],"queue":"%s","priority":9,"retry":{"initial_interval":"PT1H"}`, q)
-		// The subtests may wait for their turn for longer than the usual reservation.
+		// Subtests may wait for their turn for longer than the default visibility timeout.
 		require.Equal(t, id, a.fetch(q, `"visibility_timeout_ms":600000`).at("jobs.0.id"))
 		switch end {
 		case "":

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §3.1 and §5.
+// TestPush covers docs/reference/jobs.md, Attributes; docs/reference/http.md, Enqueue.
 func TestPush(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// The switches of contract 40 §1.2, §3.3 and §3.5.
-func TestEventSwitches(t *testing.T) {
+// TestEventSettings covers docs/reference/events.md, Source, and the settings that add or leave out events.
+func TestEventSettings(t *testing.T) {
 	t.Parallel()
 
 	t.Run("Sources", func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestEventSwitches(t *testing.T) {
 
 	t.Run("EnqueuedAgain", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, quick, func(c *app.Config) { c.Events.EnqueuedOnRequeue = true })
+		a := setup(t, freshGauges, func(c *app.Config) { c.Events.EnqueuedOnRequeue = true })
 		id := a.push(`"type":"t","args":[],"retry":{"initial_interval":"PT0.01S"}`)
 		a.fetch("default", `"worker_id":"w"`)
 		a.nack(id, `"requeue":true`).is(200)

@@ -79,7 +79,7 @@ func startReceiver(t *testing.T, e *endpoint, secret string) (port int, next fun
 	return next().Port, next
 }
 
-// A receiver in another language checks what is sent, before, during and after a rotation.
+// TestWebhookNodeReceiver: a receiver written in JavaScript checks what is sent, before, during and after a rotation.
 func TestWebhookNodeReceiver(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)

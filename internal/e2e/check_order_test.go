@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 10 §1.8: the first failing stage answers.
+// TestCheckOrder covers docs/reference/http.md, Check order: the first failing stage answers.
 func TestCheckOrder(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) { c.APIKeys = []string{"k"} })

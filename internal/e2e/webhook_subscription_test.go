@@ -223,7 +223,7 @@ func TestWebhookSwitches(t *testing.T) {
 	})
 }
 
-// Deleting a subscription cancels what waits for it.
+// TestWebhookDeleteCancels: deleting a subscription cancels its deliveries.
 func TestWebhookDeleteCancels(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)

@@ -40,39 +40,39 @@ func TestWebSocket(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		s := a.socket()
-		s.say(`{"action":"subscribe","channel":"events","filter":{"event_types":["job.*"], "queues":["%s"]}}`, q)
-		ack := s.hear()
+		s.send(`{"action":"subscribe","channel":"events","filter":{"event_types":["job.*"], "queues":["%s"]}}`, q)
+		ack := s.receive()
 		require.Equal(t, fmt.Sprintf(`{"event_types":["job.*"],"queues":["%s"]}`, q), ack.at("filter"))
 		require.Equal(t, []string{"subscribed", "subscribed", "events"}, []string{ack.at("action"), ack.at("type"), ack.at("channel")})
 		sub := ack.at("subscription_id")
 		require.Regexp(t, `^sub_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f-]{21}$`, sub)
-		s.say(`{"type":"subscribe","channel":"events","filters":{"types":["job.enqueued"],"queues":["%s"]}}`, q)
-		second := s.hear().at("subscription_id")
+		s.send(`{"type":"subscribe","channel":"events","filters":{"types":["job.enqueued"],"queues":["%s"]}}`, q)
+		second := s.receive().at("subscription_id")
 		require.NotEqual(t, sub, second)
 
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		got := map[string]reply{}
 		for range 2 {
-			r := s.hear()
+			r := s.receive()
 			got[r.at("subscription_id")] = r
 		}
 		require.Len(t, got, 2)
 		for _, r := range got {
 			require.Equal(t, []string{"1.0", "job.enqueued", id, q, "available"}, []string{r.at("specversion"), r.at("type"), r.at("subject"), r.at("queue"), r.at("to")})
 		}
-		s.say(`{"action":"unsubscribe","subscription_id":"%s"}`, second)
-		r := s.hear()
+		s.send(`{"action":"unsubscribe","subscription_id":"%s"}`, second)
+		r := s.receive()
 		require.Equal(t, []string{"unsubscribed", "events", second}, []string{r.at("action"), r.at("channel"), r.at("subscription_id")})
 		a.fetch(q)
-		require.Equal(t, "job.started", s.hear().at("event"))
-		s.say(`{"action":"unsubscribe","channel":"events"}`)
-		require.Equal(t, sub, s.hear().at("subscription_id"))
-		s.say(`{"action":"unsubscribe","channel":"events"}`)
-		r = s.hear()
+		require.Equal(t, "job.started", s.receive().at("event"))
+		s.send(`{"action":"unsubscribe","channel":"events"}`)
+		require.Equal(t, sub, s.receive().at("subscription_id"))
+		s.send(`{"action":"unsubscribe","channel":"events"}`)
+		r = s.receive()
 		require.Equal(t, "unsubscribed", r.at("type"))
 		require.False(t, r.has("subscription_id"))
-		s.say(`{"action":"ping"}`)
-		r = s.hear()
+		s.send(`{"action":"ping"}`)
+		r = s.receive()
 		require.Equal(t, "pong", r.at("type"))
 		require.Regexp(t, serverTime, r.at("timestamp"))
 	})
@@ -84,34 +84,34 @@ func TestWebSocket(t *testing.T) {
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		a.settled(id)
 		s := a.socket()
-		s.say(`{"action":"subscribe","channel":"job:%s"}`, id)
-		sub := s.hear().at("subscription_id")
+		s.send(`{"action":"subscribe","channel":"job:%s"}`, id)
+		sub := s.receive().at("subscription_id")
 		a.fetch(q, `"worker_id":"w"`)
-		r := s.hear()
+		r := s.receive()
 		require.Equal(t, []string{"event", "job:" + id, "job.state_changed", sub}, []string{r.at("type"), r.at("channel"), r.at("event"), r.at("subscription_id")}, r.body)
 		require.Equal(t, []string{id, "t", "available", "active"}, []string{r.at("data.job_id"), r.at("data.type"), r.at("data.from"), r.at("data.to")})
 		require.Regexp(t, `^evt_`, r.at("id"))
 		require.Regexp(t, serverTime, r.at("timestamp"))
 		a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w","active_jobs":["`+id+`"]}`).is(200)
-		r = s.hear()
+		r = s.receive()
 		require.Equal(t, []string{"job.heartbeat", id}, []string{r.at("event"), r.at("data.subject")})
 
 		// Repeating a channel replaces the filter and loses nothing.
-		s.say(`{"action":"subscribe","channel":"job:%s","event_types":["job.completed"]}`, id)
-		r = s.hear()
+		s.send(`{"action":"subscribe","channel":"job:%s","event_types":["job.completed"]}`, id)
+		r = s.receive()
 		require.Equal(t, []string{sub, `["job.completed"]`}, []string{r.at("subscription_id"), r.at("event_types")})
 		a.ack(id).is(200)
-		r = s.hear()
+		r = s.receive()
 		require.Equal(t, []string{"job.completed", "completed"}, []string{r.at("event"), r.at("data.to")})
 
 		other := a.socket()
-		other.say(`{"action":"subscribe","channel":"queue:%s"}`, q)
-		other.hear()
+		other.send(`{"action":"subscribe","channel":"queue:%s"}`, q)
+		other.receive()
 		all := a.socket()
-		all.say(`{"action":"subscribe","channel":"all","filter":{"queues":["%s"]}}`, q)
-		all.hear()
+		all.send(`{"action":"subscribe","channel":"all","filter":{"queues":["%s"]}}`, q)
+		all.receive()
 		a.push(`"type":"t","args":[],"queue":"%s"`, q)
-		require.Equal(t, []string{"job.state_changed", "job.state_changed"}, []string{other.hear().at("event"), all.hear().at("event")})
+		require.Equal(t, []string{"job.state_changed", "job.state_changed"}, []string{other.receive().at("event"), all.receive().at("event")})
 	})
 
 	t.Run("Resume", func(t *testing.T) {
@@ -119,22 +119,22 @@ func TestWebSocket(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		s := a.socket()
-		s.say(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
-		s.hear()
+		s.send(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
+		s.receive()
 		var ids []string
 		for range 4 {
 			a.push(`"type":"t","args":[],"queue":"%s"`, q)
-			ids = append(ids, s.hear().at("id"))
+			ids = append(ids, s.receive().at("id"))
 		}
-		s.say(`{"action":"resume","last_event_id":"%s"}`, ids[1])
-		require.Equal(t, ids[2:], []string{s.hear().at("id"), s.hear().at("id")})
-		s.say(`{"action":"subscribe","channel":"queue:%s"}`, q) // the default start of later ones
-		s.hear()
-		require.Equal(t, ids[2:], []string{s.hear().at("id"), s.hear().at("id")})
+		s.send(`{"action":"resume","last_event_id":"%s"}`, ids[1])
+		require.Equal(t, ids[2:], []string{s.receive().at("id"), s.receive().at("id")})
+		s.send(`{"action":"subscribe","channel":"queue:%s"}`, q) // the default start of later ones
+		s.receive()
+		require.Equal(t, ids[2:], []string{s.receive().at("id"), s.receive().at("id")})
 		again := a.socket()
-		again.say(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]},"last_event_id":"%s"}`, q, ids[2])
-		again.hear()
-		require.Equal(t, ids[3], again.hear().at("id"))
+		again.send(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]},"last_event_id":"%s"}`, q, ids[2])
+		again.receive()
+		require.Equal(t, ids[3], again.receive().at("id"))
 		again.fails("unknown_event_id", `{"action":"resume","last_event_id":"x"}`)
 		again.fails("unknown_event_id", `{"action":"subscribe","channel":"all","last_event_id":"x"}`)
 	})
@@ -158,8 +158,8 @@ func TestWebSocket(t *testing.T) {
 		t.Parallel()
 		s := a.in(t).socket()
 		for i := range 50 {
-			s.say(`{"action":"subscribe","channel":"events","filter":{"queues":["none"]}}`)
-			require.Equal(t, "subscribed", s.hear().at("action"))
+			s.send(`{"action":"subscribe","channel":"events","filter":{"queues":["none"]}}`)
+			require.Equal(t, "subscribed", s.receive().at("action"))
 			if i%25 == 0 {
 				time.Sleep(600 * time.Millisecond) // a socket takes 50 messages a second, and a longer pause does no harm
 			}
@@ -176,7 +176,7 @@ func TestWebSocket(t *testing.T) {
 
 		s = a.socket()
 		s.fails("invalid_request", "%s", `{"action":"`+repeated('x', 65_536-13)+`"}`)
-		s.say("%s", repeated('x', 65_537))
+		s.send("%s", repeated('x', 65_537))
 		s.closed(websocket.StatusMessageTooBig)
 
 		s = a.socket()
@@ -228,34 +228,34 @@ func TestWebSocketGapAndShutdown(t *testing.T) {
 	a.post("/ojs/v1/admin/reset", "").is(200)
 	kept := a.push(`"type":"t","args":[]`)
 	s := a.socket()
-	s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, old)
-	s.hear()
-	r := s.hear()
+	s.send(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, old)
+	s.receive()
+	r := s.receive()
 	require.Equal(t, []string{"event", "system.gap", old, "all"}, []string{r.at("type"), r.at("event"), r.at("data.gap_start"), r.at("data.channel")})
-	require.Equal(t, kept, s.hear().at("data.subject"))
+	require.Equal(t, kept, s.receive().at("data.subject"))
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- a.app.Stop() }()
-	r = s.hear()
+	r = s.receive()
 	require.Equal(t, []string{"event", "server.shutdown", "5000"}, []string{r.at("type"), r.at("event"), r.at("data.grace_period_ms")})
 	s.closed(websocket.StatusGoingAway)
 	require.NoError(t, <-stopped)
 }
 
-// TestWebSocketDrops: what a client hears that reads late, on a server that is set up to drop.
+// TestWebSocketDrops shows what a client gets that reads late, on a node that drops events.
 func TestWebSocketDrops(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) {
 		c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
 	})
 	s := a.socket()
-	s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"]}`)
-	s.hear()
+	s.send(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"]}`)
+	s.receive()
 	a.fillUp(t)
 	last := a.push(`"type":"last","args":[]`)
 	shown, dropped, warned := 0, 0, 0
 	for {
-		r := s.hear()
+		r := s.receive()
 		switch {
 		case r.at("type") == "warning":
 			require.Equal(t, []string{"events_dropped", "all"}, []string{r.at("code"), r.at("channel")})
@@ -285,12 +285,12 @@ func TestWebSocketCatchesUp(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) { c.Realtime.RateLimit = 0 })
 	s := a.socket()
-	s.say(`{"action":"subscribe","channel":"events"}`)
-	s.hear()
+	s.send(`{"action":"subscribe","channel":"events"}`)
+	s.receive()
 	a.fillUp(t)
 	seen := map[string]bool{}
 	for range 12_000 {
-		r := s.hear()
+		r := s.receive()
 		require.Equal(t, "job.enqueued", r.at("type"))
 		seen[r.at("id")] = true
 	}
@@ -313,13 +313,13 @@ func TestWebSocketResume(t *testing.T) {
 	last := "evt_00000000-0000-7000-8000-000000000000"
 	for i := 0; len(seen) < n; i++ {
 		s := nodes[i%2].socket()
-		s.say(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, last)
-		require.Equal(t, "subscribed", s.hear().at("type"))
+		s.send(`{"action":"subscribe","channel":"all","event_types":["job.enqueued"],"last_event_id":"%s"}`, last)
+		require.Equal(t, "subscribed", s.receive().at("type"))
 		if i == 2 {
 			go func(a *node) { _ = a.app.Stop() }(nodes[0])
 		}
 		for k := 0; len(seen) < n && (k < 30 || i == 2); k++ {
-			r := s.hear()
+			r := s.receive()
 			if r.at("event") != "job.enqueued" {
 				break
 			}
