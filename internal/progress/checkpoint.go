@@ -11,22 +11,22 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// NextSequence lets the store number a checkpoint.
+// NextSequence makes the store choose the sequence of a checkpoint.
 const NextSequence = -1
 
-// Checkpoint is what a job needs to go on where an earlier attempt stopped. It is gone when the job ends.
+// Checkpoint is what a job needs to continue where an earlier attempt stopped. It is deleted when the job ends.
 type Checkpoint struct {
 	JobID    [16]byte
-	Stored   []byte // the object with state, step_index and metadata; nil: there is none
+	Stored   []byte // JSON object with state, step_index and metadata; nil: there is none
 	Sequence int64
 	SavedAt  time.Time
 }
 
-// Save is a checkpoint to be stored. It counts as a heartbeat.
+// Save is a request to store a checkpoint. It counts as a heartbeat.
 type Save struct {
 	JobID    [16]byte
-	WorkerID string // "": not said, so ownership is not checked
-	Attempt  int32  // -1: not said
+	WorkerID string // "": not sent, so ownership is not checked
+	Attempt  int32  // -1: not sent, so the attempt is not checked
 	Stored   []byte
 	Sequence int64 // must be above the stored one; NextSequence: one more
 }
@@ -42,7 +42,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint
 			saved = Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}
 			return nil
 		}
-		stored, err := s.reported(ctx, save.JobID)
+		stored, err := s.getReport(ctx, save.JobID)
 		if err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint
 	return saved, err
 }
 
-// refused chooses the conflict; a job that could have been changed is held by another transaction.
+// refused chooses the error for a job that the statement did not change. A job that no condition excludes is locked.
 func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
 	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
 	switch {
@@ -95,21 +95,21 @@ func (s *Store) flushCheckpoint(ctx context.Context, saves []Save) ([]*dbsqlc.Jo
 
 // Checkpoint reads the checkpoint of a job; Stored is nil if there is none.
 func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error) {
-	row, err := s.reported(ctx, id)
+	row, err := s.getReport(ctx, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	return Checkpoint{JobID: id, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}, nil
 }
 
-// DeleteCheckpoint forgets the checkpoint of a job, if there is one.
+// DeleteCheckpoint deletes the checkpoint of a job, if there is one.
 func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 	return s.jobs.RetryLocked(ctx, func() error {
 		cleared, err := s.clearCheckpoint(ctx, id)
 		if err != nil || cleared {
 			return err
 		}
-		row, err := s.reported(ctx, id)
+		row, err := s.getReport(ctx, id)
 		if err != nil || row.CheckpointSeq.Int64 == 0 {
 			return err
 		}
