@@ -33,7 +33,7 @@ func (n *Node) buildMetrics() (err error) {
 func (n *Node) buildDomains() error {
 	c, db := n.config, pg.New(n.pool, statementTimeout)
 	n.timer = timer.New(n.archetype, db)
-	n.timer.PollInterval = cmp.Or(c.TimerPollInterval, n.timer.PollInterval)
+	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
 	domains := c.Domains()
 	domains.Queue.OnFlush, domains.Progress.OnFlush, domains.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
 	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, domains)

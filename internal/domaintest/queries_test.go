@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// sqlc reads queries with a parser of its own, which accepts some that Postgres refuses, such as ambiguous columns.
+// sqlc has a parser of its own, which accepts queries that Postgres refuses, for example with ambiguous columns.
 func TestEveryQueryCanBePrepared(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../dbsqlc/*.sql.go")

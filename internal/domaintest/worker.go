@@ -15,8 +15,8 @@ func (b *Bundle) Beat(id string, jobs ...[16]byte) worker.BeatResult {
 	return res
 }
 
-// Silent makes the workers look as if they had last called that long ago. Calls that the node has not written yet are
-// dropped: written later, they would be fresh.
+// Silent moves the last calls of the workers that many seconds into the past. It drops the beats that the node has collected,
+// because they would be written later as recent calls.
 func (b *Bundle) Silent(seconds int, workers ...string) {
 	b.T.Helper()
 	b.Cache.TakeBeats()

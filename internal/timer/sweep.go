@@ -50,9 +50,9 @@ func (t *Timer) run(ctx context.Context, batches int) {
 		t.Logger.WarnContext(ctx, "sweep of due jobs ended early", slog.Any("error", err))
 		t.scheduleRun(errorPause)
 	default:
-		poll := max(t.intervals.idlePoll, t.PollInterval)
+		poll := max(t.Intervals.Idle, t.Intervals.Busy)
 		if busy || moved > 0 {
-			poll = t.PollInterval
+			poll = t.Intervals.Busy
 		}
 		t.scheduleRun(min(next, poll))
 	}
@@ -66,7 +66,7 @@ func (t *Timer) run(ctx context.Context, batches int) {
 // statement with an index probe for each kind of due time.
 func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.Duration, err error) {
 	after := t.swept
-	full := t.late.Swap(false) || time.Since(t.fullAt) >= max(t.intervals.fullSweep, fullShare*t.fullCost)
+	full := t.late.Swap(false) || time.Since(t.fullAt) >= max(t.Intervals.Full, fullShare*t.fullCost)
 	if full {
 		after = pg.Beginning
 	}

@@ -29,17 +29,26 @@ const (
 	notifiedPoll = 5 * time.Millisecond
 )
 
+// Intervals are how often a timer polls the database.
+type Intervals struct {
+	Busy time.Duration // while jobs move
+	Idle time.Duration // while nothing changes
+	Full time.Duration // least time between two full sweeps
+}
+
 // Timer sleeps until the earliest due time that this node knows, and sweeps then.
 type Timer struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
 
-	db        *pg.DB
-	intervals intervals
-	sources   *Sources      // nil: before Serve
-	next      atomic.Int64  // local time of the next run in nanoseconds
-	earlier   chan struct{} // signalled when next became earlier
-	mu        sync.Mutex    // one run at a time
+	// Intervals may be changed before Start.
+	Intervals Intervals
+
+	db      *pg.DB
+	sources *Sources      // nil: before Serve
+	next    atomic.Int64  // local time of the next run in nanoseconds
+	earlier chan struct{} // signalled when next became earlier
+	mu      sync.Mutex    // one run at a time
 
 	moved atomic.Bool // jobs have moved since the last run
 	late  atomic.Bool // a due time was scheduled after it had passed; only a full sweep finds such jobs
@@ -49,14 +58,8 @@ type Timer struct {
 	fullAt   time.Time          // start of the latest full sweep
 	fullCost time.Duration
 
-	// PollInterval replaces busyPoll, and idlePoll if it is longer. Only tests change it, before the start.
-	PollInterval time.Duration
-
 	TestSignals signals
 }
-
-// intervals are constants, except in tests of this package.
-type intervals struct{ idlePoll, fullSweep time.Duration }
 
 type signals struct {
 	Swept testsignal.TestSignal[struct{}] // a run has ended
@@ -68,7 +71,7 @@ func (ts *signals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
 // New returns a timer. It does nothing before Serve.
 func New(archetype *baseservice.Archetype, db *pg.DB) *Timer {
 	t := baseservice.Init(archetype, &Timer{
-		db: db, intervals: intervals{idlePoll, fullSweep}, earlier: make(chan struct{}, 1), PollInterval: busyPoll,
+		db: db, earlier: make(chan struct{}, 1), Intervals: Intervals{Busy: busyPoll, Idle: idlePoll, Full: fullSweep},
 	})
 	t.next.Store(math.MaxInt64)
 	return t
@@ -111,7 +114,7 @@ func (t *Timer) scheduleRun(in time.Duration) {
 // Call it after every commit and for every notification of another node.
 func (t *Timer) Notify() {
 	if !t.moved.Load() && !t.moved.Swap(true) {
-		t.scheduleRun(t.PollInterval)
+		t.scheduleRun(t.Intervals.Busy)
 	}
 }
 

@@ -25,7 +25,7 @@ type Beat struct {
 	Facts        []byte   // one compact object with the other facts, without U+0000; nil: none
 	Load         string   // of Facts the numbers about memory and CPU, as members, each with a leading comma
 
-	again bool // the worker's part is done, only jobs are left
+	jobsOnly bool // the worker has been written, only jobs are left
 }
 
 var heartbeatNames = []string{
