@@ -14,5 +14,8 @@ func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
 	return &bundle{domaintest.New(t, change...)}
 }
 
+// unchecked is for nodes whose calls end before their changes are emitted.
+func unchecked(c *domaintest.Config) { c.Unchecked = true }
+
 // node is another node on the same database.
 func (b *bundle) node() *bundle { return &bundle{b.Bundle.Node()} }

@@ -19,110 +19,61 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// letters makes n dead letters, one a second, the newest a minute old, each with its event row.
-func (b *bundle) letters(n int) {
-	b.T.Helper()
-	b.Exec(`WITH made AS (
-			INSERT INTO ojs.jobs (id, type, queue, state, attempt, created_at, finished_at, dead_lettered_at, failed, args, retry, error, errors)
-			SELECT gen_random_uuid(), 'a.b' || g % 7, 'q' || g % 3, 'discarded', 1, now(), t, t, true, '[]', '{"max_attempts":1,"on_exhaustion":"dead_letter"}', e.e, ARRAY[e.e]
-			FROM generate_series(1, $1::int) g, LATERAL (SELECT now() - interval '1 minute' - ($1 - g) * interval '1 second' AS t) t,
-				LATERAL (SELECT ('{"attempt":1,"code":"c' || g % 5 || '","type":"t","message":"\u0000","retryable":true}')::json AS e) e
-			RETURNING *)
-		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state) SELECT 'job.discarded', 'api', now(), id, type, queue, state FROM made`, n)
-	b.Exec(`VACUUM ANALYZE ojs.jobs`)
-}
-
-func (b *bundle) number(sql string, args ...any) (n int64) {
-	b.T.Helper()
-	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
-	return n
-}
-
-// countsHold compares the counts with the tables.
-func (b *bundle) countsHold() {
-	b.T.Helper()
-	require.Zero(b.T, b.Number(`SELECT count(*) FROM (
-		SELECT c.queue, c.state, sum(c.n) AS n FROM (
-			SELECT v.queue, v.state, v.n FROM (SELECT e.queue, e.to_state AS state, 1 AS n FROM ojs.events e UNION ALL SELECT e.queue, e.from_state, -1 FROM ojs.events e) v
-			WHERE v.state IS NOT NULL
-			UNION ALL SELECT j.queue, j.state, -1 FROM ojs.jobs j
-			UNION ALL SELECT d.queue, d.state, -1 FROM ojs.jobs_done d
-		) c GROUP BY 1, 2 HAVING sum(c.n) <> 0) wrong`))
-}
-
-// deadLetter makes one by failing a job.
-func (b *bundle) deadLetter(change ...func(j *job.Job)) *job.Record {
-	b.T.Helper()
-	in := domaintest.NewJob("q")
-	in.MaxAttempts, in.Retry = 1, []byte(`{"max_attempts":1,"on_exhaustion":"dead_letter"}`)
-	for _, c := range change {
-		c(in)
-	}
-	job := b.Enqueued(in)[0]
-	require.Len(b.T, b.Fetched(1, in.Queue), 1)
-	job, err := b.Fail(b.T.Context(), queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(b.T, `{"message":"m"}`)})
-	require.NoError(b.T, err)
-	require.True(b.T, job.DeadLetteredAt.Valid)
-	require.Equal(b.T, job.FinishedAt, job.DeadLetteredAt)
-	return job
-}
-
-// Contract 20 §8.3.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 
 	t.Run("StartsTheTotalTimeoutAnew", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
+		stored := b.DeadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
 		b.Exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', total_due_at = total_due_at - interval '3 days'`)
 		for range 2 {
-			got, err := b.Retry(t.Context(), job.ID, nil)
+			got, err := b.Retry(t.Context(), stored.ID, nil)
 			require.NoError(t, err)
 			require.InDelta(t, time.Hour, got.TotalDueAt.Time.Sub(got.ReEnqueuedAt.Time), 1e6)
 			require.Equal(t, got.TotalDueAt, got.DueAt)
 			require.Len(t, b.Fetched(1, "q"), 1)
 			b.Exec(`UPDATE ojs.jobs SET total_due_at = re_enqueued_at + interval '1 hour', due_at = now()`)
 			b.Exec(`UPDATE ojs.jobs SET re_enqueued_at = re_enqueued_at - interval '1 hour', total_due_at = total_due_at - interval '1 hour'`)
-			failed := b.ApplyDueUntilLeft(job.ID, ojs.StateActive)
+			failed := b.ApplyDueUntilLeft(stored.ID, ojs.StateActive)
 			require.Equal(t, "discarded", failed.State)
-			require.InDelta(t, 3600, errorOf(t, failed).Limit, 0.01, "of the retry, not of the creation")
-			require.InDelta(t, 3600, errorOf(t, failed).Elapsed, 10)
+			require.InDelta(t, 3600, domaintest.ErrorOf(t, failed).Limit, 0.01, "counted from the retry, not from the creation")
+			require.InDelta(t, 3600, domaintest.ErrorOf(t, failed).Elapsed, 10)
 		}
 	})
 
 	t.Run("AWaitingJobOfARetryTimesOut", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
-		_, err := b.Retry(t.Context(), job.ID, nil)
+		stored := b.DeadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
+		_, err := b.Retry(t.Context(), stored.ID, nil)
 		require.NoError(t, err)
 		b.Exec(`UPDATE ojs.jobs SET created_at = created_at - interval '3 days', re_enqueued_at = now() - interval '1 hour', total_due_at = now(), due_at = now()`)
-		dead := b.ApplyDueUntilLeft(job.ID, ojs.StateAvailable)
-		require.Equal(t, "total_timeout", errorOf(t, dead).Code)
-		require.InDelta(t, 3600, errorOf(t, dead).Limit, 0.01)
+		dead := b.ApplyDueUntilLeft(stored.ID, ojs.StateAvailable)
+		require.Equal(t, "total_timeout", domaintest.ErrorOf(t, dead).Code)
+		require.InDelta(t, 3600, domaintest.ErrorOf(t, dead).Limit, 0.01)
 	})
 
 	t.Run("ClearsWhatBelongsToTheOldRun", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter()
+		stored := b.DeadLetter()
 		b.Exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'm', progress_data = '{}', progress_at = now(), checkpoint = '{}', checkpoint_seq = 1, checkpoint_at = now(), ttl_due_at = now()`)
-		got, err := b.Retry(t.Context(), job.ID, nil)
+		got, err := b.Retry(t.Context(), stored.ID, nil)
 		require.NoError(t, err)
 		require.Nil(t, got.ProgressData)
 		require.Nil(t, got.Checkpoint)
 		require.False(t, got.Progress.Valid || got.ProgressMessage.Valid || got.ProgressAt.Valid || got.CheckpointSeq.Valid || got.CheckpointAt.Valid || got.TtlDueAt.Valid)
 		require.False(t, got.DeadLetteredAt.Valid || got.FinishedAt.Valid || got.PreviousState.Valid || got.WorkerID.Valid || got.Failed)
-		require.Equal(t, "job.enqueued:discarded>available", b.EventTypes(job.ID)[4])
+		require.Equal(t, "job.enqueued:discarded>available", b.EventTypes(stored.ID)[4])
 	})
 
 	t.Run("KeepsTheNewestFiftyErrors", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter()
+		stored := b.DeadLetter()
 		b.Exec(`UPDATE ojs.jobs SET errors = ARRAY(SELECT to_json(g) FROM generate_series(31, 60) g), previous_errors = ARRAY(SELECT to_json(g) FROM generate_series(1, 30) g)`)
-		got, err := b.Retry(t.Context(), job.ID, nil)
+		got, err := b.Retry(t.Context(), stored.ID, nil)
 		require.NoError(t, err)
 		require.Len(t, got.PreviousErrors, 50)
 		require.Equal(t, "11", string(got.PreviousErrors[0]))
@@ -133,32 +84,32 @@ func TestRetry(t *testing.T) {
 	t.Run("MovesQueuesWithExactCounts", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.deadLetter()
+		stored := b.DeadLetter()
 		override, wire := job.DecodeRetry([]byte(`{"override":{"queue":"other","meta":{"trace_id":"abc"}}}`), job.Limits{})
 		require.Nil(t, wire)
 		require.Empty(t, b.Fetched(1, "other"), "the cursor of this node knows the queue")
-		got, err := b.Retry(t.Context(), job.ID, override)
+		got, err := b.Retry(t.Context(), stored.ID, override)
 		require.NoError(t, err)
 		require.Equal(t, "abc", got.TraceID.String)
-		require.Equal(t, []string{"job.state_changed:discarded", "job.state_changed>discarded", "job.enqueued:discarded>available"}, b.EventTypes(job.ID)[4:])
+		require.Equal(t, []string{"job.state_changed:discarded", "job.state_changed>discarded", "job.enqueued:discarded>available"}, b.EventTypes(stored.ID)[4:])
 		require.EqualValues(t, 1, b.Number(`SELECT count(*) FROM ojs.queues WHERE name = 'other'`))
 		require.Len(t, b.Fetched(1, "other"), 1)
-		b.countsHold()
+		b.RequireCounts()
 	})
 
 	t.Run("BackoffKeepsItsDeadlines", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 7_200_000, 1000 }))[0]
+		stored := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 7_200_000, 1000 }))[0]
 		b.Fetched(1, "q")
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
+		_, err := b.Fail(t.Context(), queue.Nack{JobID: stored.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
 		require.NoError(t, err)
 		require.NoError(t, b.InTx(t.Context(), func(tx *queue.Tx) error {
-			res, err := tx.Bulk(t.Context(), queue.BulkChange{Op: job.BulkRetry, IDs: [][16]byte{job.ID}, States: queue.Eligible(job.BulkRetry)})
+			res, err := tx.Bulk(t.Context(), queue.BulkChange{Op: job.BulkRetry, IDs: [][16]byte{stored.ID}, States: queue.Eligible(job.BulkRetry)})
 			require.Len(t, res.Changed, 1)
 			return err
 		}))
-		got, err := b.Get(t.Context(), job.ID)
+		got, err := b.Get(t.Context(), stored.ID)
 		require.NoError(t, err)
 		require.Equal(t, got.TotalDueAt, got.DueAt)
 		require.Equal(t, int32(1), got.Attempt)
@@ -169,29 +120,29 @@ func TestRetry(t *testing.T) {
 	t.Run("RefusesOtherStates", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.Enqueued(domaintest.NewJob("q"))[0]
-		_, err := b.Retry(t.Context(), job.ID, nil)
+		stored := b.Enqueued(domaintest.NewJob("q"))[0]
+		_, err := b.Retry(t.Context(), stored.ID, nil)
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 		_, err = b.Retry(t.Context(), job.NewID(), nil)
 		domaintest.RequireCode(t, err, ojs.KindNotFound)
 	})
 }
 
-// Of the failures of a job the newest 50 are kept.
+// Of the failures of a stored the newest 50 are kept.
 func TestErrorHistory(t *testing.T) {
 	t.Parallel()
 	const failures, kept = 53, 50
 	b := setup(t)
-	job := b.Enqueued(domaintest.With(func(j *job.Job) { j.MaxAttempts = 100 }))[0]
+	stored := b.Enqueued(domaintest.With(func(j *job.Job) { j.MaxAttempts = 100 }))[0]
 	for range failures {
 		require.Len(t, b.Fetched(1, "q"), 1)
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
+		_, err := b.Fail(t.Context(), queue.Nack{JobID: stored.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
 		require.NoError(t, err)
 		b.Exec(`UPDATE ojs.jobs SET due_at = now()`)
 		_, err = b.PromoteDue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 	}
-	got, err := b.Get(t.Context(), job.ID)
+	got, err := b.Get(t.Context(), stored.ID)
 	require.NoError(t, err)
 	require.Len(t, got.Errors, kept)
 	require.Contains(t, string(got.Errors[0]), fmt.Sprintf(`{"attempt":%d,`, failures-kept+1))
@@ -227,7 +178,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 	t.Run("TotalsStopAtTenThousand", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(10_050)
+		b.InsertDeadLetters(10_050)
 		jobs, more, total, err := b.DeadLetters.List(t.Context(), deadletter.Filter{}, deadletter.Page{Limit: 3})
 		require.NoError(t, err)
 		require.Len(t, jobs, 3)
@@ -244,50 +195,50 @@ func TestDeadLettersAtSize(t *testing.T) {
 	t.Run("PurgesInBatches", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(20_000)
+		b.InsertDeadLetters(20_000)
 		n, err := b.DeadLetters.Purge(t.Context(), deadletter.Filter{})
 		require.NoError(t, err)
 		require.EqualValues(t, 20_000, n)
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
 		require.EqualValues(t, 20, b.Number(`SELECT count(DISTINCT xmin::text) FROM ojs.events WHERE from_state = 'discarded'`), "a transaction per batch")
-		b.countsHold()
+		b.RequireCounts()
 	})
 
 	t.Run("RetriesInBatches", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(2500)
+		b.InsertDeadLetters(2500)
 		res, err := b.DeadLetters.Retry(t.Context(), deadletter.Filter{Queues: []string{"q1", "q2"}})
 		require.NoError(t, err)
 		require.Equal(t, deadletter.Retried{Matched: 1667, Succeeded: 1667}, res)
 		require.EqualValues(t, 1667, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND replay_count = 1`))
 		require.EqualValues(t, 2, b.Number(`SELECT count(DISTINCT xmin::text) FROM ojs.jobs WHERE state = 'available'`))
-		b.countsHold()
+		b.RequireCounts()
 	})
 
 	t.Run("PurgeAndRetryShareWithoutLoss", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(5000)
+		b.InsertDeadLetters(5000)
 		var wg sync.WaitGroup
 		var purged int64
 		var retried deadletter.Retried
 		var errs [2]error
 		wg.Go(func() { purged, errs[0] = b.DeadLetters.Purge(t.Context(), deadletter.Filter{}) })
-		wg.Go(func() { retried, errs[1] = b.node().RetryDeadLetters(t.Context(), deadletter.Filter{}) })
+		wg.Go(func() { retried, errs[1] = b.node().DeadLetters.Retry(t.Context(), deadletter.Filter{}) })
 		wg.Wait()
 		require.NoError(t, errs[0])
 		require.NoError(t, errs[1])
 		require.EqualValues(t, retried.Succeeded, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available'`))
-		require.EqualValues(t, 5000, purged+b.Number(`SELECT count(*) FROM ojs.jobs`))
+		require.EqualValues(t, 5000, purged+int64(b.Number(`SELECT count(*) FROM ojs.jobs`)))
 		require.Equal(t, retried.Matched, retried.Succeeded+len(retried.Failed))
-		b.countsHold()
+		b.RequireCounts()
 	})
 
 	t.Run("PlansUseTheIndexes", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(20_000)
+		b.InsertDeadLetters(20_000)
 		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, ready_seq, args) SELECT gen_random_uuid(), 't', 'q', 'available', now(), g, '[]' FROM generate_series(1, 30000) g`)
 		b.Exec(`VACUUM ANALYZE ojs.jobs`)
 		const filters = `'{}', '{q1}', '{}', '{}', '{}', '{c1}'`
@@ -304,35 +255,20 @@ func TestDeadLettersAtSize(t *testing.T) {
 			`SELECT j.id FROM ojs.jobs j WHERE j.finished_at IS NOT NULL AND j.finished_at <= now() - interval '30 days' AND j.dead_lettered_at IS NULL AND j.state = 'discarded'
 				ORDER BY j.finished_at, j.id LIMIT 1000 FOR UPDATE SKIP LOCKED`: "using jobs_discarded",
 		} {
-			require.Contains(t, b.plan(query), index)
-			require.NotContains(t, b.plan(query), "Seq Scan on jobs")
-			require.NotContains(t, b.plan(query), "Function", "the filter is inlined")
+			require.Contains(t, b.Plan(query), index)
+			require.NotContains(t, b.Plan(query), "Seq Scan on jobs")
+			require.NotContains(t, b.Plan(query), "Function", "the filter is inlined")
 		}
 	})
 }
 
-func (b *bundle) plan(query string) string {
-	b.T.Helper()
-	rows, err := b.Pool.Query(b.T.Context(), "EXPLAIN "+query)
-	require.NoError(b.T, err)
-	var lines []string
-	for rows.Next() {
-		var line string
-		require.NoError(b.T, rows.Scan(&line))
-		lines = append(lines, line)
-	}
-	require.NoError(b.T, rows.Err())
-	return strings.Join(lines, "\n")
-}
-
-// Contract 20 §8.4.
 func TestPruneJobs(t *testing.T) {
 	t.Parallel()
 
 	t.Run("DeadLettersByAgeThenCount", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(100)
+		b.InsertDeadLetters(100)
 		n, err := b.DeadLetters.Prune(t.Context(), 2*time.Minute, 1000)
 		require.NoError(t, err)
 		require.EqualValues(t, 40, n)
@@ -345,13 +281,13 @@ func TestPruneJobs(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, n)
 		}
-		b.countsHold()
+		b.RequireCounts()
 	})
 
 	t.Run("CountKeepsSomeOfOneInstant", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(20)
+		b.InsertDeadLetters(20)
 		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = now(), finished_at = now()`)
 		n, err := b.DeadLetters.Prune(t.Context(), 0, 5)
 		require.NoError(t, err)
@@ -361,32 +297,17 @@ func TestPruneJobs(t *testing.T) {
 	t.Run("NodesDoNotCountTwice", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.letters(4000)
+		b.InsertDeadLetters(4000)
 		var wg sync.WaitGroup
 		removed, errs := make([]int64, 3), make([]error, 3)
 		for i := range removed {
-			wg.Go(func() { removed[i], errs[i] = b.node().PruneDeadLetters(t.Context(), time.Microsecond, 0) })
+			wg.Go(func() { removed[i], errs[i] = b.node().DeadLetters.Prune(t.Context(), time.Microsecond, 0) })
 		}
 		wg.Wait()
 		for _, err := range errs {
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, 4000, removed[0]+removed[1]+removed[2]+b.Number(`SELECT count(*) FROM ojs.jobs`))
-		b.countsHold()
-	})
-
-	t.Run("DiscardedJobsThatAreNoDeadLetters", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
-		b.letters(3000)
-		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = NULL WHERE queue <> 'q0'`)
-		n, err := b.PruneDiscarded(t.Context(), time.Hour)
-		require.NoError(t, err)
-		require.Zero(t, n)
-		n, err = b.PruneDiscarded(t.Context(), time.Minute)
-		require.NoError(t, err)
-		require.EqualValues(t, 2000, n)
-		require.EqualValues(t, 1000, b.Number(`SELECT count(*) FROM ojs.jobs`))
-		b.countsHold()
+		require.EqualValues(t, 4000, removed[0]+removed[1]+removed[2]+int64(b.Number(`SELECT count(*) FROM ojs.jobs`)))
+		b.RequireCounts()
 	})
 }

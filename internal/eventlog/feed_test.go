@@ -2,21 +2,17 @@ package eventlog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river/rivershared/riversharedtest"
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
-
-	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // feed starts one on the bundle's database; the test wakes it.
@@ -39,7 +35,7 @@ func (f *Feed) subscribe(t *testing.T, q Query, from *Position) *Subscription {
 // take reads n events.
 func (s *Subscription) takeN(t *testing.T, n, limit int) (names []string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), waitFor)
 	defer cancel()
 	for len(names) < n {
 		items, gap, err := s.Next(ctx, nil, limit)
@@ -67,7 +63,7 @@ func (s *Subscription) nothing(t *testing.T) {
 // follows the log, streams read the table.
 func (f *Feed) caughtUp(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), waitFor)
 	defer cancel()
 	head, _, err := f.bounds(ctx)
 	require.NoError(t, err)
@@ -98,6 +94,17 @@ func (b *testBundle) publish(t *testing.T, f *Feed, names ...string) {
 	}
 	b.publishAll(t)
 	f.Wake()
+}
+
+// watchedContext calls waiting when somebody is about to wait for its end, too.
+type watchedContext struct {
+	context.Context
+	waiting func()
+}
+
+func (c watchedContext) Done() <-chan struct{} {
+	c.waiting()
+	return c.Context.Done()
 }
 
 func TestFeed(t *testing.T) {
@@ -178,7 +185,7 @@ func TestFeed(t *testing.T) {
 		require.Equal(t, numbered(1, 1), s.takeN(t, 1, 1))
 		at := s.Position()
 		f.subscribe(t, Query{}, nil).nothing(t) // so that the feed has read on and let go
-		require.Eventually(t, func() bool { _, _, _, ok := f.behind(at); return !ok }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { _, _, _, ok := f.behind(at); return !ok }, waitFor, time.Millisecond)
 		b.exec(t, "SELECT ojs.reset()")
 		b.exec(t, insertEvent, "4")
 		b.publishAll(t)
@@ -241,7 +248,7 @@ func TestFeed(t *testing.T) {
 		require.NoError(t, f.Start(t.Context()))
 		for range 100 {
 			f.Wake()
-			time.Sleep(10 * time.Microsecond)
+			require.Eventually(t, func() bool { return len(f.wake) == 0 }, waitFor, time.Microsecond)
 		}
 		f.Stop()
 	})
@@ -273,13 +280,15 @@ func TestFeed(t *testing.T) {
 		_, err = lock.Exec(t.Context(), "LOCK TABLE ojs.events")
 		require.NoError(t, err)
 		var reading sync.WaitGroup
+		asked := make(chan struct{}, 6) // for a turn
 		for range 6 {
 			s := f.subscribe(t, Query{}, &Position{})
 			reading.Go(func() {
-				items, _, err := s.Next(t.Context(), nil, 10)
-				assertNoError(t, err)
-				if len(items) != 1 {
-					t.Errorf("%d items", len(items))
+				var once sync.Once
+				ctx := watchedContext{t.Context(), func() { once.Do(func() { asked <- struct{}{} }) }}
+				items, _, err := s.Next(ctx, nil, 10)
+				if err != nil || len(items) != 1 {
+					t.Errorf("%d items, %v", len(items), err)
 				}
 			})
 		}
@@ -287,7 +296,10 @@ func TestFeed(t *testing.T) {
 			require.NoError(t, lock.QueryRow(t.Context(), "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted AND relation = 'ojs.events'::regclass").Scan(&n))
 			return n
 		}
-		require.Eventually(t, func() bool { return waiting() == 2 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return waiting() == 2 }, waitFor, time.Millisecond)
+		for range 6 {
+			await(t, asked)
+		}
 		for range 20 {
 			require.LessOrEqual(t, waiting(), 2)
 		}
@@ -400,93 +412,3 @@ func TestMatcher(t *testing.T) {
 }
 
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
-
-// TestFeedProperty: writers with delayed commits and rollbacks, and streams of any speed: each reads all, once, in order.
-func TestFeedProperty(t *testing.T) {
-	t.Parallel()
-	url := dbtest.URL(t)
-	w := &world{gapDelay: 2 * time.Millisecond, seed: uint64(env("OJSD_PROPERTY_SEED", int(rand.Uint32())))}
-	t.Logf("seed %d", w.seed)
-	w.pool = connect(t, url, writers+8)
-	_, err := w.pool.Exec(t.Context(), `
-		CREATE TABLE subject (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), queue text, state text, n integer NOT NULL DEFAULT 0);
-		INSERT INTO subject (queue) SELECT 'q' || i % 4 FROM generate_series(1, $1) i`, pgx.QueryExecModeSimpleProtocol, subjects)
-	require.NoError(t, err)
-	rows, err := w.pool.Query(t.Context(), "SELECT id FROM subject")
-	require.NoError(t, err)
-	w.subjects, err = pgx.CollectRows(rows, pgx.RowTo[[16]byte])
-	require.NoError(t, err)
-	archetype := riversharedtest.BaseServiceArchetype(t)
-	feed := NewFeed(archetype, NewReader(connect(t, url, 8), nil), FeedConfig{MaxEvents: 64})
-	for i := range w.relays {
-		w.relays[i] = NewRelay(archetype, connect(t, url, 2), RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond})
-		w.relays[i].OnPublished(feed.Wake)
-		require.NoError(t, w.relays[i].Start(t.Context()))
-		t.Cleanup(w.relays[i].Stop)
-	}
-	require.NoError(t, feed.Start(t.Context()))
-	t.Cleanup(feed.Stop)
-
-	reading, stopReading := context.WithCancel(t.Context())
-	var streams []*trace
-	for i := range 6 {
-		streams = append(streams, w.stream(t, reading, feed, i))
-	}
-	writing, stopWriting := context.WithTimeout(t.Context(), time.Duration(env("OJSD_PROPERTY_SECONDS", 3))*time.Second)
-	defer stopWriting()
-	var running sync.WaitGroup
-	for i := range writers {
-		running.Go(func() { w.write(t, writing, rand.New(rand.NewPCG(w.seed, uint64(i)))) })
-	}
-	running.Wait()
-	for _, s := range streams {
-		require.Eventually(t, func() bool { return s.count() >= w.committed.Load() }, 20*time.Second, 10*time.Millisecond,
-			"%s: %d of %d", s.name, s.count(), w.committed.Load())
-	}
-	stopReading()
-	w.wg.Wait()
-	for _, s := range streams {
-		s.check(t, w.committed.Load())
-	}
-}
-
-// stream reads with pauses that grow with i; every second one comes back all the time, from where it was.
-func (w *world) stream(t *testing.T, ctx context.Context, f *Feed, i int) *trace {
-	tr := &trace{name: fmt.Sprintf("stream %d", i)}
-	w.wg.Go(func() {
-		at := &Position{}
-		for ctx.Err() == nil {
-			s, err := f.Subscribe(t.Context(), Query{Internal: i%3 == 0}, at)
-			if !assertNoError(t, err) {
-				return
-			}
-			for k := 0; ctx.Err() == nil && (i%2 == 0 || k < 5); k++ {
-				items, gap, err := s.Next(ctx, nil, 1+rand.IntN(40))
-				if errors.Is(err, context.Canceled) {
-					break
-				}
-				if !assertNoError(t, err) || gap != nil {
-					t.Error("gap", gap)
-					break
-				}
-				for _, item := range items {
-					tr.add(item.Shown(0, func(e *Event) []byte { return e.Append(nil, true, false) }))
-					at = &item.Event.Position
-				}
-				pauseUpTo(ctx, time.Duration(i*i)*time.Millisecond)
-			}
-			s.Close()
-		}
-	})
-	return tr
-}
-
-func pauseUpTo(ctx context.Context, most time.Duration) {
-	if most == 0 {
-		return
-	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Duration(rand.Int64N(int64(most)))):
-	}
-}

@@ -59,7 +59,7 @@ func (b *testBundle) publishAll(t *testing.T) {
 // set of xids for all its databases.
 func (b *testBundle) passUntil(t *testing.T, wanted func(pass) bool) {
 	t.Helper()
-	require.Eventually(t, func() bool { return wanted(b.pass(t)) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return wanted(b.pass(t)) }, waitFor, time.Millisecond)
 }
 
 // noGaps is reached when every number that was passed over is accounted for.
@@ -96,6 +96,20 @@ func (b *testBundle) open(t *testing.T, names ...string) pgx.Tx {
 		require.NoError(t, err)
 	}
 	return tx
+}
+
+// waitFor is how long tests wait for what must happen. It costs time only when a test fails.
+const waitFor = time.Minute
+
+// await is the next value of a test signal's WaitC.
+func await[T any](t testing.TB, c <-chan T) (value T) {
+	t.Helper()
+	select {
+	case value = <-c:
+	case <-time.After(waitFor):
+		require.Fail(t, "nothing came", "within %s", waitFor)
+	}
+	return value
 }
 
 func discardLogger() *slog.Logger { return slog.New(slog.DiscardHandler) }

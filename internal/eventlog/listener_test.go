@@ -76,7 +76,7 @@ func TestListener(t *testing.T) {
 		b.listener.Handle("other", func(payload string) { other <- payload })
 		require.Equal(t, ListenerDegraded, b.listener.Status())
 		b.start(t)
-		b.listener.TestSignals.Listening.WaitOrTimeout()
+		await(t, b.listener.TestSignals.Listening.WaitC())
 		require.Equal(t, ListenerOK, b.listener.Status())
 
 		// At first anything may have been missed.
@@ -96,13 +96,13 @@ func TestListener(t *testing.T) {
 		t.Parallel()
 		b := setupListener(t, ListenerConfig{})
 		b.start(t)
-		b.listener.TestSignals.Listening.WaitOrTimeout()
+		await(t, b.listener.TestSignals.Listening.WaitC())
 		riversharedtest.WaitOrTimeout(t, b.published)
 		_, err := b.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'ojsd listen'`)
 		require.NoError(t, err)
-		b.listener.TestSignals.Lost.WaitOrTimeout()
-		b.listener.TestSignals.Listening.WaitOrTimeout()
+		await(t, b.listener.TestSignals.Lost.WaitC())
+		await(t, b.listener.TestSignals.Listening.WaitC())
 		require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All) // what was said meanwhile is lost
 		require.Equal(t, ListenerOK, b.listener.Status())
 	})
@@ -111,7 +111,7 @@ func TestListener(t *testing.T) {
 		t.Parallel()
 		b := setupListener(t, ListenerConfig{URL: "postgres://127.0.0.1:1/none", PollFallback: time.Millisecond})
 		b.start(t)
-		b.listener.TestSignals.Lost.WaitOrTimeout()
+		await(t, b.listener.TestSignals.Lost.WaitC())
 		require.Equal(t, ListenerDegraded, b.listener.Status())
 		for range 3 {
 			require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
@@ -142,7 +142,7 @@ func TestListener(t *testing.T) {
 		b := setupListener(t, ListenerConfig{PollFallback: time.Millisecond})
 		b.listener.config.URL = "postgres://postgres@" + fakePooler(t) + "/x?sslmode=disable"
 		b.start(t)
-		b.listener.TestSignals.Listening.WaitOrTimeout()
+		await(t, b.listener.TestSignals.Listening.WaitC())
 		require.Equal(t, ListenerDegraded, b.listener.Status())
 		for range 3 {
 			require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
@@ -211,7 +211,7 @@ func TestIdleListener(t *testing.T) {
 	t.Parallel()
 	b := setupListener(t, ListenerConfig{})
 	b.start(t)
-	b.listener.TestSignals.Listening.WaitOrTimeout()
+	await(t, b.listener.TestSignals.Listening.WaitC())
 	var before, after time.Time
 	query := `SELECT query_start FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd listen'`
 	require.NoError(t, b.pool.QueryRow(t.Context(), query).Scan(&before))

@@ -32,8 +32,8 @@ func TestMaintainer(t *testing.T) {
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
-		require.EqualValues(t, 13*partitionSize, m.TestSignals.Ensured.WaitOrTimeout())
-		require.Equal(t, 6, m.TestSignals.Pruned.WaitOrTimeout().EventPartitions)
+		require.EqualValues(t, 13*partitionSize, await(t, m.TestSignals.Ensured.WaitC()))
+		require.Equal(t, 6, await(t, m.TestSignals.Pruned.WaitC()).EventPartitions)
 		require.Equal(t, []string{"kept"}, queues(b.readAll(t)))
 	})
 
@@ -48,7 +48,7 @@ func TestMaintainer(t *testing.T) {
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
-		require.Zero(t, m.TestSignals.Pruned.WaitOrTimeout().EventPartitions)
+		require.Zero(t, await(t, m.TestSignals.Pruned.WaitC()).EventPartitions)
 		require.Len(t, b.readAll(t), 1)
 	})
 
@@ -62,7 +62,7 @@ func TestMaintainer(t *testing.T) {
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
-		require.Equal(t, Pruned{Keys: 1, Minutes: 1}, m.TestSignals.Pruned.WaitOrTimeout())
+		require.Equal(t, Pruned{Keys: 1, Minutes: 1}, await(t, m.TestSignals.Pruned.WaitC()))
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -26,7 +25,7 @@ func (b *testBundle) listen(t *testing.T, channel string) *ear {
 
 func (e *ear) next(t *testing.T) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), waitFor)
 	defer cancel()
 	n, err := e.conn.WaitForNotification(ctx)
 	require.NoError(t, err)

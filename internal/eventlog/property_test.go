@@ -1,10 +1,11 @@
-package eventlog
+package eventlog_test
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -19,14 +20,15 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
 // TestProperty drives many writers, two relays and three kinds of readers and checks the promises of the log: every
 // committed event is read exactly once by each reader, in the order of its subject, and the counts are exact at every
-// moment; a webhook gets each event once, too. OJSD_PROPERTY_SECONDS makes it run longer, OJSD_PROPERTY_SEED repeats the writers' choices.
+// moment; a webhook gets each event once, too.
+// OJSD_PROPERTY_EVENTS is how many events are written, OJSD_PROPERTY_SEED repeats the writers' choices.
 func TestProperty(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]*world{
@@ -51,7 +53,7 @@ type world struct {
 	shoot    bool // relays lose their connections now and then
 
 	pool      *pgxpool.Pool
-	relays    [2]*Relay
+	relays    [2]*eventlog.Relay
 	subjects  [][16]byte
 	seed      uint64
 	committed atomic.Int64 // events
@@ -76,9 +78,9 @@ func (w *world) run(t *testing.T) {
 	for i := range w.relays {
 		archetype := riversharedtest.BaseServiceArchetype(t)
 		if w.shoot {
-			archetype.Logger = discardLogger()
+			archetype.Logger = slog.New(slog.DiscardHandler)
 		}
-		w.relays[i] = NewRelay(archetype, connect(t, url, 2), RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond})
+		w.relays[i] = eventlog.NewRelay(archetype, connect(t, url, 2), eventlog.RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond})
 		require.NoError(t, w.relays[i].Start(t.Context()))
 		t.Cleanup(w.relays[i].Stop)
 	}
@@ -86,33 +88,32 @@ func (w *world) run(t *testing.T) {
 	reading, stopReading := context.WithCancel(t.Context())
 	w.deliver(t, reading, url)
 	readers := []*trace{w.poll(t, reading), w.listen(t, reading), w.pollSQL(t, reading)}
-	writing, stopWriting := context.WithTimeout(t.Context(), time.Duration(env("OJSD_PROPERTY_SECONDS", 4))*time.Second)
+	writing, stopWriting := context.WithCancel(t.Context())
 	defer stopWriting()
-	var running sync.WaitGroup
-	for i := range writers {
-		running.Go(func() { w.write(t, writing, rand.New(rand.NewPCG(w.seed, uint64(i)))) })
-	}
-	running.Go(func() { w.pinXmin(t, writing) })
-	running.Go(func() { w.checkCounts(t, writing) })
+	var disturbing sync.WaitGroup
+	disturbing.Go(func() { w.pinXmin(t, writing) })
+	disturbing.Go(func() { w.checkCounts(t, writing) })
 	if w.shoot {
-		running.Go(func() { w.shootRelays(t, writing) })
+		disturbing.Go(func() { w.shootRelays(t, writing) })
 	}
-	running.Wait()
+	w.writeAll(t)
+	stopWriting()
+	disturbing.Wait()
 
 	for _, r := range readers {
-		require.Eventually(t, func() bool { return r.count() >= w.committed.Load() }, 20*time.Second, 10*time.Millisecond,
+		require.Eventually(t, func() bool { return r.count() >= w.committed.Load() }, domaintest.WaitFor, 10*time.Millisecond,
 			"%s: %d of %d", r.name, r.count(), w.committed.Load())
 	}
 	require.Eventually(t, func() bool {
 		var gaps int
 		require.NoError(t, w.pool.QueryRow(t.Context(), "SELECT count(*) FROM ojs.event_gaps").Scan(&gaps))
 		return gaps == 0
-	}, 20*time.Second, 10*time.Millisecond)
+	}, domaintest.WaitFor, 10*time.Millisecond)
 	require.Eventually(t, func() bool {
 		var made int64
 		require.NoError(t, w.pool.QueryRow(t.Context(), "SELECT count(*) FROM ojs.webhook_deliveries").Scan(&made))
 		return made >= w.committed.Load()
-	}, 20*time.Second, 10*time.Millisecond)
+	}, domaintest.WaitFor, 10*time.Millisecond)
 	stopReading()
 	w.wg.Wait()
 	for _, r := range append(readers, w.delivered(t)) {
@@ -125,9 +126,18 @@ func (w *world) run(t *testing.T) {
 	t.Logf("%d events, %d of them late", w.committed.Load(), late)
 }
 
+// writeAll runs the writers until there are enough events.
+func (w *world) writeAll(t *testing.T) {
+	var running sync.WaitGroup
+	for i := range writers {
+		running.Go(func() { w.write(t, rand.New(rand.NewPCG(w.seed, uint64(i)))) })
+	}
+	running.Wait()
+}
+
 // write is one application: it changes subjects and records that in the same transaction, with its own idea of time.
-func (w *world) write(t *testing.T, ctx context.Context, rng *rand.Rand) {
-	for ctx.Err() == nil {
+func (w *world) write(t *testing.T, rng *rand.Rand) {
+	for target := int64(env("OJSD_PROPERTY_EVENTS", 1500)); w.committed.Load() < target; {
 		tx, err := w.pool.Begin(t.Context())
 		if !assertNoError(t, err) {
 			return
@@ -179,7 +189,7 @@ func (w *world) change(t *testing.T, tx pgx.Tx, rng *rand.Rand, n int) (events i
 // deliver has two nodes make the deliveries of a subscription.
 func (w *world) deliver(t *testing.T, ctx context.Context, url string) {
 	for range 2 {
-		s := store.New(connect(t, url, 1), store.FromConfig(config.Default()))
+		s := domaintest.On(t, connect(t, url, 1), func(c *domaintest.Config) { c.Unchecked = true }).Webhooks
 		w.wg.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := s.MakeDeliveries(t.Context()); err != nil && !w.shoot {
@@ -284,7 +294,7 @@ func (tr *trace) count() int64 {
 func (tr *trace) check(t *testing.T, committed int64) {
 	require.EqualValues(t, committed, len(tr.read), tr.name)
 	next := map[string]int{}
-	last := Position{Seq: -1}
+	last := eventlog.Position{Seq: -1}
 	for _, payload := range tr.read {
 		var e struct {
 			ID      string `json:"id"`
@@ -294,7 +304,7 @@ func (tr *trace) check(t *testing.T, committed int64) {
 			} `json:"data"`
 		}
 		require.NoError(t, json.Unmarshal(payload, &e), tr.name)
-		p, err := ParsePosition(e.ID)
+		p, err := eventlog.ParsePosition(e.ID)
 		require.NoError(t, err)
 		require.True(t, last.Before(p), "%s: %s after %s", tr.name, e.ID, last)
 		last = p
@@ -306,9 +316,9 @@ func (tr *trace) check(t *testing.T, committed int64) {
 // poll reads as HTTP polling does.
 func (w *world) poll(t *testing.T, ctx context.Context) *trace {
 	tr := &trace{name: "polling"}
-	reader := NewReader(connect(t, w.pool.Config().ConnString(), 1), nil)
+	reader := eventlog.NewReader(connect(t, w.pool.Config().ConnString(), 1), nil)
 	w.wg.Go(func() {
-		var query Query
+		var query eventlog.Query
 		for ctx.Err() == nil {
 			query.Limit = 1 + rand.IntN(50)
 			page, err := reader.ListAfter(t.Context(), query)
@@ -319,7 +329,7 @@ func (w *world) poll(t *testing.T, ctx context.Context) *trace {
 				tr.add(e.Append(nil, true, false))
 			}
 			if page.Cursor != "" {
-				p, err := ParsePosition(page.Cursor)
+				p, err := eventlog.ParsePosition(page.Cursor)
 				assertNoError(t, err)
 				query.After = &p
 			}

@@ -56,7 +56,7 @@ func TestRelayCounts(t *testing.T) {
 		require.Eventually(t, func() bool {
 			done = append(done, b.pass(t))
 			return b.counted(t, done...).Types["job.enqueued"] == 2
-		}, 10*time.Second, time.Millisecond)
+		}, waitFor, time.Millisecond)
 		b.passUntil(t, func(p pass) bool { done = append(done, p); return noGaps(p) })
 		c := b.counted(t, done...)
 		require.Equal(t, map[string]int64{"job.enqueued": 2}, c.Types)
@@ -137,7 +137,7 @@ func TestTallyOfASubscription(t *testing.T) {
 		require.Eventually(t, func() bool {
 			_, end, _, ok := f.behind(head)
 			return ok && end == head
-		}, 10*time.Second, time.Millisecond)
+		}, waitFor, time.Millisecond)
 	}
 	publish(0, 5)
 	s.takeN(t, 5, 5)

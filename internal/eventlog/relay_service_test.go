@@ -39,7 +39,7 @@ func TestRelayService(t *testing.T) {
 		b.exec(t, insertEvent, "a")
 		b.relay.TestSignals.Init(t)
 		b.start(t)
-		require.EqualValues(t, 1, b.relay.TestSignals.Published.WaitOrTimeout())
+		require.EqualValues(t, 1, await(t, b.relay.TestSignals.Published.WaitC()))
 	})
 
 	t.Run("PublishesWhenWoken", func(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRelayService(t *testing.T) {
 		b.start(t)
 		b.exec(t, insertEvent, "a")
 		b.relay.Wake()
-		require.EqualValues(t, 1, b.relay.TestSignals.Published.WaitOrTimeout())
+		require.EqualValues(t, 1, await(t, b.relay.TestSignals.Published.WaitC()))
 		require.Equal(t, []string{"a"}, queues(b.readAll(t)))
 	})
 
@@ -58,9 +58,9 @@ func TestRelayService(t *testing.T) {
 		b := setup(t, RelayConfig{LookInterval: 10 * time.Millisecond})
 		b.relay.TestSignals.Init(t)
 		b.start(t)
-		require.False(t, b.relay.TestSignals.Looked.WaitOrTimeout())
+		require.False(t, await(t, b.relay.TestSignals.Looked.WaitC()))
 		b.exec(t, insertEvent, "a")
-		require.EqualValues(t, 1, b.relay.TestSignals.Published.WaitOrTimeout())
+		require.EqualValues(t, 1, await(t, b.relay.TestSignals.Published.WaitC()))
 		b.relay.Stop()
 	})
 
@@ -71,7 +71,7 @@ func TestRelayService(t *testing.T) {
 		b.exec(t, insertEvent, "kept")
 		b.relay.TestSignals.Init(t)
 		b.start(t)
-		require.EqualValues(t, 2, b.relay.TestSignals.Published.WaitOrTimeout())
+		require.EqualValues(t, 2, await(t, b.relay.TestSignals.Published.WaitC()))
 		require.NoError(t, gone.Rollback(t.Context()))
 	})
 
@@ -98,7 +98,7 @@ func TestRelayService(t *testing.T) {
 			b.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 				WHERE datname = current_database() AND pid <> pg_backend_pid() AND query LIKE '-- name: Relay%'`)
 		}
-		require.Eventually(t, func() bool { return b.relay.Status().Watermark == 20 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.relay.Status().Watermark == 20 }, waitFor, time.Millisecond)
 		require.Len(t, b.readAll(t), 20)
 	})
 }
@@ -120,10 +120,11 @@ func TestWaitCaughtUp(t *testing.T) {
 
 	t.Run("CostsNothingWhenCaughtUp", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, RelayConfig{}) // not running: it would never answer
-		started := time.Now()
-		b.reader.WaitCaughtUp(t.Context())
-		require.Less(t, time.Since(started), maxCatchUp/2)
+		b := setup(t, RelayConfig{}) // not running: a wait for it would last until the end of the context
+		ctx, cancel := context.WithTimeout(t.Context(), waitFor)
+		defer cancel()
+		b.relay.waitCaughtUp(ctx)
+		require.NoError(t, ctx.Err())
 	})
 
 	t.Run("GivesUp", func(t *testing.T) {
@@ -179,10 +180,10 @@ func TestIdleRelay(t *testing.T) {
 	relay.TestSignals.Init(t)
 	require.NoError(t, relay.Start(t.Context()))
 	defer relay.Stop()
-	require.False(t, relay.TestSignals.Looked.WaitOrTimeout())
+	require.False(t, await(t, relay.TestSignals.Looked.WaitC()))
 	count.take()
 	for range 5 {
-		require.False(t, relay.TestSignals.Looked.WaitOrTimeout())
+		require.False(t, await(t, relay.TestSignals.Looked.WaitC()))
 	}
 	// One statement per look, and one look per interval, which is a minute in production.
 	require.Equal(t, []string{"-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one",
@@ -196,9 +197,9 @@ func TestIdleRelay(t *testing.T) {
 	_, err = pool.Exec(t.Context(), insertEvent, "a")
 	require.NoError(t, err)
 	relay.Wake()
-	require.EqualValues(t, 2, relay.TestSignals.Published.WaitOrTimeout())
+	require.EqualValues(t, 2, await(t, relay.TestSignals.Published.WaitC()))
 	require.NoError(t, tx.Commit(t.Context()))
-	require.EqualValues(t, 2, relay.TestSignals.Published.WaitOrTimeout(), "a late row does not move the watermark")
+	require.EqualValues(t, 2, await(t, relay.TestSignals.Published.WaitC()), "a late row does not move the watermark")
 }
 
 func TestPace(t *testing.T) {

@@ -115,7 +115,7 @@ func checkExtra(t *testing.T, sent map[string]json.RawMessage, j *Job) {
 func FuzzDecodeCalls(f *testing.F) {
 	for _, seed := range []string{
 		`{"queues":["a"],"count":5,"wait_ms":1}`, `{"job_id":"x","result":[1],"attempt":1}`, `{"job_id":"x","error":{"code":"c","details":[1],"backtrace":"a\nb","message":"\u0000"}}`,
-		`{"worker_id":"w","active_jobs":["a"],"labels":["\u0000","\\u0000"],"queues":["q",1]}`, `{"job_ids":["a"]}`, `{"filter":{"state":["completed"],"meta":{"a":1},"older_than":"7d"}}`,
+		`{"job_ids":["a"]}`, `{"filter":{"state":["completed"],"meta":{"a":1},"older_than":"7d"}}`,
 		`{"jobs":[{"type":"a","args":[]},5]}`, `{"progress":1e999,"message":"\u0000","data":{"a":1.0},"checkpoint":{}}`, `{"job_id":"x","percentage":-0}`,
 		`{"state":{"a":"\ud800"},"step_index":1e2,"metadata":{"x":[]},"sequence":5}`, `{"ids":["a","a"]}`,
 	} {
@@ -135,10 +135,6 @@ func FuzzDecodeCalls(f *testing.F) {
 			require.NotEmpty(t, r.Error.Type)
 			require.NotEmpty(t, r.Error.Message)
 			require.NotContains(t, r.Error.Code+r.Error.Type, "\x00")
-		}
-		if r, err := DecodeHeartbeat(body); err == nil && r.Facts != nil {
-			require.True(t, json.Valid(r.Facts))
-			require.NotContains(t, strings.ReplaceAll(string(r.Facts), `\\`, ""), `\u0000`)
 		}
 		for _, decode := range []func() (ProgressRequest, *ojs.Error){
 			func() (ProgressRequest, *ojs.Error) { return DecodeProgress(body, Limits{}) },

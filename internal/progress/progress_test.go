@@ -1,6 +1,7 @@
 package progress_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -72,17 +73,21 @@ func TestReportProgress(t *testing.T) {
 	t.Run("ShowsThatTheWorkerLives", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		for _, worker := range []string{"w1", "w2"} {
-			_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: worker})
-			require.NoError(t, err)
-		}
+		b.Beat("w1")
+		b.Beat("w2")
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID // by w1
+<<<<<<< HEAD
 		require.NoError(t, b.WriteSeen(t.Context()))
 		b.Exec(`UPDATE ojs.workers SET last_seen_at = now() - interval '50 seconds'`)
+=======
+		b.Cache.TakeBeats()           // the call of the fetch
+		b.Exec(`UPDATE ojs.workers SET seen_at = now() - interval '50 seconds'`)
+>>>>>>> dt
 		_, err := b.Progress.Report(t.Context(), progress.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
 		require.NoError(t, err)
-		require.NoError(t, b.WriteSeen(t.Context()))
+		_, err = b.Workers.Reap(t.Context()) // writes the calls of workers first
+		require.NoError(t, err)
 		var seen []string
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE last_seen_at > now() - interval '20 seconds'`).Scan(&seen))
 		require.Equal(t, []string{"w1"}, seen)
@@ -107,28 +112,77 @@ func TestReportProgress(t *testing.T) {
 	})
 }
 
-// One waiter per job and node: woken by the end of its job here, by an announcement for ends elsewhere.
-func TestAwaitResult(t *testing.T) {
+// A job whose row another transaction has locked keeps its own caller waiting, and no other.
+func TestLockedJobs(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
-	other := b.node()
-	b.Enqueued(domaintest.NewJob("q"))
-	id := b.Fetched(1, "q")[0].ID
-	var wg sync.WaitGroup
-	for _, node := range []*bundle{b, other} {
-		for range 5 {
-			wg.Go(func() {
-				res, err := node.AwaitResult(t.Context(), id, 10*time.Second)
-				require.NoError(t, err)
-				require.Equal(t, "completed", res.State)
-				require.Equal(t, `7`, string(res.Result))
-			})
-		}
+
+	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
+		"Progress": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
+			half := 0.5
+			p, err := b.Progress.Report(ctx, progress.Report{JobID: id, WorkerID: "w1", Attempt: -1, Progress: &half})
+			if err == nil {
+				require.False(b.T, p.Refused)
+				require.InDelta(b.T, half, p.Progress.Float64, 0)
+			}
+			return err
+		}, Then: ojs.StateActive},
+		"Checkpoint": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
+			c, err := b.Progress.SaveCheckpoint(ctx, progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+			if err == nil {
+				require.Equal(b.T, int64(1), c.Sequence)
+			}
+			return err
+		}, Then: ojs.StateActive},
+	})
+
+	t.Run("DeletesACheckpointWhenTheRowIsFree", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		var sent domaintest.Statements
+		waiting := domaintest.On(t, domaintest.Traced(t, b.Pool, &sent))
+		b.Enqueued(domaintest.NewJob("q"))
+		id := b.Fetched(1, "q")[0].ID
+		require.NoError(t, b.Progress.DeleteCheckpoint(t.Context(), id))
+		_, err := b.Progress.SaveCheckpoint(t.Context(), progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+		require.NoError(t, err)
+		tx := b.Lock(id)
+		locked := make(chan error, 1)
+		go func() { locked <- waiting.Progress.DeleteCheckpoint(t.Context(), id) }()
+		require.Eventually(t, func() bool { return sent.Sent("JobCheckpointDelete") > 1 }, domaintest.WaitFor, time.Millisecond, "tries again")
+		require.Empty(t, locked)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, <-locked)
+		c, err := b.Progress.Checkpoint(t.Context(), id)
+		require.NoError(t, err)
+		require.Nil(t, c.Stored)
+	})
+}
+
+// A job that was handed back and fetched again has the same attempt number, but it is another run.
+func TestLateForTheRun(t *testing.T) {
+	t.Parallel()
+
+	for name, call := range map[string]struct {
+		before string
+		do     func(s *domaintest.Bundle, id [16]byte, worker string) error
+	}{
+		"Progress": {"JobProgress", func(s *domaintest.Bundle, id [16]byte, worker string) error {
+			half := 0.5
+			_, err := s.Progress.Report(context.Background(), progress.Report{JobID: id, WorkerID: worker, Attempt: 1, Progress: &half})
+			return err
+		}},
+		"Checkpoint": {"JobCheckpoint", func(s *domaintest.Bundle, id [16]byte, worker string) error {
+			_, err := s.Progress.SaveCheckpoint(context.Background(), progress.Save{JobID: id, WorkerID: worker, Attempt: 1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+			return err
+		}},
+	} {
+		t.Run(name+"OfTheFirstWorkerIsRefused", func(t *testing.T) {
+			t.Parallel()
+			b, late, id := domaintest.Rerun(t, call.before, "w2")
+			domaintest.RequireCode(t, call.do(late, id, "w1"), ojs.KindNotOwner)
+			require.Equal(t, ojs.StateActive, b.State(id))
+			require.NoError(t, call.do(late, id, ""), "without a worker id, the attempt decides")
+			require.Empty(t, b.Texts(`SELECT source FROM ojs.events WHERE job_id = $1 AND source = 'workers/w1' AND seq > (SELECT max(seq) FROM ojs.events WHERE type = 'job.started')`, id))
+		})
 	}
-	require.Eventually(t, func() bool { return b.Awaited() == 5 && other.Awaited() == 5 }, 10*time.Second, time.Millisecond)
-	_, err := b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1, Result: []byte(`7`)})
-	require.NoError(t, err)
-	other.Published()
-	wg.Wait()
-	require.Zero(t, b.Awaited()+other.Awaited())
 }

@@ -131,7 +131,7 @@ func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, 
 }
 
 // insert stores the jobs whose ids are free; all or nothing if atomic, and then a result that is taken means that
-// nothing was stored.
+// nothing was stored. Without jobs, as in a batch that was refused whole, there is nothing to do.
 func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic bool) ([]enqueued, error) {
 	if len(jobs) == 0 {
 		return nil, nil

@@ -6,112 +6,43 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/worker"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// hold locks the row of a job as an application does that has called ojs.cancel in a transaction it keeps open.
-func (b *bundle) hold(id [16]byte) pgx.Tx {
-	b.T.Helper()
-	tx, err := b.Pool.Begin(b.T.Context())
-	require.NoError(b.T, err)
-	_, err = tx.Exec(b.T.Context(), `SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
-	require.NoError(b.T, err)
-	b.T.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	return tx
-}
-
-// A job whose row another transaction holds keeps its own caller waiting, and nobody else.
-func TestHeldJobs(t *testing.T) {
+// A job whose row another transaction has locked keeps its own caller waiting, and no other.
+func TestLockedJobs(t *testing.T) {
 	t.Parallel()
 
-	calls := map[string]struct {
-		do   func(ctx context.Context, b *bundle, id [16]byte) error
-		then ojs.JobState
-	}{
-		"Ack": {func(ctx context.Context, b *bundle, id [16]byte) error {
+	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
+		"Ack": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
 			_, err := b.Complete(ctx, queue.Ack{JobID: id, WorkerID: "w1", Attempt: -1})
 			return err
-		}, ojs.StateCompleted},
-		"AckBatch": {func(ctx context.Context, b *bundle, id [16]byte) error {
+		}, Then: ojs.StateCompleted},
+		"AckBatch": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
 			_, errs := b.CompleteEach(ctx, []queue.Ack{{JobID: id, WorkerID: "w1", Attempt: -1}})
 			if errs != nil {
 				return errs[0]
 			}
 			return nil
-		}, ojs.StateCompleted},
-		"Nack": {func(ctx context.Context, b *bundle, id [16]byte) error {
+		}, Then: ojs.StateCompleted},
+		"Nack": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
 			_, err := b.Fail(ctx, queue.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 			return err
-		}, ojs.StateRetryable},
-		"Cancel": {func(ctx context.Context, b *bundle, id [16]byte) error {
+		}, Then: ojs.StateRetryable},
+		"Cancel": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
 			_, err := b.Cancel(ctx, id, queue.Cancel{By: "api"})
 			return err
-		}, ojs.StateCancelled},
-		"Heartbeat": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			res, err := b.Workers.Heartbeat(ctx, worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
-			if err == nil {
-				require.Equal(b.T, [][16]byte{id}, res.Extended)
-				require.Empty(b.T, res.Lost)
-			}
-			return err
-		}, ojs.StateActive},
-		"Progress": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			half := 0.5
-			p, err := b.Progress.Report(ctx, progress.Report{JobID: id, WorkerID: "w1", Attempt: -1, Progress: &half})
-			if err == nil {
-				require.False(b.T, p.Refused)
-				require.InDelta(b.T, half, p.Progress.Float64, 0)
-			}
-			return err
-		}, ojs.StateActive},
-		"Checkpoint": {func(ctx context.Context, b *bundle, id [16]byte) error {
-			c, err := b.Progress.SaveCheckpoint(ctx, progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
-			if err == nil {
-				require.Equal(b.T, int64(1), c.Sequence)
-			}
-			return err
-		}, ojs.StateActive},
-	}
-	for name, call := range calls {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
-			jobs := b.Fetched(2, "q")
-			require.Len(t, jobs, 2)
-			tx := b.Lock(jobs[0].ID)
-
-			held := make(chan error, 1)
-			go func() { held <- call.do(t.Context(), b, jobs[0].ID) }()
-			free := make(chan error, 1)
-			go func() { free <- call.do(t.Context(), b, jobs[1].ID) }()
-			select {
-			case err := <-free:
-				require.NoError(t, err)
-			case <-time.After(10 * time.Second):
-				require.Fail(t, "waits for a row that is none of its business")
-			}
-			require.Equal(t, call.then, b.State(jobs[1].ID))
-			require.Empty(t, held)
-
-			require.NoError(t, tx.Rollback(t.Context()))
-			require.NoError(t, <-held)
-			require.Equal(t, call.then, b.State(jobs[0].ID))
-		})
-	}
+		}, Then: ojs.StateCancelled},
+	})
 
 	t.Run("GivesUpWithATimeout", func(t *testing.T) {
 		t.Parallel()
-		b := newBundle(t, dbtest.New(t), func(c *domaintest.Config) { c.StatementTimeout = 3 * time.Second })
+		b := setup(t, func(c *domaintest.Config) { c.StatementTimeout = 3 * time.Second })
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID
 		b.Lock(id)
@@ -123,29 +54,11 @@ func TestHeldJobs(t *testing.T) {
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})
 
-	t.Run("DeletesACheckpointWhenTheRowIsFree", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
-		b.Enqueued(domaintest.NewJob("q"))
-		id := b.Fetched(1, "q")[0].ID
-		require.NoError(t, b.Progress.DeleteCheckpoint(t.Context(), id))
-		_, err := b.Progress.SaveCheckpoint(t.Context(), progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
-		require.NoError(t, err)
-		tx := b.Lock(id)
-		held := make(chan error, 1)
-		go func() { held <- b.Progress.DeleteCheckpoint(t.Context(), id) }()
-		require.Never(t, func() bool { return len(held) > 0 }, 50*time.Millisecond, 10*time.Millisecond)
-		require.NoError(t, tx.Rollback(t.Context()))
-		require.NoError(t, <-held)
-		c, err := b.Progress.Checkpoint(t.Context(), id)
-		require.NoError(t, err)
-		require.Nil(t, c.Stored)
-	})
 }
 
-// An application that has enqueued with an id of its own, and keeps its transaction open, holds up nobody but who uses the
-// same id.
-func TestHeldIDs(t *testing.T) {
+// An application that has enqueued with an id that it chose, and keeps its transaction open, blocks only those who enqueue
+// with the same id.
+func TestLockedIDs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := job.NewID()
@@ -157,17 +70,17 @@ func TestHeldIDs(t *testing.T) {
 
 	same := domaintest.NewJob("q")
 	same.ID, same.ClientID = id, true
-	held := make(chan error, 1)
+	locked := make(chan error, 1)
 	go func() {
 		_, err := b.Enqueue(t.Context(), same)
-		held <- err
+		locked <- err
 	}()
 	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
-	require.Empty(t, held, "jobs without ids of their own wait for nobody")
+	require.Empty(t, locked, "jobs without ids of their own wait for nobody")
 	other := domaintest.NewJob("q")
 	other.ID, other.ClientID = job.NewID(), true
 	b.Enqueued(other)
-	require.ErrorIs(t, <-held, ojs.ErrTimeout())
+	require.ErrorIs(t, <-locked, ojs.ErrTimeout())
 
 	require.NoError(t, tx.Commit(t.Context()))
 	_, err = b.Enqueue(t.Context(), same)

@@ -80,7 +80,7 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 			jobs := b.Fetched(1, "q")
 			b.add("q", 0, "more")
 			require.Contains(c, args(jobs), `["late"]`)
-		}, 10*time.Second, 50*time.Millisecond)
+		}, domaintest.WaitFor, 50*time.Millisecond)
 	})
 
 	t.Run("JobsThatAFailedClaimHadLocked", func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestFetchFindsWhatItsCursorHasPassed(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{`["2"]`}, args(b.Fetched(2, "q")))
 		require.NoError(t, tx.Rollback(t.Context()))
-		require.Eventually(t, func() bool { return len(b.Fetched(1, "q")) == 1 }, 10*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return len(b.Fetched(1, "q")) == 1 }, domaintest.WaitFor, 20*time.Millisecond)
 	})
 
 	t.Run("RetriedAndReleasedJobs", func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 		require.Equal(t, 1, n)
 	}
 	var live, stored int
-	require.NoError(t, a.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM ojs.jobs), (SELECT count(*) FROM ojs.jobs_done)`).Scan(&live, &stored))
+	require.NoError(t, a.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM ojs.jobs), (SELECT count(*) FROM ojs.jobs_done)`).Scan(&live, &stored))
 	require.Zero(t, live)
 	require.Equal(t, producers*perProducer, stored)
 }
@@ -183,7 +183,7 @@ func TestLongPolling(t *testing.T) {
 			jobs, _ := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 			got <- jobs
 		}()
-		require.Eventually(t, func() bool { return b.Parked() == 1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
 		b.add("q", 0, "1")
 		require.Len(t, <-got, 1)
 		require.Zero(t, b.Parked())
@@ -202,7 +202,7 @@ func TestLongPolling(t *testing.T) {
 			_, _ = b.Fetch(ctx, queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 			close(done)
 		}()
-		require.Eventually(t, func() bool { return b.Parked() == 1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
 		cancel()
 		<-done
 		b.add("q", 0, "1")
@@ -224,7 +224,7 @@ func TestLongPolling(t *testing.T) {
 				got <- len(jobs)
 			}()
 		}
-		require.Eventually(t, func() bool { return b.Parked() == 10 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.Parked() == 10 }, domaintest.WaitFor, time.Millisecond)
 		for range 10 {
 			b.add("q", 0, "x")
 			require.Equal(t, 1, <-got)

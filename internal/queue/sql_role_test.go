@@ -1,7 +1,6 @@
 package queue_test
 
 import (
-	"github.com/ojsd/ojsd/internal/pg"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -159,7 +158,7 @@ func TestSQLEnqueueIgnoresSearchPath(t *testing.T) {
 // TestSQLEnqueueUnderAnySettings: dates, numbers and quotes read the same whatever a session has set.
 func TestSQLEnqueueUnderAnySettings(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t, unchecked)
 	conn, err := b.Pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()

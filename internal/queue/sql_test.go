@@ -1,10 +1,13 @@
 package queue_test
 
 import (
+<<<<<<< HEAD
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"bytes"
+=======
+>>>>>>> dt
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,12 +24,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/ojs"
 )
 
+<<<<<<< HEAD
 // quiet is setup without the log lines of thousands of jobs, and for tests that take events back.
 func quiet(t *testing.T) *bundle {
 	t.Helper()
@@ -34,6 +37,8 @@ func quiet(t *testing.T) *bundle {
 	return &bundle{Store: store.New(pool, domaintest.Config{Logger: slog.New(slog.DiscardHandler)}), t: t, pool: pool}
 }
 
+=======
+>>>>>>> dt
 // querier is the pool, a connection or a transaction.
 type querier interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -88,7 +93,12 @@ func (b *bundle) difference(p push) string { return b.differenceOn(b.Pool, p) }
 
 // differenceOn is difference for SQL sent on db.
 func (b *bundle) differenceOn(db querier, p push) string {
+<<<<<<< HEAD
 	job, wire := p.http()
+=======
+	in, wire := p.http()
+	id, err := p.sql(b.T.Context(), db)
+>>>>>>> dt
 	if wire != nil {
 		return "HTTP refuses: " + wire.Message
 	}
@@ -96,13 +106,13 @@ func (b *bundle) differenceOn(db querier, p push) string {
 	if err != nil {
 		return "SQL refuses: " + err.Error()
 	}
-	if job.ClientID {
-		require.Equal(b.T, job.ID, id)
-		job.ClientID = false
+	if in.ClientID {
+		require.Equal(b.T, in.ID, id)
+		in.ClientID = false
 	}
-	stored, err := b.Enqueue(b.T.Context(), job)
+	stored, err := b.Enqueue(b.T.Context(), in)
 	require.NoError(b.T, err)
-	want, got := b.row(stored.ID, job), b.row(id, job)
+	want, got := b.row(stored.ID, in), b.row(id, in)
 	b.Exec("WITH e AS (DELETE FROM ojs.events) DELETE FROM ojs.jobs")
 	for i := range want {
 		if want[i] != got[i] {
@@ -131,9 +141,10 @@ SELECT ARRAY['type=' || j.type, 'queue=' || j.queue, 'state=' || j.state, 'prior
         FROM ojs.events e WHERE e.job_id = j.id)]
 FROM ojs.jobs j WHERE j.id = $1`
 
-func (b *bundle) row(id [16]byte, job *job.Job) []string {
+func (b *bundle) row(id [16]byte, in *job.Job) []string {
 	b.T.Helper()
 	var cells []*string
+<<<<<<< HEAD
 	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), rowSQL, id, job.ScheduledAt.Relative, job.ExpiresAt.Relative).Scan(&cells))
 	var stored []byte
 	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), "SELECT retry FROM ojs.jobs WHERE id = $1", id).Scan(&stored))
@@ -141,6 +152,10 @@ func (b *bundle) row(id [16]byte, job *job.Job) []string {
 	require.NoError(b.T, err)
 	policy.MaxAttempts = 0 // a column of its own decides
 	row := make([]string, len(cells), len(cells)+1)
+=======
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), rowSQL, id, in.ScheduledAt.Relative, in.ExpiresAt.Relative).Scan(&cells))
+	row := make([]string, len(cells))
+>>>>>>> dt
 	for i, cell := range cells {
 		row[i] = "NULL"
 		if cell != nil {
@@ -217,7 +232,7 @@ func TestSQLEnqueueEqualsHTTP(t *testing.T) {
 	for name, list := range values {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := quiet(t)
+			b := setup(t, unchecked)
 			for _, value := range list {
 				require.Empty(t, b.difference(options(`"`+name+`":`+value)), "%s: %.300s", name, value)
 			}
@@ -245,7 +260,12 @@ func TestSQLEnqueueRefusesOptions(t *testing.T) {
 
 func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 	t.Parallel()
+<<<<<<< HEAD
 	b := quiet(t)
+=======
+	b := setup(t, unchecked)
+	const id = "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f"
+>>>>>>> dt
 	arrays := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	var cases, wrong []push
 	for _, typ := range []any{"a", "a_b-c9.d", strings.Repeat("a", 255)} {
@@ -299,6 +319,7 @@ func TestSQLEnqueueEqualsHTTPInOtherParts(t *testing.T) {
 // TestSQLEnqueueKeepsArgsAndMeta: white space, order, repeated names and number literals included.
 func TestSQLEnqueueKeepsArgsAndMeta(t *testing.T) {
 	t.Parallel()
+<<<<<<< HEAD
 	b := quiet(t)
 	p := options(`"meta": { "b" : 1.00 , "a" : 12345678901234567890 , "a" : "\u0061" } `)
 	p.args = ` [ 1 , { "a b" : "\u0000" , "a b" : 1E+2 } , [ ] ]` + "\n"
@@ -334,6 +355,10 @@ func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../envelope/attrs.go")
+=======
+	b := setup(t, unchecked)
+	source, err := os.ReadFile("../job/attrs.go")
+>>>>>>> dt
 	require.NoError(t, err)
 	table := regexp.MustCompile(`(?s)var attrNames.*?\n}`).Find(source)
 	names := regexp.MustCompile(`"([a-z_]+)"`).FindAllSubmatch(table, -1)
@@ -348,8 +373,22 @@ func TestSQLEnqueueKnowsTheNamesOfEnvelope(t *testing.T) {
 // TestSQLEnqueueEqualsHTTPForAnyOptions combines values.
 func TestSQLEnqueueEqualsHTTPForAnyOptions(t *testing.T) {
 	t.Parallel()
+<<<<<<< HEAD
 	b := quiet(t)
 	names := slices.Sorted(maps.Keys(values))
+=======
+	b := setup(t, unchecked)
+	names := make([]string, 0, len(values))
+	for name := range values {
+		names = append(names, name)
+	}
+	member := rapid.Custom(func(t *rapid.T) string {
+		name := rapid.SampledFrom(names).Draw(t, "name")
+		space := rapid.SampledFrom([]string{"", "", "", " ", "\n\t"})
+		value := rapid.SampledFrom(values[name])
+		return space.Draw(t, "before") + `"` + name + `"` + space.Draw(t, "between") + ":" + value.Draw(t, "value") + space.Draw(t, "after")
+	})
+>>>>>>> dt
 	rapid.Check(t, func(t *rapid.T) {
 		var members []string
 		for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom(names), 0, 6, rapid.ID).Draw(t, "names") {
@@ -371,6 +410,7 @@ func TestSQLEnqueueEqualsHTTPForAnyOptions(t *testing.T) {
 // TestSQLEnqueueCannotStopTheServer: a job that SQL takes and the server cannot use as it is meant fails alone.
 func TestSQLEnqueueCannotStopTheServer(t *testing.T) {
 	t.Parallel()
+<<<<<<< HEAD
 	pool := dbtest.New(t)
 	var log bytes.Buffer
 	b := &bundle{Store: store.New(pool, domaintest.Config{Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))}), t: t, pool: pool}
@@ -378,6 +418,29 @@ func TestSQLEnqueueCannotStopTheServer(t *testing.T) {
 		`{"initial_interval":"soon"}`, `{"initial_interval":5}`, `{"initial_interval":"PT99999999999999999999H"}`, `{"max_interval":"PT1S","initial_interval":"PT2S"}`, `{"jitter":"x"}`,
 		`{"backoff_coefficient":0}`, `{"backoff_coefficient":1e100000}`, `{"backoff_coefficient":"NaN"}`, `{"non_retryable_errors":[1]}`, `{"non_retryable_errors":"x"}`, `{"non_retryable_errors":[""]}`,
 		`{"on_exhaustion":"explode"}`, `{"on_exhaustion":["dead_letter"]}`, `{"backoff_strategy":{}}`, `{"jitter":` + nested(31) + `}`, `{"max_attempts":9223372036854775807,"jitter":0}`,
+=======
+	b := setup(t, unchecked)
+	char := rapid.SampledFrom([]string{"a", " ", "{", "]", ",", ":", "é", "😀", "\x7f", "0", "3", `\\`, `\"`, `\n`, `\/`, `\u0000`, `\ud83d`, `\ude00`, `\u0061`, `\u005c`, `\uFFFF`})
+	str := rapid.Map(rapid.SliceOfN(char, 0, 8), func(parts []string) string { return `"` + strings.Join(parts, "") + `"` })
+	var value func(depth int) *rapid.Generator[string]
+	value = func(depth int) *rapid.Generator[string] {
+		scalar := rapid.OneOf(str, rapid.SampledFrom([]string{"1", "-0.50e+3", "true", "null"}))
+		if depth == 0 {
+			return scalar
+		}
+		space := rapid.SampledFrom([]string{"", "", " ", "\r\n"})
+		list := rapid.Custom(func(t *rapid.T) string {
+			return "[" + strings.Join(rapid.SliceOfN(value(depth-1), 0, 3).Draw(t, "elements"), ","+space.Draw(t, "space")) + space.Draw(t, "end") + "]"
+		})
+		object := rapid.Custom(func(t *rapid.T) string {
+			var members []string
+			for range rapid.IntRange(0, 3).Draw(t, "members") {
+				members = append(members, str.Draw(t, "name")+space.Draw(t, "space")+":"+value(depth-1).Draw(t, "value"))
+			}
+			return "{" + strings.Join(members, ",") + space.Draw(t, "end") + "}"
+		})
+		return rapid.OneOf(scalar, list, object)
+>>>>>>> dt
 	}
 	extremes := []string{
 		`"timeout_ms":3153600000000,"grace_period":3153600000,"total_timeout":3153600000,"enqueue_ttl":3153600000,"heartbeat_timeout":3153600000,"result_ttl":3153600000,"visibility_timeout_ms":604800000`,

@@ -1,12 +1,12 @@
 package queue_test
 
 import (
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/queue"
 	"context"
 	"encoding/json"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +18,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/ojs"
 )
-
-// count reads one number.
-func (b *bundle) count(sql string, args ...any) (n int) {
-	b.T.Helper()
-	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
-	return n
-}
 
 func (b *bundle) begin(level pgx.TxIsoLevel) pgx.Tx {
 	b.T.Helper()
@@ -43,7 +36,7 @@ func (b *bundle) sqlEnqueue(db querier, p push) [16]byte {
 
 func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	const stored = "SELECT (SELECT count(*) FROM ojs.jobs) + (SELECT count(*) FROM ojs.events) + (SELECT count(*) FROM ojs.queues)"
 
 	tx := b.begin(pgx.ReadCommitted)
@@ -71,7 +64,7 @@ func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 
 func TestSQLEnqueueWakes(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	listener, err := pgx.ConnectConfig(t.Context(), b.Pool.Config().ConnConfig)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close(context.Background())) }()
@@ -104,7 +97,7 @@ func TestSQLEnqueueWakes(t *testing.T) {
 
 func TestSQLEnqueueRefuses(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	b.Exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
 	for message, p := range map[string]push{
 		ojs.ErrQueuePaused("drain").Message: {typ: "a", args: "[]", queue: "drain"},
@@ -134,9 +127,9 @@ func TestSQLEnqueueCreatesQueues(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
-			b := quiet(t)
+			b := setup(t)
 			tx, other := b.begin(level), b.begin(pgx.ReadCommitted)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), domaintest.WaitFor)
 			defer cancel()
 			for _, db := range []pgx.Tx{tx, tx, tx, other} {
 				_, err := push{typ: "a", args: "[]", queue: "new"}.sql(ctx, db)
@@ -155,7 +148,7 @@ func TestSQLEnqueueCreatesQueues(t *testing.T) {
 
 func TestSQLEnqueueMakesIDs(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	rows, err := b.Pool.Query(t.Context(), "SELECT ojs.enqueue('a', '[]')::text FROM generate_series(1, 1000)")
 	require.NoError(t, err)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -177,15 +170,15 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 
 	t.Run("RefusesUsedOnes", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		live, done := domaintest.NewJob("q"), domaintest.NewJob("q")
 		jobs := b.Enqueued(live, done)
 		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
 		require.NoError(t, err)
-		for _, job := range jobs {
-			_, err := b.sqlWithID(b.Pool, job.ID)
+		for _, j := range jobs {
+			_, err := b.sqlWithID(b.Pool, j.ID)
 			require.Equal(t, "23505", sqlState(err))
-			require.ErrorContains(t, err, ojs.ErrDuplicateID(ojs.FormatID(job.ID)).Message)
+			require.ErrorContains(t, err, ojs.ErrDuplicateID(ojs.FormatID(j.ID)).Message)
 		}
 		require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.jobs"))
 		require.Equal(t, 3, b.Number("SELECT count(*) FROM ojs.events"))
@@ -201,7 +194,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 
 	t.Run("OneOfManyWins", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		for range 20 {
 			id := job.NewID()
 			won := make(chan bool, 9)
@@ -210,9 +203,9 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 				g.Go(func() error {
 					var err error
 					if i%3 == 0 { // over HTTP
-						job := domaintest.NewJob("q")
-						job.ID, job.ClientID = id, true
-						_, err = b.Enqueue(t.Context(), job)
+						j := domaintest.NewJob("q")
+						j.ID, j.ClientID = id, true
+						_, err = b.Enqueue(t.Context(), j)
 					} else if _, err = b.sqlWithID(b.Pool, id); err != nil && sqlState(err) != "23505" {
 						return err
 					}
@@ -238,7 +231,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
 		t.Run("SeesAJobThatIsBeingMoved/"+string(level), func(t *testing.T) {
 			t.Parallel()
-			b := quiet(t)
+			b := setup(t)
 			id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 			mover, inserter := b.begin(pgx.ReadCommitted), b.begin(level)
 			var pid int
@@ -252,7 +245,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 			}()
 			require.Eventually(t, func() bool {
 				return b.Number("SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", pid) == 1
-			}, 10*time.Second, 5*time.Millisecond)
+			}, domaintest.WaitFor, 5*time.Millisecond)
 			require.NoError(t, mover.Commit(t.Context()))
 			require.Equal(t, "23505", sqlState(<-refused))
 		})
@@ -271,7 +264,7 @@ func TestSQLCancelEqualsHTTP(t *testing.T) {
 			num_nulls(d.enqueued_at, d.started_at, d.scheduled_at, d.error, d.errors)::text, (d.finished_at > now() - interval '1 minute')::text,
 			(to_jsonb(e) - '{seq,time,job_id,node,data}'::text[])::text, e.data::text, (e.time = d.finished_at)::text]
 		FROM ojs.jobs_done d JOIN ojs.events e ON e.job_id = d.id AND e.type = 'job.cancelled' WHERE d.id = $1`
-	b := quiet(t)
+	b := setup(t)
 	for i, reason := range []string{"", "no longer\n\"needed\" é"} {
 		ids := [2][][16]byte{b.oneOfEachState(), b.oneOfEachState()}
 		for n := range ids[0] {
@@ -323,7 +316,7 @@ func (b *bundle) oneOfEachState() [][16]byte {
 
 func TestSQLCancelIgnoresWhatCannotBeCancelled(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	in := domaintest.NewJob("q")
 	in.MaxAttempts = 1
 	jobs := b.Enqueued(in, domaintest.NewJob("q"))
@@ -344,7 +337,7 @@ func TestSQLCancelIgnoresWhatCannotBeCancelled(t *testing.T) {
 
 func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 	tx := b.begin(pgx.ReadCommitted)
 	_, err := tx.Exec(t.Context(), "SELECT ojs.cancel($1)", id)
@@ -357,7 +350,7 @@ func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
 // TestSQLNeedsNoServer: partitions that nobody prepared.
 func TestSQLNeedsNoServer(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	b.Exec(`DO $$ DECLARE p regclass; BEGIN
 		FOR p IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'ojs.jobs_done'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`)
 	id := b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]"})
@@ -373,7 +366,7 @@ func TestSQLNeedsNoServer(t *testing.T) {
 
 func TestSQLJobView(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	ids := append(b.oneOfEachState(), b.activeThenCancelled())
 	in := domaintest.NewJob("d")
 	in.MaxAttempts = 1
@@ -416,7 +409,7 @@ func TestSQLJobView(t *testing.T) {
 
 func TestSQLJobViewUsesIndexes(t *testing.T) {
 	t.Parallel()
-	b := quiet(t)
+	b := setup(t)
 	tx := b.begin(pgx.ReadCommitted)
 	_, err := tx.Exec(t.Context(), "SET LOCAL enable_seqscan = off") // the tables are empty
 	require.NoError(t, err)

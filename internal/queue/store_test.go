@@ -1,14 +1,12 @@
 package queue_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/worker"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,71 +14,30 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-func (b *bundle) enqueued(jobs ...*job.Job) []*job.Record {
-	b.T.Helper()
-	stored, errs := b.EnqueueEach(b.T.Context(), jobs)
-	require.Nil(b.T, errs)
-	return stored
-}
-
-func (b *bundle) fetched(count int, queues ...string) []*job.Record {
-	b.T.Helper()
-	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: queues, Count: count, WorkerID: "w1"})
-	require.NoError(b.T, err)
-	return jobs
-}
-
-func (b *bundle) state(id [16]byte) ojs.JobState {
-	b.T.Helper()
-	job, err := b.Get(b.T.Context(), id)
-	require.NoError(b.T, err)
-	return ojs.JobState(job.State)
-}
-
-// exec runs SQL of the test's own.
-func (b *bundle) exec(sql string, args ...any) {
-	b.T.Helper()
-	_, err := b.Pool.Exec(context.Background(), sql, args...)
-	require.NoError(b.T, err)
-}
-
-func (b *bundle) eventTypes(id [16]byte) (types []string) {
-	b.T.Helper()
-	rows, err := b.Pool.Query(b.T.Context(), `SELECT type || COALESCE(':' || from_state, '') || COALESCE('>' || to_state, '') FROM ojs.events WHERE job_id = $1 ORDER BY seq, sub`, id)
-	require.NoError(b.T, err)
-	for rows.Next() {
-		var s string
-		require.NoError(b.T, rows.Scan(&s))
-		types = append(types, s)
-	}
-	require.NoError(b.T, rows.Err())
-	return types
-}
-
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 
 	t.Run("EnqueueFetchComplete", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.Enqueued(domaintest.NewJob("q"))[0]
-		require.Equal(t, "available", job.State)
+		j := b.Enqueued(domaintest.NewJob("q"))[0]
+		require.Equal(t, "available", j.State)
 
 		got := b.Fetched(5, "other", "q")
 		require.Len(t, got, 1)
-		require.Equal(t, job.ID, got[0].ID)
+		require.Equal(t, j.ID, got[0].ID)
 		require.Equal(t, int32(1), got[0].Attempt)
 		require.Equal(t, "w1", got[0].WorkerID.String)
 		require.Empty(t, b.Fetched(5, "q"))
 
-		done, err := b.Complete(t.Context(), queue.Ack{JobID: job.ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
+		done, err := b.Complete(t.Context(), queue.Ack{JobID: j.ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
 		require.NoError(t, err)
 		require.Equal(t, "completed", done.State)
 		require.Equal(t, `{"n":1.0}`, string(done.Result))
-		require.Equal(t, ojs.StateCompleted, b.State(job.ID))
-		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.completed:active>completed"}, b.EventTypes(job.ID))
+		require.Equal(t, ojs.StateCompleted, b.State(j.ID))
+		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.completed:active>completed"}, b.EventTypes(j.ID))
 
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: job.ID, Attempt: -1})
+		_, err = b.Complete(t.Context(), queue.Ack{JobID: j.ID, Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 		_, err = b.Complete(t.Context(), queue.Ack{JobID: job.NewID(), Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindNotFound)
@@ -91,9 +48,9 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		in := domaintest.NewJob("q")
 		in.MaxAttempts = 2
-		job := b.Enqueued(in)[0]
+		j := b.Enqueued(in)[0]
 		b.Fetched(1, "q")
-		nack := queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"handler_error","message":"no"}`)}
+		nack := queue.Nack{JobID: j.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"handler_error","message":"no"}`)}
 		failed, err := b.Fail(t.Context(), nack)
 		require.NoError(t, err)
 		require.Equal(t, "retryable", failed.State)
@@ -114,15 +71,15 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, []string{
 			"job.enqueued>available", "job.started:available>active", "job.failed", "job.retrying:active>retryable",
 			"job.state_changed:retryable>available", "job.started:available>active", "job.failed", "job.discarded:active>discarded",
-		}, b.EventTypes(job.ID))
+		}, b.EventTypes(j.ID))
 	})
 
 	t.Run("RequeueGivesTheAttemptBack", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.Enqueued(domaintest.NewJob("q"))[0]
+		j := b.Enqueued(domaintest.NewJob("q"))[0]
 		b.Fetched(1, "q")
-		back, err := b.Fail(t.Context(), queue.Nack{JobID: job.ID, Attempt: 1, WorkerID: "w1", Requeue: true})
+		back, err := b.Fail(t.Context(), queue.Nack{JobID: j.ID, Attempt: 1, WorkerID: "w1", Requeue: true})
 		require.NoError(t, err)
 		require.Equal(t, "available", back.State)
 		require.Zero(t, back.Attempt)
@@ -140,10 +97,10 @@ func TestLifecycle(t *testing.T) {
 		jobs := b.Enqueued(domaintest.NewJob("q"), pending, scheduled, domaintest.NewJob("a"))
 		b.Fetched(1, "a")
 		for i, was := range []string{"available", "pending", "scheduled", "active"} {
-			job, err := b.Cancel(t.Context(), jobs[i].ID, queue.Cancel{By: "test", Reason: "x"})
+			j, err := b.Cancel(t.Context(), jobs[i].ID, queue.Cancel{By: "test", Reason: "x"})
 			require.NoError(t, err)
-			require.Equal(t, "cancelled", job.State)
-			require.Equal(t, was, job.PreviousState.String)
+			require.Equal(t, "cancelled", j.State)
+			require.Equal(t, was, j.PreviousState.String)
 			_, err = b.Cancel(t.Context(), jobs[i].ID, queue.Cancel{By: "test"})
 			domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 		}
@@ -159,15 +116,15 @@ func TestLifecycle(t *testing.T) {
 	t.Run("RefusesOthersAndOldAttempts", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.Enqueued(domaintest.NewJob("q"))[0]
+		j := b.Enqueued(domaintest.NewJob("q"))[0]
 		b.Fetched(1, "q")
-		_, err := b.Complete(t.Context(), queue.Ack{JobID: job.ID, WorkerID: "w2", Attempt: -1})
+		_, err := b.Complete(t.Context(), queue.Ack{JobID: j.ID, WorkerID: "w2", Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindNotOwner)
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: job.ID, WorkerID: "w1", Attempt: 2})
+		_, err = b.Complete(t.Context(), queue.Ack{JobID: j.ID, WorkerID: "w1", Attempt: 2})
 		domaintest.RequireCode(t, err, ojs.KindStaleAttempt)
-		_, err = b.Fail(t.Context(), queue.Nack{JobID: job.ID, WorkerID: "w2", Attempt: -1, Requeue: true})
+		_, err = b.Fail(t.Context(), queue.Nack{JobID: j.ID, WorkerID: "w2", Attempt: -1, Requeue: true})
 		domaintest.RequireCode(t, err, ojs.KindNotOwner)
-		require.Equal(t, ojs.StateActive, b.State(job.ID))
+		require.Equal(t, ojs.StateActive, b.State(j.ID))
 	})
 
 	t.Run("ActivatePending", func(t *testing.T) {
@@ -175,13 +132,13 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		in := domaintest.NewJob("q")
 		in.Pending = true
-		job := b.Enqueued(in)[0]
+		j := b.Enqueued(in)[0]
 		require.Empty(t, b.Fetched(1, "q"))
-		job, err := b.Activate(t.Context(), job.ID)
+		j, err := b.Activate(t.Context(), j.ID)
 		require.NoError(t, err)
-		require.Equal(t, "available", job.State)
+		require.Equal(t, "available", j.State)
 		require.Len(t, b.Fetched(1, "q"), 1)
-		_, err = b.Activate(t.Context(), job.ID)
+		_, err = b.Activate(t.Context(), j.ID)
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 	})
 
@@ -190,22 +147,22 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		in := domaintest.NewJob("q")
 		in.ExpiresAt = job.When{Set: true, At: time.Now().Add(-time.Hour)}
-		job := b.Enqueued(in)[0]
+		j := b.Enqueued(in)[0]
 		require.Empty(t, b.Fetched(1, "q"))
 		_, err := b.PromoteDue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
-		got, err := b.Get(t.Context(), job.ID)
+		got, err := b.Get(t.Context(), j.ID)
 		require.NoError(t, err)
 		require.Equal(t, "discarded", got.State)
 		require.False(t, got.Failed)
 		require.Contains(t, string(got.Error), `"code":"expired"`)
-		require.Equal(t, []string{"job.enqueued>available", "job.expired:available>discarded"}, b.EventTypes(job.ID))
+		require.Equal(t, []string{"job.enqueued>available", "job.expired:available>discarded"}, b.EventTypes(j.ID))
 	})
 
 	t.Run("LostLeaseGoesBack", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		job := b.Enqueued(domaintest.NewJob("q"))[0]
+		j := b.Enqueued(domaintest.NewJob("q"))[0]
 		b.Fetched(1, "q")
 		found, failed, err := b.FailOverdue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
@@ -214,7 +171,7 @@ func TestLifecycle(t *testing.T) {
 		_, failed, err = b.FailOverdue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.Equal(t, 1, failed)
-		got, err := b.Get(t.Context(), job.ID)
+		got, err := b.Get(t.Context(), j.ID)
 		require.NoError(t, err)
 		require.Equal(t, "available", got.State)
 		require.Equal(t, int32(1), got.Attempt)
@@ -223,7 +180,7 @@ func TestLifecycle(t *testing.T) {
 		require.Len(t, b.Fetched(1, "q"), 1)
 		require.Equal(t, []string{
 			"job.enqueued>available", "job.started:available>active", "job.failed", "job.state_changed:active>available", "job.started:available>active",
-		}, b.EventTypes(job.ID))
+		}, b.EventTypes(j.ID))
 	})
 
 	t.Run("ExecutionTimeoutRetries", func(t *testing.T) {
@@ -231,37 +188,18 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		in := domaintest.NewJob("q")
 		in.TimeoutMS = 1000
-		job := b.Enqueued(in)[0]
+		j := b.Enqueued(in)[0]
 		b.Fetched(1, "q")
 		b.Exec(`UPDATE ojs.jobs SET due_at = now(), started_at = started_at - interval '2 s'`)
 		_, failed, err := b.FailOverdue(t.Context(), pg.Beginning)
 		require.NoError(t, err)
 		require.Equal(t, 1, failed)
-		got, err := b.Get(t.Context(), job.ID)
+		got, err := b.Get(t.Context(), j.ID)
 		require.NoError(t, err)
 		require.Equal(t, "retryable", got.State)
 		require.Contains(t, string(got.Error), `"timeout_kind":"execution"`)
 	})
 
-	t.Run("HeartbeatExtendsWhatIsHeld", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
-		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
-		b.Fetched(2, "q")
-		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
-		require.NoError(t, err)
-		unknown := job.NewID()
-		res, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{jobs[0].ID, jobs[1].ID, jobs[2].ID, unknown}})
-		require.NoError(t, err)
-		require.Equal(t, "running", res.State)
-		require.Equal(t, [][16]byte{jobs[0].ID}, res.Extended)
-		require.Equal(t, [][16]byte{jobs[1].ID}, res.Cancelled)
-		require.Equal(t, [][16]byte{jobs[2].ID, unknown}, res.Lost)
-		res, err = b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w2", State: "quiet", JobIDs: [][16]byte{jobs[0].ID}})
-		require.NoError(t, err)
-		require.Equal(t, "quiet", res.State)
-		require.Empty(t, res.Extended)
-	})
 }
 
 func TestClientIDs(t *testing.T) {

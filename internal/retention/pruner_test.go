@@ -7,70 +7,81 @@ import (
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/retention"
 )
 
 const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at, finished_at, dead_lettered_at, args)
 	SELECT gen_random_uuid(), 't', 'q', 'discarded', now(), now() - g * interval '1 hour', CASE WHEN $1 THEN now() - g * interval '1 hour' END, '[]'
 	FROM generate_series(1, 10) g`
 
-// Contract 20 §8.4.
+func (b *bundle) pruner(config retention.Config) *retention.Pruner {
+	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters}, config)
+}
+
 func TestPruner(t *testing.T) {
 	t.Parallel()
 
 	// started is a pruner with its first run done.
-	started := func(t *testing.T, b *bundle, config sweep.PrunerConfig) (*sweep.Pruner, sweep.Pruned) {
+	started := func(t *testing.T, b *bundle, config retention.Config) (*retention.Pruner, retention.Pruned) {
 		t.Helper()
-		p := sweep.NewPruner(archetype(), b.store, config)
+		p := b.pruner(config)
 		p.TestSignals.Init(t)
 		require.NoError(t, p.Start(t.Context()))
 		t.Cleanup(p.Stop)
-		return p, p.TestSignals.Pruned.WaitOrTimeout()
+		return p, domaintest.Await(t, p.TestSignals.Pruned.WaitC())
 	}
-	exec := func(b *bundle, sql string, args ...any) {
-		b.T.Helper()
-		_, err := b.Pool.Exec(b.T.Context(), sql, args...)
-		require.NoError(b.T, err)
-	}
-
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, dbtest.New(t))
-		startstoptest.Stress(t.Context(), t, sweep.NewPruner(archetype(), b.store, sweep.PrunerConfig{Interval: sweep.PruneInterval}))
+		b := setup(t)
+		startstoptest.Stress(t.Context(), t, b.pruner(retention.Config{Interval: retention.PruneInterval}))
 	})
 
 	t.Run("EachKindHasItsRetention", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, dbtest.New(t))
-		exec(b, discardedRows, true)
-		exec(b, discardedRows, false)
-		config := sweep.PrunerConfig{
-			Interval: sweep.PruneInterval, DeadLetterMaxAge: 5*time.Hour + 30*time.Minute, DeadLetterMaxCount: 3, Discarded: 8*time.Hour + 30*time.Minute,
+		b := setup(t)
+		b.Exec(discardedRows, true)
+		b.Exec(discardedRows, false)
+		config := retention.Config{
+			Interval: retention.PruneInterval, DeadLetterMaxAge: 5*time.Hour + 30*time.Minute, DeadLetterMaxCount: 3, Discarded: 8*time.Hour + 30*time.Minute,
 		}
 		_, pruned := started(t, b, config)
-		require.Equal(t, sweep.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
+		require.Equal(t, retention.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
 		_, again := started(t, b, config)
-		require.Equal(t, sweep.Pruned{}, again)
+		require.Equal(t, retention.Pruned{}, again)
 	})
 
 	t.Run("ZeroMeansForEver", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, dbtest.New(t))
-		exec(b, discardedRows, true)
-		exec(b, discardedRows, false)
-		_, pruned := started(t, b, sweep.PrunerConfig{Interval: sweep.PruneInterval})
-		require.Equal(t, sweep.Pruned{}, pruned)
+		b := setup(t)
+		b.Exec(discardedRows, true)
+		b.Exec(discardedRows, false)
+		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval})
+		require.Equal(t, retention.Pruned{}, pruned)
 	})
 
 	t.Run("LooksAgainWhenJobsMoved", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, dbtest.New(t))
-		p, pruned := started(t, b, sweep.PrunerConfig{Interval: 50 * time.Millisecond, DeadLetterMaxCount: 4})
-		require.Equal(t, sweep.Pruned{}, pruned)
+		b := setup(t)
+		p, pruned := started(t, b, retention.Config{Interval: 50 * time.Millisecond, DeadLetterMaxCount: 4})
+		require.Equal(t, retention.Pruned{}, pruned)
 		require.Greater(t, p.NextIn(), 9*time.Minute, "nothing moves")
-		exec(b, discardedRows, true)
-		p.Stir()
+		b.Exec(discardedRows, true)
+		p.Notify()
 		require.LessOrEqual(t, p.NextIn(), 50*time.Millisecond)
-		require.Equal(t, sweep.Pruned{DeadLetters: 6}, p.TestSignals.Pruned.WaitOrTimeout())
+		require.Equal(t, retention.Pruned{DeadLetters: 6}, domaintest.Await(t, p.TestSignals.Pruned.WaitC()))
+	})
+
+	t.Run("DiscardedJobsThatAreNoDeadLetters", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.InsertDeadLetters(3000)
+		b.Exec(`UPDATE ojs.jobs SET dead_lettered_at = NULL WHERE queue <> 'q0'`)
+		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, Discarded: time.Hour})
+		require.Equal(t, retention.Pruned{}, pruned)
+		_, pruned = started(t, b, retention.Config{Interval: retention.PruneInterval, Discarded: time.Minute})
+		require.Equal(t, retention.Pruned{Discarded: 2000}, pruned)
+		require.EqualValues(t, 1000, b.Number(`SELECT count(*) FROM ojs.jobs`))
+		b.RequireCounts()
 	})
 }

@@ -2,17 +2,29 @@ package timer_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 )
 
-// bundle is the domains of a node on a database of the test's own.
+// bundle is a node whose timer is connected and not started.
 type bundle struct{ *domaintest.Bundle }
 
-func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
+func short(c *domaintest.Config) { c.Queue.DefaultVisibility = 300 * time.Millisecond }
+
+func setup(t *testing.T) *bundle {
 	t.Helper()
-	return &bundle{domaintest.New(t, change...)}
+	return connected(domaintest.New(t, short))
 }
 
 // node is another node on the same database.
-func (b *bundle) node() *bundle { return &bundle{b.Bundle.Node()} }
+func (b *bundle) node() *bundle {
+	b.T.Helper()
+	return connected(b.Node(short))
+}
+
+func connected(b *domaintest.Bundle) *bundle {
+	b.ServeTimer(b.Timer)
+	b.Commits.OnCommit(b.Timer.Notify)
+	return &bundle{b}
+}

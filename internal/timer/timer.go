@@ -47,6 +47,7 @@ type Timer struct {
 	startstop.BaseStartStop
 
 	db      *pg.DB
+	looks   looks
 	sources *Sources      // nil: nobody serves
 	next    atomic.Int64  // local time of the next run in nanoseconds
 	poke    chan struct{} // next became earlier
@@ -63,6 +64,9 @@ type Timer struct {
 	TestSignals signals
 }
 
+// looks are the intervals of looks; tests set others.
+type looks struct{ busy, idle, full time.Duration }
+
 type signals struct {
 	Swept testsignal.TestSignal[struct{}] // a run has ended
 }
@@ -72,7 +76,7 @@ func (ts *signals) Init(tb testutil.TestingTB) { ts.Swept.Init(tb) }
 
 // New returns a timer. It does nothing before Serve.
 func New(archetype *baseservice.Archetype, db *pg.DB) *Timer {
-	t := baseservice.Init(archetype, &Timer{db: db, poke: make(chan struct{}, 1)})
+	t := baseservice.Init(archetype, &Timer{db: db, looks: looks{busyLook, idleLook, fullLook}, poke: make(chan struct{}, 1)})
 	t.next.Store(math.MaxInt64)
 	return t
 }
@@ -112,7 +116,7 @@ func (t *Timer) arm(in time.Duration) {
 // look is soon. Call it after every commit and for every announcement of another node.
 func (t *Timer) Notify() {
 	if !t.moved.Load() && !t.moved.Swap(true) {
-		t.arm(busyLook)
+		t.arm(t.looks.busy)
 	}
 }
 
@@ -179,9 +183,9 @@ func (t *Timer) run(ctx context.Context, batches int) {
 		t.Logger.WarnContext(ctx, "sweep of due jobs ended early", slog.Any("error", err))
 		t.arm(errorPause)
 	default:
-		look := idleLook
+		look := t.looks.idle
 		if busy || moved > 0 {
-			look = busyLook
+			look = t.looks.busy
 		}
 		t.arm(min(next, look))
 	}
@@ -195,7 +199,7 @@ func (t *Timer) run(ctx context.Context, batches int) {
 // statement of three index probes, which is what an idle server pays for a look.
 func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.Duration, err error) {
 	after := t.swept
-	full := t.late.Swap(false) || time.Since(t.fullAt) >= max(fullLook, costShare*t.fullCost)
+	full := t.late.Swap(false) || time.Since(t.fullAt) >= max(t.looks.full, costShare*t.fullCost)
 	if full {
 		after = pg.Beginning
 	}

@@ -489,7 +489,7 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	require.Empty(t, b.claimed(10))
 	made, err = b.Webhooks.MakeDeliveries(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, store.Made{}, made)
+	require.Equal(t, webhook.Made{}, made)
 	set(true)
 	require.Len(t, b.claimed(10), 2)
 

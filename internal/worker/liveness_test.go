@@ -4,62 +4,55 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/worker"
-
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/config"
-	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/worker"
 )
 
-func TestRoster(t *testing.T) {
+// liveness is the service of a node, not started.
+func (b *bundle) liveness() *worker.Liveness { return worker.NewLiveness(b.Archetype, b.Workers) }
+
+func TestLiveness(t *testing.T) {
 	t.Parallel()
 
 	t.Run("StartStopStress", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, dbtest.New(t))
-		startstoptest.Stress(t.Context(), t, sweep.NewRoster(archetype(), b.store))
+		b := setup(t)
+		startstoptest.Stress(t.Context(), t, b.liveness())
 	})
 
-	t.Run("LearnsWhoIsQuiet", func(t *testing.T) {
+	t.Run("ReadsWhoIsQuiet", func(t *testing.T) {
 		t.Parallel()
-		pool := dbtest.New(t)
-		here, there := setup(t, pool), setup(t, pool)
-		roster := sweep.NewRoster(archetype(), here.store)
-		require.NoError(t, roster.Start(t.Context()))
-		t.Cleanup(roster.Stop)
-		_, err := there.store.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", State: "quiet"})
+		here := setup(t)
+		there := here.node()
+		liveness := here.liveness()
+		require.NoError(t, liveness.Start(t.Context()))
+		t.Cleanup(liveness.Stop)
+		_, err := there.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", State: "quiet"})
 		require.NoError(t, err)
-		roster.Learn()
+		liveness.ReadQuiet()
 		require.Eventually(t, func() bool {
-			here.enqueue(0)
-			jobs, err := here.store.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w"})
-			require.NoError(t, err)
-			return len(jobs) == 0
-		}, 10*time.Second, 10*time.Millisecond)
+			here.many(1)
+			return len(here.FetchedBy("w", 1)) == 0
+		}, domaintest.WaitFor, 10*time.Millisecond)
 	})
 
-	t.Run("WritesSignsOfLife", func(t *testing.T) {
+	t.Run("WritesBeats", func(t *testing.T) {
 		t.Parallel()
-		pool := dbtest.New(t)
-		c := store.FromConfig(config.Default())
-		c.WorkerDeadAfter = 400 * time.Millisecond
-		s := store.New(pool, c)
-		roster := sweep.NewRoster(archetype(), s)
-		require.NoError(t, roster.Start(t.Context()))
-		t.Cleanup(roster.Stop)
-		_, err := s.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w"})
+		b := setup(t, func(c *domaintest.Config) { c.Worker.DeadAfter = 400 * time.Millisecond })
+		liveness := b.liveness()
+		require.NoError(t, liveness.Start(t.Context()))
+		t.Cleanup(liveness.Stop)
+		b.Beat("w")
+		beaten, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		beaten, err := s.Workers.Get(t.Context(), "w")
-		require.NoError(t, err)
-		_, err = s.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w"})
-		require.NoError(t, err)
+		b.FetchedBy("w", 1)
 		require.Eventually(t, func() bool {
-			w, err := s.Workers.Get(t.Context(), "w")
+			w, err := b.Workers.Get(t.Context(), "w")
 			require.NoError(t, err)
-			return w.LastSeenAt.Time.After(beaten.LastSeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
-		}, 10*time.Second, 5*time.Millisecond)
+			return w.SeenAt.Time.After(beaten.SeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
+		}, domaintest.WaitFor, 5*time.Millisecond)
 	})
 }

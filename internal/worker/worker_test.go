@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker"
 
 	"github.com/stretchr/testify/require"
@@ -18,25 +19,20 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-func (b *bundle) beat(worker string, ids ...[16]byte) worker.BeatResult {
-	b.T.Helper()
-	res, err := b.Workers.Heartbeat(b.T.Context(), worker.Beat{WorkerID: worker, JobIDs: ids})
-	require.NoError(b.T, err)
-	return res
-}
-
-// silent makes the workers look as if they had been silent for that long.
-func (b *bundle) silent(seconds int, workers ...string) {
-	b.T.Helper()
-	require.NoError(b.T, b.WriteSeen(b.T.Context()))
-	b.Exec(`UPDATE ojs.workers SET last_seen_at = last_seen_at - $1::int * interval '1 second', last_beat_at = last_beat_at - $1::int * interval '1 second' WHERE id = ANY($2)`, seconds, workers)
-}
-
-func (b *bundle) bury() int {
+func (b *bundle) reap() int {
 	b.T.Helper()
 	n, err := b.Workers.Reap(b.T.Context())
 	require.NoError(b.T, err)
 	return n
+}
+
+// nextDue is when the timer of this node would look next.
+func (b *bundle) nextDue() timer.Due {
+	b.T.Helper()
+	b.ServeTimer(b.Timer)
+	due, err := b.Timer.NextDue(b.T.Context(), pg.Beginning)
+	require.NoError(b.T, err)
+	return due
 }
 
 func (b *bundle) workerState(id string) string {
@@ -44,16 +40,6 @@ func (b *bundle) workerState(id string) string {
 	w, err := b.Workers.Get(b.T.Context(), id)
 	require.NoError(b.T, err)
 	return w.State
-}
-
-func (b *bundle) fetchedBy(worker string, count int) (ids [][16]byte) {
-	b.T.Helper()
-	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
-	require.NoError(b.T, err)
-	for _, j := range jobs {
-		ids = append(ids, j.ID)
-	}
-	return ids
 }
 
 func (b *bundle) many(n int) {
@@ -65,133 +51,148 @@ func (b *bundle) many(n int) {
 	b.Enqueued(jobs...)
 }
 
-func TestBuryWorkers(t *testing.T) {
+func TestReap(t *testing.T) {
 	t.Parallel()
 
-	t.Run("OnlyTheSilent", func(t *testing.T) {
+	t.Run("NotThoseThatCallAServerOfAnEarlierRelease", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
+		b.Beat("w1")
+		b.Silent(61, "w1")
+		b.Exec(`UPDATE ojs.workers SET last_beat_at = now()`) // all that it writes
+		require.Zero(t, b.reap())
+		require.Equal(t, "running", b.workerState("w1"))
+		due := b.nextDue()
+		require.True(t, due.Workers.Time.After(due.Now), "no worker is due")
+	})
+
+	t.Run("OnlySilentWorkers", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
 		b.many(2)
 		dead, alive := b.FetchedBy("dead", 1), b.FetchedBy("alive", 1)
-		b.beat("dead")
-		b.beat("alive")
-		require.NoError(t, b.WriteSeen(t.Context()))
-		require.Zero(t, b.bury())
-		b.silent(61, "dead")
-		b.silent(55, "alive")
-		require.Equal(t, 1, b.bury())
+		b.Beat("dead")
+		b.Beat("alive")
+		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
+		require.Zero(t, b.reap())
+		b.Silent(61, "dead")
+		b.Silent(55, "alive")
+		require.Equal(t, 1, b.reap())
 		require.Equal(t, "stale", b.workerState("dead"))
 		require.Equal(t, "running", b.workerState("alive"))
 		require.Equal(t, ojs.StateAvailable, b.State(dead[0]))
 		require.Equal(t, ojs.StateActive, b.State(alive[0]))
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.state_changed:active>available"}, b.EventTypes(dead[0]))
-		require.Zero(t, b.bury())
+		require.Zero(t, b.reap())
 	})
 
 	t.Run("ANewNodeListensFirst", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
-		b.beat("w")
-		b.silent(61, "w")
+		b := setup(t)
+		b.Beat("w")
+		b.Silent(61, "w")
 		restarted := b.node()
-		require.NoError(t, restarted.Prepare(t.Context()))
-		due, err := restarted.NextDue(t.Context(), pg.Beginning)
-		require.NoError(t, err)
-		require.WithinDuration(t, due.Now.Add(10*time.Second), due.Workers.Time, 5*time.Second)
-		require.Zero(t, restarted.bury())
+		earliest := time.Now()
+		require.NoError(t, restarted.Workers.Prepare(t.Context()))
+		due := restarted.nextDue()
+		asked := time.Now()
+		// It listens for 10 s from Prepare on. Of the time that has passed since, the test knows only the bounds.
+		left := due.Workers.Time.Sub(due.Now)
+		require.GreaterOrEqual(t, left, 10*time.Second-asked.Sub(earliest))
+		require.LessOrEqual(t, left, 10*time.Second)
+		require.Zero(t, restarted.reap())
 		require.Equal(t, "running", b.workerState("w"))
-		require.Equal(t, 1, b.bury(), "it has listened all the time")
+		require.Equal(t, 1, b.reap(), "this node has listened all the time")
 	})
 
 	t.Run("MoreJobsThanABatch", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		b.many(2500)
 		for range 3 {
 			b.FetchedBy("w", 1000)
 		}
-		b.beat("w")
-		b.silent(61, "w")
-		require.Equal(t, 1, b.bury())
+		b.Beat("w")
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
 		require.Equal(t, 2500, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 1 AND cardinality(errors) = 1`))
 	})
 
 	t.Run("AnotherNodeFinishesTheWork", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		b.many(1)
 		id := b.FetchedBy("w", 1)[0]
-		b.beat("w")
-		// What a node leaves behind that is killed right after it has declared the death.
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now() + interval '1 minute'`)
+		b.Beat("w")
+		// What a node leaves that is killed right after it has declared the worker dead.
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now() + interval '1 minute'`)
 		left, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		due, err := b.Timer.NextDue(t.Context(), pg.Beginning)
-		require.NoError(t, err)
+		due := b.nextDue()
 		require.Equal(t, left.BuryAt.Time, due.Workers.Time)
-		require.Zero(t, b.node().bury())
+		require.Zero(t, b.node().reap())
 		require.Equal(t, ojs.StateActive, b.State(id))
-		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
-		require.Equal(t, 1, b.node().bury())
+		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		require.Equal(t, 1, b.node().reap())
 		require.Equal(t, ojs.StateAvailable, b.State(id))
-		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE reap_at IS NOT NULL`))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE bury_at IS NOT NULL`))
 	})
 
-	t.Run("AWorkerThatComesBackMeanwhileHasLostThem", func(t *testing.T) {
+	t.Run("AWorkerThatComesBackMeanwhileHasLostItsJobs", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		b.many(2)
 		old := b.FetchedBy("w", 1)[0]
-		b.beat("w")
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now()`)
+		b.Beat("w")
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now()`)
 		answered := make(chan worker.BeatResult)
 		go func() {
 			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", JobIDs: [][16]byte{old}})
 			answered <- res
 		}()
-		require.Eventually(t, func() bool { return b.workerState("w") == "running" }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return b.workerState("w") == "running" }, domaintest.WaitFor, time.Millisecond)
 		newer := b.FetchedBy("w", 1)[0]
-		require.Equal(t, 1, b.bury())
+		require.Equal(t, 1, b.reap())
 		res := <-answered
 		require.Equal(t, [][16]byte{old}, res.Lost)
 		require.Empty(t, res.Extended)
 		require.Equal(t, ojs.StateAvailable, b.State(old))
-		require.Equal(t, ojs.StateActive, b.State(newer), "claimed by the worker's new life")
-		require.Equal(t, [][16]byte{newer}, b.beat("w", newer).Extended)
+		require.Equal(t, ojs.StateActive, b.State(newer), "reserved after the worker came back")
+		require.Equal(t, [][16]byte{newer}, b.Beat("w", newer).Extended)
 	})
 
-	t.Run("HeldRowsAreLeftToTheNextTry", func(t *testing.T) {
+	t.Run("LockedRowsAreLeftToTheNextTry", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		b.many(2)
 		ids := b.FetchedBy("w", 2)
-		b.beat("w")
-		b.silent(61, "w")
+		b.Beat("w")
+		b.Silent(61, "w")
 		tx := b.Lock(ids[0])
-		require.Equal(t, 1, b.bury())
+		require.Equal(t, 1, b.reap())
 		require.Equal(t, ojs.StateAvailable, b.State(ids[1]))
 		require.Equal(t, ojs.StateActive, b.State(ids[0]))
 		require.NoError(t, tx.Rollback(t.Context()))
-		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
-		require.Equal(t, 1, b.bury())
+		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		require.Equal(t, 1, b.reap())
 		require.Equal(t, ojs.StateAvailable, b.State(ids[0]))
 	})
 
-	t.Run("OnceByManySweepers", func(t *testing.T) {
+	t.Run("OnceByManyNodes", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		b.many(200)
 		var workers []string
 		for i := range 20 {
 			w := fmt.Sprintf("w%d", i)
 			require.Len(t, b.FetchedBy(w, 10), 10)
-			b.beat(w)
+			b.Beat(w)
 			workers = append(workers, w)
 		}
-		b.silent(61, workers...)
+		b.Silent(61, workers...)
 		var wg sync.WaitGroup
 		for range 4 {
-			wg.Go(func() { _, _ = b.node().BuryWorkers(context.Background()) })
+			wg.Go(func() { _, _ = b.node().Workers.Reap(context.Background()) })
 		}
 		wg.Wait()
 		require.Equal(t, 200, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 1 AND cardinality(errors) = 1`))
@@ -199,18 +200,18 @@ func TestBuryWorkers(t *testing.T) {
 		require.Equal(t, 200, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'job.failed'`))
 	})
 
-	// Either the worker lives and keeps its jobs, or it is dead and they are lost.
+	// Either the worker is alive and keeps its jobs, or it is dead and they are lost.
 	t.Run("AgainstAHeartbeat", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		other := b.node()
 		kept, lost := 0, 0
 		for round := range 60 {
 			w := fmt.Sprintf("w%d", round)
 			b.many(1)
 			id := b.FetchedBy(w, 1)[0]
-			b.beat(w)
-			b.silent(61, w)
+			b.Beat(w)
+			b.Silent(61, w)
 			start := make(chan struct{})
 			var wg sync.WaitGroup
 			var res worker.BeatResult
@@ -232,7 +233,7 @@ func TestBuryWorkers(t *testing.T) {
 			case ojs.StateAvailable:
 				lost++
 				require.Equal(t, [][16]byte{id}, res.Lost)
-				require.Equal(t, 2, starts, "another life")
+				require.Equal(t, 2, starts, "registered again")
 				b.Exec(`DELETE FROM ojs.jobs`)
 			default:
 				require.Fail(t, "neither")
@@ -244,103 +245,104 @@ func TestBuryWorkers(t *testing.T) {
 
 	t.Run("RemovesStaleEntriesAfterAnHour", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
-		b.beat("w")
-		b.silent(61, "w")
-		require.Equal(t, 1, b.bury())
+		b := setup(t)
+		b.Beat("w")
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
 		b.Exec(`UPDATE ojs.workers SET stale_at = now() - interval '59 minutes'`)
-		require.Zero(t, b.bury())
-		due, err := b.Timer.NextDue(t.Context(), pg.Beginning)
+		stale, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.WithinDuration(t, due.Now.Add(time.Minute), due.Workers.Time, 5*time.Second)
+		require.Zero(t, b.reap())
+		require.Equal(t, stale.StaleAt.Time.Add(time.Hour), b.nextDue().Workers.Time)
 		b.Exec(`UPDATE ojs.workers SET stale_at = now() - interval '61 minutes'`)
-		require.Equal(t, 1, b.bury())
+		require.Equal(t, 1, b.reap())
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers`))
 	})
 
-	t.Run("NoSecondFarewell", func(t *testing.T) {
+	t.Run("NoSecondStoppedEvent", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		_, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w", State: "terminate"})
 		require.NoError(t, err)
-		b.silent(61, "w")
-		require.Equal(t, 1, b.bury())
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.stopped'`))
 	})
 }
 
-// Contract 20 §6.3.
-func TestSignsOfLife(t *testing.T) {
+func TestBeats(t *testing.T) {
 	t.Parallel()
 
 	t.Run("AreWrittenInBulkForKnownWorkers", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		b.many(1)
-		b.beat("w")
-		b.silent(50, "w")
+		b.Beat("w")
+		b.Silent(50, "w")
 		pokes := 0
-		b.OnSeen(func() { pokes++ })
+		b.Cache.OnBeat(func() { pokes++ })
 		id := b.FetchedBy("w", 1)[0]
 		b.FetchedBy("unknown", 1)
 		require.Equal(t, 1, pokes)
 		before, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.NoError(t, b.WriteSeen(t.Context()))
+		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		after, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
+		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
 		require.Equal(t, before.LastBeatAt, after.LastBeatAt)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers`))
 
-		b.silent(50, "w")
+		b.Silent(50, "w")
+		before, err = b.Workers.Get(t.Context(), "w")
+		require.NoError(t, err)
 		_, err = b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
 		require.NoError(t, err)
 		require.Equal(t, 2, pokes)
-		require.NoError(t, b.WriteSeen(t.Context()))
+		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		after, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Less(t, time.Since(after.LastSeenAt.Time), 40*time.Second)
+		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
 	})
 
-	t.Run("DoNotWakeTheDead", func(t *testing.T) {
+	t.Run("DoNotReviveADeadWorker", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
-		b.beat("w")
-		b.silent(61, "w")
-		require.Equal(t, 1, b.bury())
+		b := setup(t)
+		b.Beat("w")
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
 		b.FetchedBy("w", 1)
-		require.NoError(t, b.WriteSeen(t.Context()))
+		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		require.Equal(t, "stale", b.workerState("w"))
-		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND last_seen_at < now() - interval '60 seconds'`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND seen_at < now() - interval '60 seconds'`))
 	})
 }
 
-// Contract 20 §6.3: what a node knows without asking.
+// Each node knows from memory which workers get no jobs.
 func TestQuietWorkers(t *testing.T) {
 	t.Parallel()
 
-	t.Run("AreLearntFromOtherNodes", func(t *testing.T) {
+	t.Run("AreReadFromOtherNodes", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		other := b.node()
 		b.many(1)
-		b.beat("w")
+		b.Beat("w")
 		require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
-		require.NoError(t, other.LearnQuiet(t.Context()))
+		require.NoError(t, worker.ReadQuiet(t.Context(), other.Workers))
 		require.Empty(t, b.FetchedBy("w", 1))
 		require.Empty(t, other.FetchedBy("w", 1))
 		require.NoError(t, other.Workers.Direct(t.Context(), "w", "running"))
 		require.Len(t, other.FetchedBy("w", 1), 1)
-		require.NoError(t, b.LearnQuiet(t.Context()))
+		require.NoError(t, worker.ReadQuiet(t.Context(), b.Workers))
 		b.many(1)
 		require.Len(t, b.FetchedBy("w", 1), 1)
 	})
 
-	t.Run("GetNothingOfASharedClaim", func(t *testing.T) {
+	t.Run("GetNothingOfASharedFetch", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
-		b.beat("w")
+		b := setup(t)
+		b.Beat("w")
 		for range 20 {
 			b.many(20)
 			var wg sync.WaitGroup
@@ -356,7 +358,7 @@ func TestQuietWorkers(t *testing.T) {
 			require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
 			after := b.Number(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)
 			wg.Wait()
-			// A claim that was on its way when the directive was taken may still end.
+			// A fetch that was running when the directive was stored may still end.
 			require.LessOrEqual(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE worker_id = 'w'`)-after, 10)
 			require.Empty(t, b.FetchedBy("w", 1))
 			require.NoError(t, b.Workers.Direct(t.Context(), "w", "running"))
@@ -365,7 +367,7 @@ func TestQuietWorkers(t *testing.T) {
 
 	t.Run("ANewWorkersFirstBeatsOnTwoNodes", func(t *testing.T) {
 		t.Parallel()
-		b := quiet(t)
+		b := setup(t)
 		one, two := b.node(), b.node()
 		for i := range 30 {
 			var wg sync.WaitGroup
@@ -379,5 +381,67 @@ func TestQuietWorkers(t *testing.T) {
 		}
 		require.Equal(t, 30, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.started'`))
 		require.Equal(t, 60, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'worker.heartbeat'`))
+	})
+}
+
+// A job whose row another transaction has locked keeps its own caller waiting, and no other.
+func TestLockedJobs(t *testing.T) {
+	t.Parallel()
+	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
+		"Heartbeat": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
+			res, err := b.Workers.Heartbeat(ctx, worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
+			if err == nil {
+				require.Equal(b.T, [][16]byte{id}, res.Extended)
+				require.Empty(b.T, res.Lost)
+			}
+			return err
+		}, Then: ojs.StateActive},
+	})
+}
+
+// A job that was handed back and fetched again has the same attempt number, but it is another run.
+func TestLateForTheRun(t *testing.T) {
+	t.Parallel()
+
+	t.Run("ReapLeavesIt", func(t *testing.T) {
+		t.Parallel()
+		b, late, id := domaintest.Rerun(t, "JobListForFail", "w1")
+		b.Beat("w1")
+		b.Silent(61, "w1")
+		_, err := late.Workers.Reap(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, ojs.StateActive, b.State(id))
+	})
+
+	t.Run("HeartbeatOfTheFirstWorkerExtendsNothing", func(t *testing.T) {
+		t.Parallel()
+		_, late, id := domaintest.Rerun(t, "JobHeartbeat", "w2")
+		res := late.Beat("w1", id)
+		require.Empty(t, res.Extended)
+		require.Equal(t, [][16]byte{id}, res.Lost)
+	})
+}
+
+func TestHeartbeat(t *testing.T) {
+	t.Parallel()
+
+	t.Run("ExtendsWhatTheWorkerHasReserved", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+		b.Fetched(2, "q")
+		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
+		require.NoError(t, err)
+		unknown := job.NewID()
+		res, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{jobs[0].ID, jobs[1].ID, jobs[2].ID, unknown}})
+		require.NoError(t, err)
+		require.Equal(t, "running", res.State)
+		require.Equal(t, [][16]byte{jobs[0].ID}, res.Extended)
+		require.Equal(t, [][16]byte{jobs[1].ID}, res.Cancelled)
+		require.Equal(t, [][16]byte{jobs[2].ID, unknown}, res.Lost)
+		res, err = b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w2", State: "quiet", JobIDs: [][16]byte{jobs[0].ID}})
+		require.NoError(t, err)
+		require.Equal(t, "quiet", res.State)
+		require.Empty(t, res.Extended)
 	})
 }

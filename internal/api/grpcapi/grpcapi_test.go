@@ -1,4 +1,4 @@
-package grpcapi
+package grpcapi_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/observe/logging"
@@ -23,10 +24,10 @@ import (
 
 func TestKeepAlive(t *testing.T) {
 	t.Parallel()
-	b := setup(t, Config{KeepAlive: 200 * time.Millisecond})
+	b := setup(t, grpcapi.Config{KeepAlive: 200 * time.Millisecond})
+	start := time.Now()
 	stream, err := b.client.StreamEvents(t.Context(), &ojsv1.StreamEventsRequest{})
 	require.NoError(t, err)
-	start := time.Now()
 	for range 2 {
 		e, err := stream.Recv()
 		require.NoError(t, err)
@@ -34,13 +35,13 @@ func TestKeepAlive(t *testing.T) {
 		require.Empty(t, e.GetId())
 		require.WithinDuration(t, time.Now(), e.GetTimestamp().AsTime(), time.Minute)
 	}
-	require.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+	require.GreaterOrEqual(t, time.Since(start), 400*time.Millisecond)
 }
 
-// TestMissedEventLeaksNoSlot: the database is changed behind the log's back.
+// TestMissedEventLeaksNoSlot: the database is changed without an event.
 func TestMissedEventLeaksNoSlot(t *testing.T) {
 	t.Parallel()
-	b := setup(t, Config{Reconcile: 100 * time.Millisecond})
+	b := setup(t, grpcapi.Config{Reconcile: 100 * time.Millisecond})
 	stream, err := b.client.StreamJobs(t.Context(), &ojsv1.StreamJobsRequest{Queues: []string{"default"}, WorkerId: "w", MaxConcurrent: 1})
 	require.NoError(t, err)
 	for range 3 {
@@ -58,7 +59,7 @@ func TestMissedEventLeaksNoSlot(t *testing.T) {
 func TestPanicIsInternal(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	b := setup(t, Config{}, func(d *Deps) { d.Store, d.Logger = nil, slog.New(slog.NewTextHandler(&log, nil)) })
+	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Jobs, d.Logger = nil, slog.New(slog.NewTextHandler(&log, nil)) })
 	for range 2 {
 		_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t"})
 		require.Equal(t, codes.Internal, status.Code(err))
@@ -73,11 +74,11 @@ func TestPanicIsInternal(t *testing.T) {
 	require.Contains(t, log.String(), "jobstream.go")
 }
 
-// Contract 40 §13.
+// The client is told that it failed, the log what.
 func TestFailureIsLoggedWhole(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	b := setup(t, Config{}, func(d *Deps) { d.Logger = logging.New(&log, "json", slog.LevelInfo) })
+	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Logger = logging.New(&log, "json", slog.LevelInfo) })
 	b.pool.Close()
 	_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Args: []*structpb.Value{structpb.NewStringValue("marker")}})
 	require.Error(t, err)
@@ -109,7 +110,7 @@ func TestRequestDone(t *testing.T) {
 	t.Parallel()
 	type done struct{ method, code string }
 	calls := make(chan done, 10)
-	b := setup(t, Config{}, func(d *Deps) {
+	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) {
 		d.RequestDone = func(method, code string, took time.Duration) {
 			if took <= 0 {
 				code = "took no time"
@@ -140,7 +141,7 @@ func TestStreamsLeakNothing(t *testing.T) { //nolint:paralleltest // see above
 	dbtest.URL(t) // starts Postgres, which stays
 	before := goleak.IgnoreCurrent()
 	t.Run("Streams", func(t *testing.T) {
-		b := setup(t, Config{})
+		b := setup(t, grpcapi.Config{})
 		var streams sync.WaitGroup
 		for i := range 40 {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*5*time.Millisecond)

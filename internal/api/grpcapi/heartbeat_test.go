@@ -1,4 +1,4 @@
-package grpcapi
+package grpcapi_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
@@ -35,7 +36,11 @@ func TestHeartbeatThatCannotReadTheJobAgain(t *testing.T) {
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
-	b := setup(t, Config{}, func(d *Deps) { d.Store = newStore(pool, d.Logger) })
+	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) {
+		events, feed := d.Events, d.Feed
+		d.Domains = domains(t, pool).Domains.Domains
+		d.Events, d.Feed = events, feed
+	})
 
 	sent, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t", Options: &ojsv1.EnqueueOptions{Queue: "q"}})
 	require.NoError(t, err)

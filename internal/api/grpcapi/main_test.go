@@ -1,4 +1,4 @@
-package grpcapi
+package grpcapi_test
 
 import (
 	"context"
@@ -14,52 +14,53 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	settings "github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/store"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// testBundle is an API on a database of the test's own. End-to-end tests of a whole node are in package server.
+// testBundle is an API on a database of the test's own. End-to-end tests of a whole node are in package e2e.
 type testBundle struct {
-	api    *API
+	api    *grpcapi.API
 	conn   *grpc.ClientConn
 	client ojsv1.OJSServiceClient
 	pool   *pgxpool.Pool
 }
 
-func newStore(pool *pgxpool.Pool, logger *slog.Logger) *store.Store {
-	c := store.FromConfig(settings.Default())
-	c.Logger = logger
-	return store.New(pool, c)
+// domains are those of a node. Its interface ends after the comparison at the end of a test would be made, so there is none.
+func domains(t *testing.T, pool *pgxpool.Pool) *domaintest.Bundle {
+	t.Helper()
+	return domaintest.On(t, pool, func(c *domaintest.Config) { c.Unchecked = true })
 }
 
-func setup(t *testing.T, config Config, change ...func(*Deps)) *testBundle {
+func setup(t *testing.T, config grpcapi.Config, change ...func(*grpcapi.Deps)) *testBundle {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), dbtest.URL(t))
 	require.NoError(t, err)
 	logger := slog.New(slog.DiscardHandler)
 	archetype := baseservice.NewArchetype(logger)
-	s := newStore(pool, logger)
-	require.NoError(t, s.Prepare(t.Context()))
+	b := domains(t, pool)
+	require.NoError(t, b.Workers.Prepare(t.Context()))
 	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs"})
-	s.OnCommit(relay.Wake)
+	b.Commits.OnCommit(relay.Wake)
 	reader := eventlog.NewReader(pool, relay)
 	feed := eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
 	relay.OnPublished(feed.Wake)
 	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))
-	deps := Deps{
-		Store: s, Events: reader, Feed: feed, Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,
-		Health: api.NewHealth("test", api.LookAt(s), func() map[string]string { return nil }),
+	deps := grpcapi.Deps{
+		Domains: b.Domains.Domains, Streams: api.NewStreams(api.Realtime{MaxConnections: 100, MaxPerClient: 100}), Logger: logger,
+		Health: api.NewHealth("test", api.LookAt(b.Domains.Domains), func() map[string]string { return nil }),
 	}
+	deps.Events, deps.Feed = reader, feed
 	for _, c := range change {
 		c(&deps)
 	}
 	config.MaxBatchBytes, config.MaxBatchSize = 32<<20, 10_000
-	api, err := New(config, deps)
+	api, err := grpcapi.New(config, deps)
 	require.NoError(t, err)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

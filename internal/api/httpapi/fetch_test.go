@@ -1,20 +1,22 @@
-package httpapi
+package httpapi_test
 
 import (
 	"context"
-	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/api/httpapi"
 	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -30,7 +32,7 @@ func (b broken) Write([]byte) (int, error) {
 	return 0, syscall.EPIPE
 }
 
-func TestFetchOfWhoIsGone(t *testing.T) {
+func TestFetchOfAClientThatHangsUp(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		claimed, wrote bool // when the client hangs up
@@ -44,17 +46,17 @@ func TestFetchOfWhoIsGone(t *testing.T) {
 			t.Parallel()
 			ctx, hangUp := context.WithCancel(t.Context())
 			defer hangUp()
-			settings := store.FromConfig(config.Default())
-			settings.OnChanges = func(_ context.Context, changes []store.Change) {
+			b := domaintest.New(t)
+			b.Commits.OnChanges(func(_ context.Context, changes []eventlog.Change) {
 				if c.claimed && changes[0].Type == "job.started" {
 					hangUp()
 				}
-			}
-			st := store.New(dbtest.New(t), settings)
-			job, err := st.Enqueue(t.Context(), &job.Job{Type: "t", Queue: "q", MaxAttempts: 3, Args: []byte(`[]`)})
-			require.NoError(t, err)
-			a := newAPI(io.Discard)
-			a.store = st
+			})
+			id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+			a := httpapi.New(httpapi.Config{MaxBatchBytes: 32 << 20}, httpapi.Deps{
+				Domains: b.Domains.Domains, Logger: slog.New(slog.DiscardHandler), Streams: api.NewStreams(api.Realtime{}),
+				Health: api.NewHealth("1.2.3", func(context.Context) api.Look { return api.Look{Now: time.Now()} }, func() map[string]string { return nil }),
+			})
 
 			var w http.ResponseWriter = httptest.NewRecorder()
 			if c.wrote {
@@ -63,12 +65,9 @@ func TestFetchOfWhoIsGone(t *testing.T) {
 			body := strings.NewReader(`{"queues":["q"],"worker_id":"w"}`)
 			a.Handler().ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/ojs/v1/workers/fetch", body))
 
-			job, err = st.Get(t.Context(), job.ID)
-			require.NoError(t, err)
-			require.Equal(t, c.want, job.State)
+			require.Equal(t, c.want, string(b.State(id)))
 			if c.want == "available" {
-				jobs, err := st.Fetch(t.Context(), store.Fetch{Queues: []string{"q"}, Count: 1})
-				require.NoError(t, err)
+				jobs := b.Fetched(1, "q")
 				require.Len(t, jobs, 1)
 				require.EqualValues(t, 1, jobs[0].Attempt)
 			}

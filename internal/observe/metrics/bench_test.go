@@ -11,12 +11,12 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 // life is what one job brings.
 func life() []eventlog.Change {
-	done := &dbsqlc.Job{State: "completed"}
+	done := &job.Record{State: "completed"}
 	return []eventlog.Change{
 		{Type: "job.enqueued", JobType: "mail.send", Queue: "default"},
 		{Type: "job.started", JobType: "mail.send", Queue: "default", Took: 12 * time.Millisecond, Timed: true},
@@ -24,7 +24,7 @@ func life() []eventlog.Change {
 	}
 }
 
-// BenchmarkJob is the cost of all counters of one job, from enqueue to ack, each told by itself.
+// BenchmarkJob is the cost of all counters of one job, from enqueue to ack, each in a call of its own.
 func BenchmarkJob(b *testing.B) {
 	m := setup(b, Config{})
 	changes := life()

@@ -9,10 +9,7 @@ import (
 // bundle is the domains of a node on a database of the test's own.
 type bundle struct{ *domaintest.Bundle }
 
-func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
+func setup(t *testing.T) *bundle {
 	t.Helper()
-	return &bundle{domaintest.New(t, change...)}
+	return &bundle{domaintest.New(t)}
 }
-
-// node is another node on the same database.
-func (b *bundle) node() *bundle { return &bundle{b.Bundle.Node()} }

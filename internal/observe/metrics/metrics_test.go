@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -16,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -41,7 +42,7 @@ func (m *Metrics) text(t testing.TB, openMetrics bool) string {
 }
 
 func completed(jobType, queue string, took time.Duration) eventlog.Change {
-	return eventlog.Change{Type: "job.completed", JobType: jobType, Queue: queue, Took: took, Timed: true, Job: &dbsqlc.Job{State: "completed"}}
+	return eventlog.Change{Type: "job.completed", JobType: jobType, Queue: queue, Took: took, Timed: true, Job: &job.Record{State: "completed"}}
 }
 
 func TestHistogram(t *testing.T) {
@@ -102,106 +103,119 @@ func TestVec(t *testing.T) {
 	})
 }
 
+// Time in these tests passes only while every goroutine waits.
 func TestPart(t *testing.T) {
 	t.Parallel()
 
 	t.Run("LooksOnceForAll", func(t *testing.T) {
 		t.Parallel()
-		p := part[int]{every: time.Hour}
-		looks := 0
-		var callers sync.WaitGroup
-		for range 20 {
-			callers.Go(func() {
-				got, err := p.get(t.Context(), func(context.Context) (int, error) {
-					looks++
-					time.Sleep(10 * time.Millisecond) // the others come meanwhile
-					return looks, nil
+		synctest.Test(t, func(t *testing.T) {
+			p := part[int]{every: time.Hour}
+			looks := 0
+			var callers sync.WaitGroup
+			for range 20 {
+				callers.Go(func() {
+					got, err := p.get(t.Context(), func(context.Context) (int, error) {
+						looks++
+						time.Sleep(time.Millisecond) // it passes when all others wait
+						return looks, nil
+					})
+					require.NoError(t, err)
+					require.Equal(t, 1, got)
 				})
-				require.NoError(t, err)
-				require.Equal(t, 1, got)
-			})
-		}
-		callers.Wait()
-		require.Equal(t, 1, looks)
+			}
+			callers.Wait()
+			require.Equal(t, 1, looks)
+		})
 	})
 
 	t.Run("OutlivesItsCaller", func(t *testing.T) {
 		t.Parallel()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		var p part[int]
-		_, err := p.get(ctx, func(ctx context.Context) (int, error) { return 1, ctx.Err() })
-		require.NoError(t, err)
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			var p part[int]
+			_, err := p.get(ctx, func(ctx context.Context) (int, error) { return 1, ctx.Err() })
+			require.NoError(t, err)
+		})
 	})
 
 	t.Run("EndsByTheDeadlineOfItsCaller", func(t *testing.T) {
 		t.Parallel()
-		ctx, cancel := context.WithTimeout(t.Context(), 2*leastTime)
-		defer cancel()
-		var p part[int]
-		_, err := p.get(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, ctx.Err() })
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		_, err = p.get(ctx, func(context.Context) (int, error) { return 1, nil })
-		require.ErrorIs(t, err, errNoTime)
-		got, err := p.get(t.Context(), func(context.Context) (int, error) { return 1, nil })
-		require.NoError(t, err)
-		require.Equal(t, 1, got)
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*leastTime)
+			defer cancel()
+			var p part[int]
+			_, err := p.get(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, ctx.Err() })
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			_, err = p.get(ctx, func(context.Context) (int, error) { return 1, nil })
+			require.ErrorIs(t, err, errNoTime)
+			got, err := p.get(t.Context(), func(context.Context) (int, error) { return 1, nil })
+			require.NoError(t, err)
+			require.Equal(t, 1, got)
+		})
 	})
 
 	t.Run("WaitsForAnotherNoLongerThanItsCaller", func(t *testing.T) {
 		t.Parallel()
-		var p part[int]
-		looking, answer, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(done)
-			_, _ = p.get(t.Context(), func(context.Context) (int, error) { close(looking); <-answer; return 1, nil })
-		}()
-		<-looking
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		_, err := p.get(ctx, func(context.Context) (int, error) { return 2, nil })
-		require.ErrorIs(t, err, errNoTime)
-		close(answer)
-		<-done
+		synctest.Test(t, func(t *testing.T) {
+			var p part[int]
+			looking, answer, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = p.get(t.Context(), func(context.Context) (int, error) { close(looking); <-answer; return 1, nil })
+			}()
+			<-looking
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			_, err := p.get(ctx, func(context.Context) (int, error) { return 2, nil })
+			require.ErrorIs(t, err, errNoTime)
+			close(answer)
+			<-done
+		})
 	})
 
 	t.Run("RestsAfterACostlyLook", func(t *testing.T) {
 		t.Parallel()
-		p := part[int]{every: time.Nanosecond}
-		looks := 0
-		look := func(context.Context) (int, error) { looks++; return looks, nil }
-		_, _ = p.get(t.Context(), look)
-		p.cost, p.at = time.Second, time.Now().Add(-19*time.Second)
-		_, _ = p.get(t.Context(), look)
-		require.Equal(t, 1, looks)
-		p.at = time.Now().Add(-21 * time.Second)
-		_, _ = p.get(t.Context(), look)
-		require.Equal(t, 2, looks)
+		synctest.Test(t, func(t *testing.T) {
+			p := part[int]{every: time.Nanosecond}
+			looks := 0
+			look := func(context.Context) (int, error) { looks++; return looks, nil }
+			_, _ = p.get(t.Context(), look)
+			p.cost, p.at = time.Second, time.Now().Add(-19*time.Second)
+			_, _ = p.get(t.Context(), look)
+			require.Equal(t, 1, looks)
+			p.at = time.Now().Add(-21 * time.Second)
+			_, _ = p.get(t.Context(), look)
+			require.Equal(t, 2, looks)
+		})
 	})
 
 	t.Run("TriesAgainSoonAfterAFailure", func(t *testing.T) {
 		t.Parallel()
-		p := part[int]{every: time.Hour}
-		fails := true
-		look := func(context.Context) (int, error) {
-			if fails {
-				return 0, context.DeadlineExceeded
+		synctest.Test(t, func(t *testing.T) {
+			p := part[int]{every: time.Hour}
+			fails := true
+			look := func(context.Context) (int, error) {
+				if fails {
+					return 0, context.DeadlineExceeded
+				}
+				return 1, nil
 			}
-			return 1, nil
-		}
-		_, err := p.get(t.Context(), look)
-		require.Error(t, err)
-		fails = false
-		_, err = p.get(t.Context(), look)
-		require.Error(t, err, "not at once")
-		p.at = p.at.Add(-afterFailure)
-		got, err := p.get(t.Context(), look)
-		require.NoError(t, err)
-		require.Equal(t, 1, got)
+			_, err := p.get(t.Context(), look)
+			require.Error(t, err)
+			fails = false
+			_, err = p.get(t.Context(), look)
+			require.Error(t, err, "not at once")
+			p.at = p.at.Add(-afterFailure)
+			got, err := p.get(t.Context(), look)
+			require.NoError(t, err)
+			require.Equal(t, 1, got)
+		})
 	})
 }
 
-// Contract 40 §11.3, the series of webhooks and gRPC, which others feed.
+// The series of webhooks and gRPC.
 func TestSeriesOfOthers(t *testing.T) {
 	t.Parallel()
 	m := setup(t, Config{GaugeInterval: time.Hour})

@@ -1,4 +1,4 @@
-package metrics
+package metrics_test
 
 import (
 	"testing"
@@ -6,32 +6,27 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/config"
-	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/observe/metrics"
 )
 
 func TestReadySurvey(t *testing.T) {
 	t.Parallel()
-	pool := dbtest.New(t)
-	st := store.New(pool, store.FromConfig(config.Default()))
+	b := setup(t)
 	enqueue := func(queue string, priority int16, age time.Duration) {
 		t.Helper()
-		job, err := st.Enqueue(t.Context(), &job.Job{Type: "t", Queue: queue, Priority: priority, MaxAttempts: 3, Args: []byte(`[]`)})
-		require.NoError(t, err)
-		_, err = pool.Exec(t.Context(), `UPDATE ojs.jobs SET enqueued_at = enqueued_at - $2::interval WHERE id = $1`, job.ID, age)
-		require.NoError(t, err)
+		j := domaintest.NewJob(queue)
+		j.Priority = priority
+		b.Exec(`UPDATE ojs.jobs SET enqueued_at = enqueued_at - $2::interval WHERE id = $1`, b.Enqueued(j)[0].ID, age)
 	}
 	fetch := func(queue string) {
 		t.Helper()
-		jobs, err := st.Fetch(t.Context(), store.Fetch{Queues: []string{queue}, Count: 1})
-		require.NoError(t, err)
-		require.Len(t, jobs, 1)
+		require.Len(t, b.Fetched(1, queue), 1)
 	}
-	var s readySurvey
+	var s metrics.ReadySurvey
 	requireAge := func(queue string, want time.Duration) {
 		t.Helper()
-		ages, err := s.ages(t.Context(), st, []string{"a", "b"})
+		ages, err := s.Ages(t.Context(), b.Gauges, []string{"a", "b"})
 		require.NoError(t, err)
 		require.InDelta(t, want.Seconds(), ages[queue].Seconds(), 60)
 	}
@@ -40,10 +35,10 @@ func TestReadySurvey(t *testing.T) {
 	enqueue("a", 0, time.Hour)
 	enqueue("a", 0, 2*time.Hour)
 	enqueue("a", 5, 3*time.Hour)
-	s.cost = 0
+	s.SetLast(time.Time{}, 0)
 	requireAge("a", 3*time.Hour)
 
-	s.cost, s.at = time.Hour, time.Now() // from now on it goes on where the heads were
+	s.SetLast(time.Now(), time.Hour) // from now on it goes on where the heads were
 	fetch("a")
 	requireAge("a", time.Hour)
 	fetch("a")
@@ -55,12 +50,13 @@ func TestReadySurvey(t *testing.T) {
 	enqueue("b", 0, 5*time.Hour)
 	requireAge("b", 0)
 
-	s.at = time.Now().Add(-21 * time.Hour) // until it is time for a look from the start
+	s.SetLast(time.Now().Add(-21*time.Hour), time.Hour) // until it is time for a look from the start
 	requireAge("b", 5*time.Hour)
 
 	t.Run("SaysNothingRatherThanWalkAgain", func(t *testing.T) {
-		s := readySurvey{cost: time.Hour, at: time.Now()}
-		_, err := s.ages(t.Context(), st, []string{"a"})
-		require.ErrorIs(t, err, errTooCostly)
+		var s metrics.ReadySurvey
+		s.SetLast(time.Now(), time.Hour)
+		_, err := s.Ages(t.Context(), b.Gauges, []string{"a"})
+		require.ErrorIs(t, err, metrics.ErrTooCostly)
 	})
 }

@@ -1,0 +1,69 @@
+package domaintest
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/queue"
+)
+
+// interposer lets something happen once, before the first statement of that name is sent.
+type interposer struct {
+	name string
+	once sync.Once
+	do   func()
+}
+
+func (i *interposer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, "-- name: "+i.name+" ") && i.do != nil {
+		i.once.Do(i.do)
+	}
+	return ctx
+}
+
+func (*interposer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// Traced is another pool on the same database, whose statements the tracer sees.
+func Traced(t testing.TB, pool *pgxpool.Pool, tracer pgx.QueryTracer) *pgxpool.Pool {
+	t.Helper()
+	config := pool.Config()
+	config.ConnConfig.Tracer = tracer
+	traced, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(traced.Close)
+	return traced
+}
+
+// Rerun is a job that w1 runs, and that is handed back and fetched by worker second right before late sends the statement
+// of that name. The attempt is 1 again.
+func Rerun(t testing.TB, statement, second string) (b, late *Bundle, id [16]byte) {
+	t.Helper()
+	i := &interposer{name: statement}
+	b = New(t)
+	late = On(t, Traced(t, b.Pool, i))
+	id = b.Enqueued(NewJob("q"))[0].ID
+	b.FetchedBy("w1", 1)
+	i.do = func() { b.handOver(id, second) }
+	return b, late, id
+}
+
+// handOver may run outside of the goroutine of the test.
+func (b *Bundle) handOver(id [16]byte, worker string) {
+	_, err := b.Fail(context.Background(), queue.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
+	if err != nil {
+		b.T.Error(err)
+	}
+	jobs, err := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: worker})
+	if err != nil {
+		b.T.Error(err)
+	}
+	if len(jobs) != 1 || jobs[0].Attempt != 1 {
+		b.T.Errorf("fetched again: %v", jobs)
+	}
+}

@@ -1,0 +1,20 @@
+package metrics
+
+import (
+	"context"
+	"time"
+)
+
+// ReadySurvey finds the ages of the first jobs of queues.
+type ReadySurvey = readySurvey
+
+// ErrTooCostly says that a look from the start has to wait.
+var ErrTooCostly = errTooCostly
+
+// Ages looks.
+func (s *readySurvey) Ages(ctx context.Context, db *Database, queues []string) (map[string]time.Duration, error) {
+	return s.ages(ctx, db, queues)
+}
+
+// SetLast sets when it has looked from the start last, and what that has cost.
+func (s *readySurvey) SetLast(at time.Time, cost time.Duration) { s.at, s.cost = at, cost }

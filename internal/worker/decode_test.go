@@ -1,0 +1,101 @@
+package worker_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/worker"
+)
+
+func TestDecodeHeartbeat(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]worker.HeartbeatRequest{
+		`{"worker_id":"w"}`:                                                                               {WorkerID: "w"},
+		`{"worker_id":"w","active_jobs":["a","b","a"]}`:                                                   {WorkerID: "w", ActiveJobs: 2, JobIDs: []string{"a", "b"}},
+		`{"worker_id":"w","active_jobs":3,"active_job_ids":["a"]}`:                                        {WorkerID: "w", ActiveJobs: 3, JobIDs: []string{"a"}},
+		`{"worker_id":"w","active_jobs":["a"],"active_job_ids":["b"],"job_id":"c"}`:                       {WorkerID: "w", ActiveJobs: 3, JobIDs: []string{"a", "b", "c"}},
+		`{"worker_id":"w","active_jobs":0,"active_job_ids":null}`:                                         {WorkerID: "w"},
+		`{"worker_id":"w","active_jobs":-1}`:                                                              {WorkerID: "w"},
+		`{"worker_id":"w","state":"quiet","visibility_timeout_ms":5}`:                                     {WorkerID: "w", State: "quiet", VisibilityMS: 5},
+		`{"worker_id":"w","state":"drain"}`:                                                               {WorkerID: "w", State: "quiet"},
+		`{"worker_id":"w","state":"draining"}`:                                                            {WorkerID: "w", State: "quiet"},
+		`{"worker_id":"w","state":"running","shutdown":true}`:                                             {WorkerID: "w", State: "terminate"},
+		`{"worker_id":"w","state":"terminate","shutdown":false}`:                                          {WorkerID: "w", State: "terminate"},
+		`{"worker_id":"w","state":"dancing"}`:                                                             {WorkerID: "w"},
+		`{"worker_id":"w","state":5,"shutdown":"x","hostname":5,"pid":"x","queues":5,"concurrency":-1}`:   {WorkerID: "w"},
+		`{"worker_id":"w","hostname":"h\u0000ost","pid":7,"queues":["a","_","b",5,"a"],"concurrency":10}`: {WorkerID: "w", Hostname: "host", PID: 7, Queues: []string{"a", "b"}, Concurrency: 10},
+		`{"worker_id":"w","queues":[]}`:                                                                   {WorkerID: "w", Queues: []string{}},
+		`{"worker_id":"w","labels":{"a":"x\u0000y","n":1.0},"memory_mb":5,"cpu_percent":0.5,"version":null,"unknown":1,"labels":["z"]}`: {WorkerID: "w", Facts: []byte(`{"labels":["z"],"memory_mb":5,"cpu_percent":0.5}`), Load: `,"memory_mb":5,"cpu_percent":0.5`},
+		`{"worker_id":"w","memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`:                                               {WorkerID: "w", Facts: []byte(`{"memory_mb":"5","cpu_percent":` + strings.Repeat("1", 40) + `}`)},
+		`{"worker_id":"w","metadata":{"k":"\u0000"}}`:                                                                                   {WorkerID: "w", Facts: []byte(`{"metadata":{"k":""}}`)},
+		`{"worker_id":"w","metadata":"` + strings.Repeat("x", 70_000) + `"}`:                                                            {WorkerID: "w"},
+		`{"worker_id":"w","metadata":` + strings.Repeat("[", 33) + strings.Repeat("]", 33) + `}`:                                        {WorkerID: "w"},
+		`{"worker_id":"w","hostname":"` + strings.Repeat("é", 200) + `"}`:                                                               {WorkerID: "w", Hostname: strings.Repeat("é", 127)},
+	} {
+		got, err := worker.DecodeHeartbeat([]byte(text))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for text, field := range map[string]string{
+		`{}`: "worker_id", `{"worker_id":""}`: "worker_id", `{"worker_id":5}`: "worker_id", `{"worker_id":null}`: "worker_id", `{"worker_id":"\u0000"}`: "worker_id",
+		`{"worker_id":"w","active_jobs":"3"}`: "active_jobs", `{"worker_id":"w","active_jobs":[1]}`: "active_jobs", `{"worker_id":"w","active_jobs":1.5}`: "active_jobs",
+		`{"worker_id":"w","active_job_ids":"a"}`: "active_job_ids", `{"worker_id":"w","job_id":5}`: "job_id", `{"worker_id":"w","visibility_timeout_ms":-1}`: "visibility_timeout_ms",
+		`{"worker_id":"w","active_jobs":{}}`: "active_jobs", ``: "body",
+	} {
+		_, err := worker.DecodeHeartbeat([]byte(text))
+		require.NotNil(t, err, text)
+		require.Equal(t, 400, err.Status)
+		require.Equal(t, field, err.Details["field"], text)
+	}
+}
+
+func TestDecodeLeave(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]worker.LeaveRequest{
+		`{}`: {Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":"signal","jobs_completed":12}`:              {Reason: "signal", JobsCompleted: 12},
+		`{"reason":"error","jobs_completed":0}`:                {Reason: "error", JobsCompleted: 0},
+		`{"reason":"lunch","jobs_completed":-1}`:               {Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":7,"jobs_completed":"x"}`:                    {Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":null,"jobs_completed":1e30,"unknown":true}`: {Reason: "shutdown", JobsCompleted: -1},
+	} {
+		got, err := worker.DecodeLeave([]byte(text))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	_, err := worker.DecodeLeave([]byte(`[]`))
+	require.Equal(t, 400, err.Status)
+}
+
+func TestDecodeDirective(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"quiet": "quiet", "terminate": "terminate", "running": "running", "resume": "running"} {
+		got, err := worker.DecodeDirective([]byte(`{"directive":"` + text + `"}`))
+		require.Nil(t, err, text)
+		require.Equal(t, want, got)
+	}
+	for _, text := range []string{`{}`, `{"directive":null}`, `{"directive":"drain"}`, `{"directive":["quiet"]}`} {
+		_, err := worker.DecodeDirective([]byte(text))
+		require.Equal(t, "directive", err.Details["field"], text)
+	}
+}
+
+func FuzzDecodeHeartbeat(f *testing.F) {
+	for _, seed := range []string{
+		`{"worker_id":"w","active_jobs":["a"],"labels":["\u0000","\\u0000"],"queues":["q",1]}`,
+		`{"worker_id":"w","memory_mb":1e999,"metadata":{"x":[]},"version":"\ud800","cpu_percent":-0}`, "", "{}", "[]",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if r, err := worker.DecodeHeartbeat(body); err == nil && r.Facts != nil {
+			require.True(t, json.Valid(r.Facts))
+			require.NotContains(t, strings.ReplaceAll(string(r.Facts), `\\`, ""), `\u0000`)
+		}
+		_, _ = worker.DecodeLeave(body)
+		_, _ = worker.DecodeDirective(body)
+	})
+}
