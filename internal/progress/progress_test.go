@@ -77,19 +77,14 @@ func TestReportProgress(t *testing.T) {
 		b.Beat("w2")
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID // by w1
-<<<<<<< HEAD
-		require.NoError(t, b.WriteSeen(t.Context()))
-		b.Exec(`UPDATE ojs.workers SET last_seen_at = now() - interval '50 seconds'`)
-=======
 		b.Cache.TakeBeats()           // the call of the fetch
 		b.Exec(`UPDATE ojs.workers SET seen_at = now() - interval '50 seconds'`)
->>>>>>> dt
 		_, err := b.Progress.Report(t.Context(), progress.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
 		require.NoError(t, err)
 		_, err = b.Workers.Reap(t.Context()) // writes the calls of workers first
 		require.NoError(t, err)
 		var seen []string
-		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE last_seen_at > now() - interval '20 seconds'`).Scan(&seen))
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE seen_at > now() - interval '20 seconds'`).Scan(&seen))
 		require.Equal(t, []string{"w1"}, seen)
 	})
 
