@@ -8,7 +8,7 @@ import (
 // subscribe connects the parts to the two buses: what this node has committed, and what some node has published.
 func (n *Node) subscribe() {
 	n.subscribeCommits()
-	n.relay.OnCounted(n.metrics.Published)
+	n.relay.OnCounts(n.metrics.Published)
 	n.relay.OnPublished(func() { // sooner than the notification, and without LISTEN
 		n.feed.Wake()
 		if n.fanOut != nil {

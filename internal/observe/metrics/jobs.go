@@ -130,7 +130,7 @@ func (m *Metrics) Published(c eventlog.Counts) {
 	for kind, n := range c.Types {
 		m.published.at(kind).Add(n)
 	}
-	for _, u := range c.Unclaimed {
+	for _, u := range c.FromSQL {
 		m.jobs.at(jobKey{u.JobType, u.Queue}).add(u.Type, u.N)
 	}
 }

@@ -64,7 +64,7 @@ type Sources struct {
 	Reconnects func() int64
 
 	// Streams are those of this node, by transport.
-	Streams map[string]*eventlog.Tally
+	Streams map[string]*eventlog.StreamCounter
 
 	// Components reports the state of this node's services by name, as health does.
 	Components func() map[string]string
@@ -162,7 +162,7 @@ func poolFamilies(s *pgxpool.Stat) []family {
 	return []family{connections, most, waits}
 }
 
-func streamFamilies(streams map[string]*eventlog.Tally) []family {
+func streamFamilies(streams map[string]*eventlog.StreamCounter) []family {
 	open := gauge("ojs.realtime.connections", "{connection}", "Open event streams of this node.")
 	behind := gauge("ojs.realtime.catchup_connections", "{connection}", "Event streams that read from the table because they are too far behind.")
 	dropped := counter("ojs.realtime.dropped", "{event}", "Events that slow streams have lost (realtime.overflow=drop).")
