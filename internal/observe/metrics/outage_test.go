@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// mute is a connection whose answers stop to come when it is told so, as from a host that is gone.
+// mute is a connection whose answers stop to come when it is onFailure so, as from a host that is gone.
 type mute struct {
 	net.Conn
 	gone <-chan struct{}
