@@ -7,9 +7,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/config"
 	"github.com/ojsd/ojsd/internal/observe/logging"
-	"github.com/ojsd/ojsd/internal/app"
 )
 
 // serveCmd runs a node.
