@@ -1,6 +1,6 @@
 package ojs
 
-// EventTypes is the closed catalogue of contract 40 §3.1: nothing else appears in polling, streams, webhooks or notifications.
+// EventTypes is the closed catalogue of docs/reference/events.md, Types: nothing else appears in polling, streams, webhooks or notifications.
 var EventTypes = []string{
 	"job.enqueued", "job.scheduled", "job.started", "job.completed", "job.failed", "job.discarded", "job.retrying", "job.cancelled",
 	"job.heartbeat", "job.expired", "job.progress",

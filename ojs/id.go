@@ -6,7 +6,7 @@ import (
 )
 
 // ParseID reads a job or workflow id: a lower-case UUIDv7. A leading job_ or wf_ is ignored, as everywhere outside the
-// `id` of a new job (contract 10 §1.5). What is no such id belongs to no job.
+// `id` of a new job (docs/reference/http.md, Unmatched requests). What is no such id belongs to no job.
 func ParseID(s string) (id [16]byte, ok bool) {
 	if rest, cut := strings.CutPrefix(s, "job_"); cut {
 		s = rest

@@ -1,9 +1,9 @@
 package ojs
 
-// JobState is where a job is in its life (contract 10 §4.1).
+// JobState is where a job is in its life (docs/reference/jobs.md, States).
 type JobState string
 
-// The eight states of a job (contract 10 §4.1).
+// The eight states of a job (docs/reference/jobs.md, States).
 const (
 	StateScheduled JobState = "scheduled" // waits for scheduled_at
 	StatePending   JobState = "pending"   // parked until it is activated

@@ -2,7 +2,7 @@ package ojs
 
 import "time"
 
-// TimeFormat is the layout of every time the server makes (contract 10 §3.4).
+// TimeFormat is the layout of every time the server makes (docs/reference/jobs.md, Times and durations).
 const TimeFormat = "2006-01-02T15:04:05.000Z"
 
 // FormatTime gives t in server format: UTC, exactly three fractional digits, cut, not rounded.

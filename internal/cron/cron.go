@@ -1,4 +1,4 @@
-// Package cron reads cron expressions and computes when they fire (contract 20 §11.4 to §11.6). It is pure: no clock, no
+// Package cron reads cron expressions and computes when they fire. It is pure: no clock, no
 // storage. It works on instants and never on wall clocks alone, because in the hour that a clock repeats 01:00 of the
 // second pass comes after 01:30 of the first.
 package cron

@@ -44,7 +44,7 @@ func TestNext(t *testing.T) {
 		expression, zone, after string
 		want                    []string
 	}{
-		// Contract 20 §11.4.
+		// docs/reference/scheduling.md, Time zones.
 		{"0 9 * * *", "Asia/Tokyo", "2026-03-01T12:00Z", []string{"2026-03-02T00:00:00Z"}},
 		{"0 9 * * *", "America/New_York", "2026-03-06T20:00Z", []string{"2026-03-07T14:00:00Z", "2026-03-08T13:00:00Z"}},
 		{"0 9 * * *", "", "2026-03-01T09:00Z", []string{"2026-03-02T09:00:00Z"}},

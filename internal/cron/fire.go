@@ -28,7 +28,7 @@ const (
 	unreadableAgain = time.Minute
 )
 
-// Why a tick made no job (contract 40 §3.3).
+// Why a tick made no job (docs/reference/events.md, Payloads).
 const (
 	skippedOverlap   = "overlap_prevention"
 	skippedQueue     = "queue_paused"
@@ -38,7 +38,7 @@ const (
 )
 
 // Fire fires up to 200 crons that are due and returns how many ticks it has dealt with. Any node may call it at any
-// time: the rows of a tick are locked until its job is there and its cron advanced (contract 20 §11.7).
+// time: the rows of a tick are locked until its job is there and its cron advanced (docs/reference/scheduling.md, Firing).
 func (s *Store) Fire(ctx context.Context) (int, error) {
 	ctx, pass := s.tracer.Pass(ctx, "ojs.cron.trigger")
 	bounded, cancel := s.db.Bounded(ctx)

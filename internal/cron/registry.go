@@ -5,10 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/riverqueue/river/rivershared/util/sliceutil"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -17,7 +16,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Put registers a cron or replaces the one of that name (contract 20 §11.3). One whose schedule does not change keeps
+// Put registers a cron or replaces the one of that name (docs/reference/scheduling.md, Cron endpoints). One whose schedule does not change keeps
 // its next run, so that registering at every deploy does not shift it.
 func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created bool, err error) {
 	err = s.inChange(ctx, func(c *cronChange) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Jobs of a cron with policy enqueue run one after the other (contract 20 §11.8). All but one at most are held: available
+// Jobs of a cron with policy enqueue run one after the other (docs/reference/scheduling.md, Overlap). All but one at most are held: available
 // to look at, but without ready_seq, so that no fetch meets them. Every statement that makes such a job available leaves
 // it held; only CronSettle releases, one at a time, after each commit that may let one go. Who should have done it may be
 // gone, so the first of those held is due every two seconds.
@@ -92,7 +92,7 @@ func (s *Store) warnOfWaiting(ctx context.Context, names []string) {
 	}
 }
 
-// Trigger makes a job of the cron now, paused or not, whatever of its jobs runs (contract 20 §11.3). Those that could
+// Trigger makes a job of the cron now, paused or not, whatever of its jobs runs (docs/reference/scheduling.md, Cron endpoints). Those that could
 // be fetched wait for it.
 func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
 	bounded, cancel := s.db.Bounded(ctx)

@@ -170,7 +170,7 @@ func TestErrorLabels(t *testing.T) {
 	}
 }
 
-// Contract 20 §8.2, at size.
+// docs/reference/retries.md, Dead-letter endpoints, at size.
 func TestDeadLettersAtSize(t *testing.T) {
 	t.Parallel()
 

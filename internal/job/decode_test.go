@@ -55,7 +55,7 @@ func TestDecodeJobContractExample(t *testing.T) {
 	}, j)
 }
 
-// Bodies that are no object, contract 10 §1.4.
+// Bodies that are no object, docs/reference/http.md, Bodies.
 func TestDecodeJobRefusesBadBodies(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", " ", "[]", "null", "{}{}", job() + "x", "\xef\xbb\xbf" + job(), `{"type":`, "{\"type\":\"\xff\"}", job("")} {
@@ -66,7 +66,7 @@ func TestDecodeJobRefusesBadBodies(t *testing.T) {
 	}
 }
 
-// One row per rule of contract 10 §3.1, §3.3, §3.4 and 20 §4, §5.1 that answers 400.
+// One row per rule of docs/reference/jobs.md, Attributes that answers 400.
 func TestDecodeJobRefusesFields(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 256)
@@ -265,7 +265,7 @@ func TestDecodeJobDepth(t *testing.T) {
 	require.Error(t, refuse(t, `{"type":"a","args":`+arrays(20_000)+`}`))
 }
 
-// Literals survive: numbers beyond 2^53, 1.0 against 1, key order, repetitions, U+0000 and lone surrogates (§3.2).
+// Literals survive: numbers beyond 2^53, 1.0 against 1, key order, repetitions, U+0000 and lone surrogates.
 func TestDecodeJobKeepsClientJSON(t *testing.T) {
 	t.Parallel()
 	raw := `[12345678901234567890,1.0,1,-0,1E+2,{"b":1,"a":2,"b":3},"\u0000","\ud800","\/","é","😀","\ud83d\ude00",[],{},null,true,"  ",{"__ojs_ref":"x"}]`

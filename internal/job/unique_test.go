@@ -18,7 +18,6 @@ func uniqueJob(unique string) string {
 
 var defaultUniqueStates = []ojs.JobState{"available", "active", "scheduled", "retryable", "pending"}
 
-// Contract 30 §2.1 and part 50 A3.
 func TestUnique(t *testing.T) {
 	t.Parallel()
 	base := func(change func(*Unique)) Unique {

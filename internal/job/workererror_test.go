@@ -20,7 +20,7 @@ func reported(t *testing.T, failure string) WorkerError {
 	return r.Error
 }
 
-// Contract 10 §3.5 and 20 §2.9.
+// docs/reference/jobs.md, Job error.
 func TestWorkerErrorNormalised(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]WorkerError{

@@ -150,7 +150,7 @@ func (s *Store) flushProgress(ctx context.Context, reports []job.ProgressReport)
 	return queue.InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
 }
 
-// progressData is the message as a member of an event's payload, cut to what fits (contract 40 §1.5).
+// progressData is the message as a member of an event's payload, cut to what fits (docs/reference/events.md, Size of data).
 func (s *Store) progressData(message *string) string {
 	if message == nil || *message == "" {
 		return ""

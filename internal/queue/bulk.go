@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// BulkChange is a bulk operation over chosen jobs (contract 10 §6.3).
+// BulkChange is a bulk operation over chosen jobs (docs/reference/http.md, Bulk change).
 type BulkChange struct {
 	Op     job.BulkOp
 	IDs    [][16]byte

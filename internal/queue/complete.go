@@ -197,7 +197,7 @@ func (s *Store) settledEach(ctx context.Context, jobs []*job.Record, failed []er
 	return jobs, errs
 }
 
-// Refused chooses between 404, the conflicts of contract 10 §4.3, and the one case that is answered well: the job was
+// Refused chooses between 404, the conflicts of docs/reference/jobs.md, Allowed operations, and the one case that is answered well: the job was
 // cancelled while this worker held it (A10).
 func (h Holder) Refused(job *job.Record) (*job.Record, error) {
 	id := ojs.FormatID(h.JobID)

@@ -55,7 +55,7 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*jo
 // Fetch claims up to Count jobs, highest in dispatch order first. With Wait it parks until there is one. A caller that
 // is gone (ctx) claims nothing more.
 //
-// A worker that shall be quiet gets nothing, at once (contract 20 §6.3).
+// A worker that shall be quiet gets nothing, at once (docs/reference/workers.md, Quiet workers).
 func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {

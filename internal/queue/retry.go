@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Retry moves a discarded job back to available with all its attempts (contract 20 §8.3, T14). What override holds is
+// Retry moves a discarded job back to available with all its attempts (docs/reference/retries.md, Manual retry). What override holds is
 // changed on the way; nil changes nothing.
 func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) (*job.Record, error) {
 	var retried *job.Record

@@ -6,16 +6,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Definition is a subscription as its owner decides it (contract 40 §9.2).
+// Definition is a subscription as its owner decides it (docs/reference/webhooks.md, Subscription).
 type Definition struct {
 	URL              string
 	Events           []string // patterns as sent; not checked
@@ -91,7 +90,7 @@ func DecodeRotation(raw []byte) (secret string, overlapS int64, err *ojs.Error) 
 	return w.Secret, overlapS, r.err()
 }
 
-// Replay is what a replay asks for (contract 40 §9.1).
+// Replay is what a replay asks for (docs/reference/webhooks.md, Routes).
 type Replay struct {
 	Since, Until job.When
 	All          bool // not only what was abandoned
@@ -265,7 +264,7 @@ func (r *reader) filter() {
 	}
 }
 
-// nonEmpty drops empty items, as every filter of events does (contract 40 §5.2).
+// nonEmpty drops empty items, as every filter of events does (docs/reference/events.md, Filters).
 func nonEmpty(values []string) []string {
 	return slices.DeleteFunc(values, func(v string) bool { return v == "" })
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
-// desiredState is contract 20 §6.2: a worker on its way out stays so; else the operator decides, then a test, then the
+// desiredState is docs/reference/workers.md, Directives: a worker on its way out stays so; else the operator decides, then a test, then the
 // worker's own wish.
 func desiredState(reported, directive, test string) string {
 	switch {
@@ -32,7 +32,7 @@ const (
 // quieted reports whether a worker of that state, or with that directive, gets no jobs.
 func quieted(state string) bool { return state == quiet || state == terminate }
 
-// testDirectives lets jobs decide what their workers hear in this one answer (contract 20 §6.4). Off by default, because
+// testDirectives lets jobs decide what their workers hear in this one answer (docs/reference/workers.md, Test directives). Off by default, because
 // with it any producer could quiet a worker.
 func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResult) error {
 	if !s.config.TestDirectives {

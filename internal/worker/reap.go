@@ -45,7 +45,7 @@ type deceased struct {
 	silence time.Duration
 }
 
-// Reap declares the silent workers dead and gives their jobs back (contract 20 §6.6); it returns for how many
+// Reap declares the silent workers dead and gives their jobs back (docs/reference/workers.md, Dead workers); it returns for how many
 // workers it did something. Death comes first, in one statement: from then on a worker that comes back is another one, and
 // what it held is not extended. If this node goes away in between, another one finds the rest due after 5 s.
 func (s *Store) Reap(ctx context.Context) (buried int, err error) {

@@ -86,7 +86,7 @@ func TestObserved(t *testing.T) {
 	})
 }
 
-// Contract 40 §12.1: failures of ours are ERROR, and tell no more than the client was told.
+// docs/reference/observability.md, Tracing: failures of ours are ERROR, and tell no more than the client was told.
 func TestSpanOfAFailure(t *testing.T) {
 	t.Parallel()
 	exporter := tracetest.NewInMemoryExporter()
@@ -107,7 +107,7 @@ func TestSpanOfAFailure(t *testing.T) {
 	}
 }
 
-// Contract 40 §14.3: every response of every route, whatever becomes of it. Without a store most of them panic.
+// docs/reference/observability.md, Health: every response of every route, whatever becomes of it. Without a store most of them panic.
 func TestRequestIDOnEveryRoute(t *testing.T) {
 	t.Parallel()
 	a, seen := observedAPI()

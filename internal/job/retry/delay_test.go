@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The worked numbers of contract 20 §2.5.
+// The worked numbers of docs/reference/retries.md, Backoff.
 func TestDelayTable(t *testing.T) {
 	t.Parallel()
 	s := time.Second
