@@ -34,9 +34,6 @@ func nearest(routes []template, method, path string) string {
 	if len(path) > maxComparedPath {
 		return ""
 	}
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
 	segments := strings.Split(path, "/")
 	sameMethod := slices.ContainsFunc(routes, func(r template) bool { return r.method == method })
 	best, least := template{}, -1
