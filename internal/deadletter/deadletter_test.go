@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
-// What SQL cuts out of stored errors is what was quoted into them.
+// SQL reads the types and codes of stored errors as Go has written them.
 func TestErrorLabels(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -80,7 +80,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 		b.RequireCounts()
 	})
 
-	t.Run("PurgeAndRetryShareWithoutLoss", func(t *testing.T) {
+	t.Run("ConcurrentPurgeAndRetryLoseNoJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.InsertDeadLetters(5000)
@@ -148,7 +148,7 @@ func TestPruneJobs(t *testing.T) {
 		b.RequireCounts()
 	})
 
-	t.Run("CountKeepsSomeOfOneInstant", func(t *testing.T) {
+	t.Run("CountSplitsDeadLettersOfOneInstant", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.InsertDeadLetters(20)
@@ -158,7 +158,7 @@ func TestPruneJobs(t *testing.T) {
 		require.EqualValues(t, 15, n)
 	})
 
-	t.Run("NodesDoNotCountTwice", func(t *testing.T) {
+	t.Run("ConcurrentPrunesDeleteEachJobOnce", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.InsertDeadLetters(4000)

@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 )
 
-// One waiter per job and node: woken by the end of its job here, by a notification for ends elsewhere.
+// The end of a job wakes the waiters on the same node directly, and those on other nodes by a notification.
 func TestAwaitResult(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -72,7 +72,7 @@ func TestTimer(t *testing.T) {
 		require.Equal(t, "scheduled", stored.State)
 	})
 
-	t.Run("TakesOverTheTimersOfALostNode", func(t *testing.T) {
+	t.Run("FindsDueTimesOfAStoppedNode", func(t *testing.T) {
 		t.Parallel()
 		lost := setup(t)
 		here := lost.node()
@@ -93,7 +93,7 @@ func TestTimer(t *testing.T) {
 		b.lateness(id)
 	})
 
-	t.Run("AFetchHasDueJobsAppliedFirst", func(t *testing.T) {
+	t.Run("AFetchSweepsFirst", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t) // no loop runs: only the fetch can have swept
 		b.enqueue(20 * time.Millisecond)
@@ -110,22 +110,22 @@ func TestTimer(t *testing.T) {
 		b.Timer.Intervals = timer.Intervals{Busy: 20 * time.Millisecond, Idle: 20 * time.Millisecond, Full: 200 * time.Millisecond}
 		b.start()
 		late := b.enqueue(time.Hour)
-		b.lateness(b.enqueue(20 * time.Millisecond)) // looks leave out what is older from here on
+		b.lateness(b.enqueue(20 * time.Millisecond)) // from here on, sweeps leave out earlier due times
 		_, err := b.Pool.Exec(t.Context(), `UPDATE ojs.jobs SET due_at = now() - interval '1 minute', scheduled_at = now() WHERE id = $1`, late)
 		require.NoError(t, err)
 		b.Timer.Notify()
-		b.lateness(late) // by the next full look
+		b.lateness(late) // by the next full sweep
 	})
 
-	t.Run("GivesLostLeasesBack", func(t *testing.T) {
+	t.Run("EndsLostLeases", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.start()
 		id := b.enqueue(0)
-		jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "dies"})
+		jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "silent"})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
-		jobs, err = b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "lives", Wait: domaintest.WaitFor})
+		jobs, err = b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "next", Wait: domaintest.WaitFor})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
 		require.Equal(t, id, jobs[0].ID)
