@@ -4,7 +4,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/queue"
 )
 
 // InsertDeadLetters inserts n dead letters with their event rows. They are a second apart, and the newest is a minute old.
@@ -42,7 +41,7 @@ func (b *Bundle) DeadLetter(change ...func(j *job.Job)) *job.Record {
 	}
 	stored := b.Enqueued(in)[0]
 	require.Len(b.T, b.Fetched(1, in.Queue), 1)
-	stored, err := b.Fail(b.T.Context(), queue.Nack{JobID: stored.ID, Attempt: -1, Error: DecodeError(b.T, `{"message":"m"}`)})
+	stored, err := b.Fail(b.T.Context(), job.Nack{JobID: stored.ID, Attempt: -1, Error: DecodeError(b.T, `{"message":"m"}`)})
 	require.NoError(b.T, err)
 	require.True(b.T, stored.DeadLetteredAt.Valid)
 	require.Equal(b.T, stored.FinishedAt, stored.DeadLetteredAt)

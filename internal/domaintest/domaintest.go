@@ -163,7 +163,7 @@ func (b *Bundle) Enqueued(jobs ...*job.Job) []*job.Record {
 // Fetched fetches jobs for worker w1.
 func (b *Bundle) Fetched(count int, queues ...string) []*job.Record {
 	b.T.Helper()
-	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: queues, Count: count, WorkerID: "w1"})
+	jobs, err := b.Fetch(b.T.Context(), job.Fetch{Queues: queues, Count: count, WorkerID: "w1"})
 	require.NoError(b.T, err)
 	return jobs
 }
@@ -171,7 +171,7 @@ func (b *Bundle) Fetched(count int, queues ...string) []*job.Record {
 // FetchedBy fetches from queue q.
 func (b *Bundle) FetchedBy(worker string, count int) (ids [][16]byte) {
 	b.T.Helper()
-	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
+	jobs, err := b.Fetch(b.T.Context(), job.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
 	require.NoError(b.T, err)
 	for _, j := range jobs {
 		ids = append(ids, j.ID)

@@ -1,6 +1,7 @@
 package domaintest
 
 import (
+	"github.com/ojsd/ojsd/internal/job"
 	"context"
 	"strings"
 	"sync"
@@ -10,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/queue"
 )
 
 // interposer calls do once, before the first statement of that name is sent.
@@ -55,11 +55,11 @@ func Rerun(t testing.TB, statement, second string) (b, late *Bundle, id [16]byte
 
 // handOver may run outside of the goroutine of the test, so it must not call FailNow.
 func (b *Bundle) handOver(id [16]byte, worker string) {
-	_, err := b.Fail(context.Background(), queue.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
+	_, err := b.Fail(context.Background(), job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
 	if err != nil {
 		b.T.Error(err)
 	}
-	jobs, err := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: worker})
+	jobs, err := b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: worker})
 	if err != nil {
 		b.T.Error(err)
 	}

@@ -1,6 +1,7 @@
 package domaintest
 
 import (
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/worker"
@@ -9,7 +10,7 @@ import (
 // Beat sends a heartbeat of the worker that extends the jobs.
 func (b *Bundle) Beat(id string, jobs ...[16]byte) worker.BeatResult {
 	b.T.Helper()
-	res, err := b.Workers.Heartbeat(b.T.Context(), worker.Beat{WorkerID: id, JobIDs: jobs})
+	res, err := b.Workers.Heartbeat(b.T.Context(), worker.Beat{WorkerID: id, Jobs: job.IDList{IDs: jobs}})
 	require.NoError(b.T, err)
 	return res
 }

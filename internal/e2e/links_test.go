@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +41,55 @@ func TestLinks(t *testing.T) {
 	require.Empty(t, broken)
 }
 
+var (
+	commentWrap = regexp.MustCompile(`\n[ \t]*(?://|--) ?`)
+	citation    = regexp.MustCompile(`docs/reference/([a-z]+\.md)(?:, ([A-Z][^).;:\n]*))?`)
+)
+
+// TestCitations looks up the headings of the reference that comments in Go and SQL cite.
+func TestCitations(t *testing.T) {
+	t.Parallel()
+	found := 0
+	var broken []string
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && entry.Name() != ".." {
+			return fs.SkipDir
+		}
+		if ext := filepath.Ext(path); ext != ".go" && ext != ".sql" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, cited := range citation.FindAllStringSubmatch(commentWrap.ReplaceAllString(string(text), " "), -1) {
+			found++
+			if !hasHeading(t, "../../docs/reference/"+cited[1], cited[2]) {
+				broken = append(broken, path+": "+cited[0])
+			}
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Empty(t, broken)
+	require.Greater(t, found, 50)
+}
+
+// hasHeading reports whether the page exists and text, if any, begins with one of its headings.
+func hasHeading(t *testing.T, page, text string) bool {
+	t.Helper()
+	if _, err := os.Stat(page); err != nil || text == "" {
+		return err == nil
+	}
+	return slices.ContainsFunc(proseLines(t, page), func(line string) bool {
+		heading := mdHeading.FindStringSubmatch(strings.ReplaceAll(line, "`", ""))
+		return heading != nil && strings.HasPrefix(text, heading[1])
+	})
+}
+
 func TestLinksFindsBrokenOnes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -54,6 +104,10 @@ func TestLinksFindsBrokenOnes(t *testing.T) {
 	links, broken := checkLinks(t, page)
 	require.Equal(t, 8, links)
 	require.Equal(t, []string{"none.md", "#b", "other.md#same-2", "other.md#no-heading"}, broken)
+
+	require.True(t, hasHeading(t, page, "A"))
+	require.False(t, hasHeading(t, page, "B"))
+	require.False(t, hasHeading(t, filepath.Join(dir, "none.md"), "A"))
 }
 
 // checkLinks counts the relative links of a page and gives those that lead nowhere.

@@ -337,7 +337,7 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 		a.push(`"type":"t","args":[],"queue":"q%d"`, i%3)
 		b.push(`"type":"t","args":[],"queue":"q%d"`, i%3)
 	}
-	a.fetch("q1", `"count":3`)
+	a.fetch("q1", `"count":3`, `"visibility_timeout_ms":600000`)
 	b.nack(b.busy("dead", ""), `"error":{"code":"DEAD_LETTER","message":"boom"}`).is(200)
 	var of, other scrape
 	for _, shown := range []struct {

@@ -14,7 +14,9 @@ import (
 func TestDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
-	a := setup(t, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
+	a := setup(t, func(c *app.Config) {
+		c.DatabaseURL, c.DefaultVisibility = cluster.URL(dbtest.ClusterDatabase), time.Hour
+	})
 	waiting, reserved := a.jobIn("available"), a.jobIn("active")
 	q := a.job(waiting).at("job.queue")
 	a.get("/readyz").is(200)
@@ -113,7 +115,9 @@ func TestDatabaseOutage(t *testing.T) {
 func TestOutageWhileFetchWaits(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
-	a := setup(t, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
+	a := setup(t, func(c *app.Config) {
+		c.DatabaseURL, c.DefaultVisibility = cluster.URL(dbtest.ClusterDatabase), time.Hour
+	})
 	got := a.whenParked(func() reply { return a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":20000}`) })
 	require.NoError(t, cluster.Kill())
 	require.NoError(t, cluster.Restart(t.Context()))

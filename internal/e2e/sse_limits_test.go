@@ -105,7 +105,7 @@ func TestStreamShutdown(t *testing.T) {
 
 	t.Run("DoesNotWaitForABlockedClient", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, patientStop, func(c *app.Config) { c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, time.Hour })
+		a := setup(t, patientStop, func(c *app.Config) { c.Realtime.RateLimit = 0 })
 		dialBlocked(t, a, allEvents)
 		socket := a.socket()
 		socket.send(`{"action":"subscribe","channel":"events"}`)

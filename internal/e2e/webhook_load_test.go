@@ -52,7 +52,7 @@ func TestWebhookNodes(t *testing.T) {
 	})
 	one, two := nodes(t, e.quick)
 	sub := one.subscribe(e, "/nodes", `"job.enqueued"`, `"max_in_flight":4`)
-	const jobs = 300
+	const jobs = 120
 	var work sync.WaitGroup
 	for _, a := range []*node{one, two} {
 		work.Go(func() {

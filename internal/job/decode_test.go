@@ -60,7 +60,7 @@ func TestDecodeJobRefusesBadBodies(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", " ", "[]", "null", "{}{}", job() + "x", "\xef\xbb\xbf" + job(), `{"type":`, "{\"type\":\"\xff\"}", job("")} {
 		e := refuse(t, body)
-		require.Equal(t, 400, e.Status, "%q", body)
+		require.Equal(t, 400, stage(e), "%q", body)
 		require.Equal(t, "invalid_payload", e.Type, "%q", body)
 		require.NotEmpty(t, e.Message)
 	}
@@ -115,7 +115,7 @@ func TestDecodeJobRefusesFields(t *testing.T) {
 		{job(options(`"unique_key":"` + strings.Repeat("A", 64) + `"`)), "invalid_payload", "unique_key"},
 	} {
 		e := refuse(t, c.body)
-		require.Equal(t, 400, e.Status, c.body)
+		require.Equal(t, 400, stage(e), c.body)
 		require.Equal(t, "invalid_payload", e.Code, c.body)
 		require.Equal(t, c.kind, e.Type, c.body)
 		require.Equal(t, c.field, e.Details["field"], c.body)
@@ -192,7 +192,7 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 		job(`"max_attempts":"3"`): "max_attempts", job(`"max_attempts":1e30`): "max_attempts",
 	} {
 		e := refuse(t, body)
-		require.Equal(t, 422, e.Status, body)
+		require.Equal(t, 422, stage(e), body)
 		require.Equal(t, "validation_error", e.Code, body)
 		require.Equal(t, field, e.Details["field"], body)
 		require.Contains(t, e.Message, strings.TrimPrefix(field, "retry."), body)
@@ -201,7 +201,7 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 	require.Equal(t, "$.options.retry.jitter", refuse(t, job(options(`"retry":{"jitter":1}`))).Details["validation_errors"].([]payload.Violation)[0].Path)
 
 	e := refuse(t, job(`"specversion":"2.0"`))
-	require.Equal(t, 422, e.Status)
+	require.Equal(t, 422, stage(e))
 	require.Equal(t, "unsupported", e.Code)
 	require.Equal(t, "2.0", e.Details["requested"])
 	require.Equal(t, []string{"1.0"}, e.Details["supported"])
@@ -213,12 +213,12 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 func TestDecodeJobStagesInOrder(t *testing.T) {
 	t.Parallel()
 	bigMeta := `"meta":{"a":"` + strings.Repeat("x", 70_000) + `"}`
-	require.Equal(t, 413, refuse(t, job(bigMeta)).Status)
-	require.Equal(t, 422, refuse(t, job(bigMeta, `"retry":{"max_attempts":-1}`)).Status, "policy before size of meta")
-	require.Equal(t, 400, refuse(t, job(`"priority":500`, `"retry":{"max_attempts":-1}`)).Status, "fields before policy")
-	require.Equal(t, 400, refuse(t, job(`"retry":{"max_attempts":-1}`)+"x").Status, "syntax before policy")
+	require.Equal(t, 413, stage(refuse(t, job(bigMeta))))
+	require.Equal(t, 422, stage(refuse(t, job(bigMeta, `"retry":{"max_attempts":-1}`))), "policy before size of meta")
+	require.Equal(t, 400, stage(refuse(t, job(`"priority":500`, `"retry":{"max_attempts":-1}`))), "fields before policy")
+	require.Equal(t, 400, stage(refuse(t, job(`"retry":{"max_attempts":-1}`)+"x")), "syntax before policy")
 	_, err := DecodeJob([]byte(`{"type"`+strings.Repeat(" ", 100)), Limits{MaxEnvelopeBytes: 50})
-	require.Equal(t, 413, err.Status, "size before syntax")
+	require.Equal(t, 413, stage(err), "size before syntax")
 }
 
 func TestDecodeJobSizes(t *testing.T) {
@@ -237,7 +237,7 @@ func TestDecodeJobSizes(t *testing.T) {
 	require.Equal(t, "metadata_too_large", e.Code)
 	require.Equal(t, "meta", e.Details["field"])
 	require.Equal(t, 65_536, e.Details["max_bytes"])
-	require.Equal(t, 413, refuse(t, job(`"meta":`+meta(40_000), options(`"metadata":`+strings.Replace(meta(40_000), "a", "b", 1)))).Status, "measured after the merge")
+	require.Equal(t, 413, stage(refuse(t, job(`"meta":`+meta(40_000), options(`"metadata":`+strings.Replace(meta(40_000), "a", "b", 1))))), "measured after the merge")
 	require.Len(t, accept(t, job(`"meta": { "a" : `+strings.Repeat(" ", 70_000)+`1}`)).Meta, len(`{"a":1}`), "measured without white space")
 }
 

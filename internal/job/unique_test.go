@@ -74,7 +74,7 @@ func TestUniqueRefuses(t *testing.T) {
 		`{"kees":["type"]}`: "unique.kees",
 	} {
 		e := refuse(t, uniqueJob(text))
-		require.Equal(t, 400, e.Status, text)
+		require.Equal(t, 400, stage(e), text)
 		require.Equal(t, "invalid_payload", e.Type, text)
 		require.Equal(t, field, e.Details["field"], text)
 		require.Equal(t, "$.options."+field, e.Details["validation_errors"].([]payload.Violation)[0].Path, text)

@@ -15,7 +15,7 @@ import (
 
 func reported(t *testing.T, failure string) WorkerError {
 	t.Helper()
-	r, err := DecodeNack([]byte(`{"job_id":"x","error":`+failure+`}`), Limits{})
+	r, err := DecodeNack([]byte(`{"job_id":"`+anID+`","error":`+failure+`}`), Limits{})
 	require.Nil(t, err, "%.200s", failure)
 	return r.Error
 }

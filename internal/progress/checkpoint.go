@@ -5,34 +5,24 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/job"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// NextSequence makes the store choose the sequence of a checkpoint.
-const NextSequence = -1
-
-// Checkpoint is what a job needs to continue where an earlier attempt stopped. It is deleted when the job ends.
+// Checkpoint is what a job needs to go on where an earlier attempt stopped. It is gone when the job ends.
 type Checkpoint struct {
 	JobID    [16]byte
-	Stored   []byte // JSON object with state, step_index and metadata; nil: there is none
+	Stored   []byte // the object with state, step_index and metadata; nil: there is none
 	Sequence int64
 	SavedAt  time.Time
 }
 
-// Save is a request to store a checkpoint. It counts as a heartbeat.
-type Save struct {
-	JobID    [16]byte
-	WorkerID string // "": not sent, so ownership is not checked
-	Attempt  int32  // -1: not sent, so the attempt is not checked
-	Stored   []byte
-	Sequence int64 // must be above the stored one; NextSequence: one more
-}
-
 // SaveCheckpoint replaces the checkpoint of a job that has not ended.
-func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint, err error) {
+func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (saved Checkpoint, err error) {
 	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.checkpoint.Do(ctx, save)
 		if err != nil {
@@ -42,17 +32,17 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save Save) (saved Checkpoint
 			saved = Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}
 			return nil
 		}
-		stored, err := s.getReport(ctx, save.JobID)
+		stored, err := s.reported(ctx, save.JobID)
 		if err != nil {
 			return err
 		}
-		return save.refused(stored)
+		return refusedSave(save, stored)
 	})
 	return saved, err
 }
 
-// refused chooses the error for a job that the statement did not change. A job that no condition excludes is locked.
-func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
+// refusedSave chooses the conflict; a job that could have been changed is held by another transaction.
+func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
 	switch {
 	case state.Terminal():
@@ -69,7 +59,7 @@ func (save Save) refused(row *dbsqlc.JobReportGetRow) error {
 	return queue.ErrLocked
 }
 
-func (s *Store) flushCheckpoint(ctx context.Context, saves []Save) ([]*dbsqlc.JobCheckpointRow, error) {
+func (s *Store) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave) ([]*dbsqlc.JobCheckpointRow, error) {
 	p := dbsqlc.JobCheckpointParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds()}
 	for _, save := range saves {
 		p.Ids = append(p.Ids, save.JobID)
@@ -95,21 +85,21 @@ func (s *Store) flushCheckpoint(ctx context.Context, saves []Save) ([]*dbsqlc.Jo
 
 // Checkpoint reads the checkpoint of a job; Stored is nil if there is none.
 func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error) {
-	row, err := s.getReport(ctx, id)
+	row, err := s.reported(ctx, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	return Checkpoint{JobID: id, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}, nil
 }
 
-// DeleteCheckpoint deletes the checkpoint of a job, if there is one.
+// DeleteCheckpoint forgets the checkpoint of a job, if there is one.
 func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 	return s.jobs.RetryLocked(ctx, func() error {
 		cleared, err := s.clearCheckpoint(ctx, id)
 		if err != nil || cleared {
 			return err
 		}
-		row, err := s.getReport(ctx, id)
+		row, err := s.reported(ctx, id)
 		if err != nil || row.CheckpointSeq.Int64 == 0 {
 			return err
 		}

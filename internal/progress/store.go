@@ -1,5 +1,5 @@
-// Package progress owns what workers report about a running job: its progress, and the checkpoint from which a later attempt
-// can continue. A report also extends the reservation, like a heartbeat. The package must never change the state of a job.
+// Package progress is what workers report about a job while it runs: how far it has come, and the checkpoint from which a
+// later attempt can go on.
 package progress
 
 import (
@@ -8,23 +8,24 @@ import (
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
 )
 
-// Config holds the settings of the store. It has no defaults: a zero is taken as a zero.
+// Config holds what the store decides by.
 type Config struct {
-	// DefaultTimeout is the execution timeout of a job that sets none.
+	// DefaultTimeout is the execution timeout of a job that has none.
 	DefaultTimeout time.Duration
 
-	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
-	// took. It must not block. May be nil.
+	// OnFlush gets, for each statement that callers share, the operation, how many requests shared it and what it took.
+	// It must not block. nil: nobody.
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-// Deps are the parts of a node that the store uses.
+// Deps are the parts of a node that the store works with.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -42,27 +43,27 @@ type Store struct {
 	jobs    *queue.Store
 	config  Config
 
-	progress   *batch.Batcher[Report, *dbsqlc.JobProgressRow]
-	checkpoint *batch.Batcher[Save, *dbsqlc.JobCheckpointRow]
+	progress   *batch.Batcher[job.ProgressReport, *dbsqlc.JobProgressRow]
+	checkpoint *batch.Batcher[job.CheckpointSave, *dbsqlc.JobCheckpointRow]
 }
 
 // New returns a store on the database.
 func New(deps Deps, config Config) *Store {
 	s := &Store{db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs, config: config}
-	s.progress = batch.New(batch.Config[Report, *dbsqlc.JobProgressRow]{
+	s.progress = batch.New(batch.Config[job.ProgressReport, *dbsqlc.JobProgressRow]{
 		Flush: s.flushProgress, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.flushed("progress"),
-		Key:    func(r Report) ([16]byte, bool) { return r.JobID, true },
-		Weight: func(r Report) int { return weight(len(r.Data) + len(r.Checkpoint)) },
+		Key:    func(r job.ProgressReport) ([16]byte, bool) { return r.JobID, true },
+		Weight: func(r job.ProgressReport) int { return weight(len(r.Data) + len(r.Checkpoint)) },
 	})
-	s.checkpoint = batch.New(batch.Config[Save, *dbsqlc.JobCheckpointRow]{
+	s.checkpoint = batch.New(batch.Config[job.CheckpointSave, *dbsqlc.JobCheckpointRow]{
 		Flush: s.flushCheckpoint, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.flushed("checkpoint"),
-		Key:    func(save Save) ([16]byte, bool) { return save.JobID, true },
-		Weight: func(save Save) int { return weight(len(save.Stored)) },
+		Key:    func(save job.CheckpointSave) ([16]byte, bool) { return save.JobID, true },
+		Weight: func(save job.CheckpointSave) int { return weight(len(save.Stored)) },
 	})
 	return s
 }
 
-// flushed is OnFlush for one operation, or nil.
+// flushed is nil if nobody wants to know.
 func (s *Store) flushed(operation string) func(requests int, took time.Duration) {
 	if s.config.OnFlush == nil {
 		return nil
@@ -70,5 +71,5 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 	return func(requests int, took time.Duration) { s.config.OnFlush(operation, requests, took) }
 }
 
-// weight keeps the size of a statement below a few MiB; a single checkpoint may have 1 MiB.
+// weight keeps a statement below a few MiB: a checkpoint may have one.
 func weight(bytes int) int { return 1 + bytes/4096 }

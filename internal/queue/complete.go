@@ -15,32 +15,24 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Ack reports success (docs/reference/http.md, Ack).
-type Ack struct {
-	JobID    [16]byte
-	WorkerID string // "": not sent, so ownership is not checked
-	Attempt  int32  // -1: not sent, so the attempt is not checked
-	Result   []byte // nil: none
-}
-
 // Complete moves an active job to completed. A job that was cancelled during this run is returned with
 // ojs.StateCancelled and no error; nothing has changed then.
-func (s *Store) Complete(ctx context.Context, ack Ack) (*job.Record, error) {
+func (s *Store) Complete(ctx context.Context, ack job.Ack) (*job.Record, error) {
 	s.workers.Beat(ack.WorkerID)
 	return s.complete.do(ctx, ack)
 }
 
 // CompleteEach completes many jobs, each as if its ack were sent alone, in order. errs is nil if none failed.
-func (s *Store) CompleteEach(ctx context.Context, acks []Ack) (jobs []*job.Record, errs []error) {
+func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.Record, errs []error) {
 	for _, a := range acks {
 		s.workers.Beat(a.WorkerID)
 	}
 	return s.complete.doEach(ctx, acks)
 }
 
-func ackedRun(a Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
+func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
 
-func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, error) {
+func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
 	rows, err := s.completeRows(ctx, s.completeParams(acks))
 	if err != nil {
 		return nil, err
@@ -62,7 +54,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, e
 	return jobs, nil
 }
 
-func (s *Store) completeParams(acks []Ack) dbsqlc.JobCompleteParams {
+func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),

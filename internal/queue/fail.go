@@ -13,18 +13,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Nack reports failure, or hands a job back (docs/reference/http.md, Nack).
-type Nack struct {
-	JobID    [16]byte
-	WorkerID string // "": not sent, so ownership is not checked
-	Attempt  int32  // -1: not sent, so the attempt is not checked
-	Requeue  bool
-	Error    job.WorkerError
-}
-
 // nack is a Nack of a worker, or a failure that the server has found.
 type nack struct {
-	Nack
+	job.Nack
 	startedAt pgtype.Timestamptz // of the run that the server found; not valid: the current run
 	dueOnly   bool               // the job fails only if it is still overdue
 	reason    string             // of the internal event when the job becomes available again
@@ -40,13 +31,13 @@ func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {
 
 // Fail moves an active job to retryable, discarded or, with Requeue, available. A job that was cancelled during this
 // run is returned with ojs.StateCancelled and no error; nothing has changed then.
-func (s *Store) Fail(ctx context.Context, n Nack) (*job.Record, error) {
+func (s *Store) Fail(ctx context.Context, n job.Nack) (*job.Record, error) {
 	s.workers.Beat(n.WorkerID)
 	return s.fail.do(ctx, nackOf(n))
 }
 
 // FailEach fails many jobs, each as if its nack were sent alone, in order. errs is nil if none failed.
-func (s *Store) FailEach(ctx context.Context, nacks []Nack) (jobs []*job.Record, errs []error) {
+func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Record, errs []error) {
 	reqs := make([]nack, len(nacks))
 	for i, n := range nacks {
 		s.workers.Beat(n.WorkerID)
@@ -55,7 +46,7 @@ func (s *Store) FailEach(ctx context.Context, nacks []Nack) (jobs []*job.Record,
 	return s.fail.doEach(ctx, reqs)
 }
 
-func nackOf(n Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
+func nackOf(n job.Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
 
 func nackedRun(n nack) Run { return Run{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt} }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -14,20 +13,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Fetch asks for jobs (docs/reference/http.md, Fetch).
-type Fetch struct {
-	Queues       []string // in order of preference
-	Count        int
-	WorkerID     string
-	VisibilityMS int64         // 0: the job's own
-	Wait         time.Duration // 0: answer at once
-}
-
 // Fetch claims up to Count jobs in dispatch order. With Wait it parks until a job is available. It claims nothing after ctx
 // has ended, because no client would receive the jobs.
 //
 // A quiet worker gets no jobs, and the answer at once (docs/reference/workers.md, Quiet workers).
-func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*job.Record, error) {
+func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {
 		return nil, nil
@@ -41,7 +31,7 @@ func (s *Store) Fetch(ctx context.Context, f Fetch) ([]*job.Record, error) {
 
 // claim claims jobs at the cursors of the queues. It surveys the queues before if a survey is due, and after if the claim
 // found nothing.
-func (s *Store) claim(ctx context.Context, f Fetch) ([]*job.Record, error) {
+func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil
 	}

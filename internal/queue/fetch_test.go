@@ -101,7 +101,7 @@ func TestFetchFindsJobsThatTheCursorHasPassed(t *testing.T) {
 		b := setup(t)
 		b.add("q", 0, "1", "2")
 		jobs := b.Fetched(2, "q")
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: jobs[0].ID, Attempt: -1, Requeue: true})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: jobs[0].ID, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
 		require.Equal(t, []string{`["1"]`}, args(b.Fetched(5, "q")))
 	})
@@ -136,7 +136,7 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 		wg.Go(func() {
 			node := nodes[w%2]
 			for !finished() {
-				jobs, err := node.Fetch(t.Context(), queue.Fetch{Queues: queues, Count: 1 + rand.IntN(10), WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
+				jobs, err := node.Fetch(t.Context(), job.Fetch{Queues: queues, Count: 1 + rand.IntN(10), WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
 				require.NoError(t, err)
 				mu.Lock()
 				for _, j := range jobs {
@@ -149,11 +149,11 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 					delete(active, j.ID)
 					mu.Unlock()
 					if rand.IntN(10) == 0 {
-						_, err = node.Fail(t.Context(), queue.Nack{JobID: j.ID, Attempt: j.Attempt, Requeue: true})
+						_, err = node.Fail(t.Context(), job.Nack{JobID: j.ID, Attempt: j.Attempt, Requeue: true})
 						require.NoError(t, err)
 						continue
 					}
-					_, err = node.Complete(t.Context(), queue.Ack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt})
+					_, err = node.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt})
 					require.NoError(t, err)
 					mu.Lock()
 					done[j.ID]++
@@ -180,7 +180,7 @@ func TestLongPolling(t *testing.T) {
 		b := setup(t)
 		got := make(chan []*job.Record, 1)
 		go func() {
-			jobs, _ := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
+			jobs, _ := b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 			got <- jobs
 		}()
 		require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
@@ -192,14 +192,14 @@ func TestLongPolling(t *testing.T) {
 	t.Run("EndsByTimeoutCancellationAndDrain", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 10 * time.Millisecond})
+		jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, Wait: 10 * time.Millisecond})
 		require.NoError(t, err)
 		require.Empty(t, jobs)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
-			_, _ = b.Fetch(ctx, queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
+			_, _ = b.Fetch(ctx, job.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 			close(done)
 		}()
 		require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
@@ -209,7 +209,7 @@ func TestLongPolling(t *testing.T) {
 		require.Len(t, b.Fetched(1, "q"), 1, "a cancelled fetch claims nothing")
 
 		b.Drain()
-		jobs, err = b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
+		jobs, err = b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})
 		require.NoError(t, err)
 		require.Empty(t, jobs)
 	})
@@ -220,7 +220,7 @@ func TestLongPolling(t *testing.T) {
 		got := make(chan int, 10)
 		for range 10 {
 			go func() {
-				jobs, _ := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 5, Wait: 20 * time.Second})
+				jobs, _ := b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 5, Wait: 20 * time.Second})
 				got <- len(jobs)
 			}()
 		}

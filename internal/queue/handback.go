@@ -21,9 +21,9 @@ func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackTimeout)
 	defer cancel()
-	nacks := make([]Nack, len(jobs))
+	nacks := make([]job.Nack, len(jobs))
 	for i, j := range jobs {
-		nacks[i] = Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
+		nacks[i] = job.Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
 	}
 	_, errs := s.FailEach(ctx, nacks)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {

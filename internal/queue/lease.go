@@ -55,7 +55,7 @@ func (s *Store) overdue(r dbsqlc.JobListOverdueRow) nack {
 	now := r.Now.Time
 	elapsed := now.Sub(r.StartedAt.Time)
 	n := nack{
-		Nack:      Nack{JobID: r.ID, Attempt: r.Attempt},
+		Nack:      job.Nack{JobID: r.ID, Attempt: r.Attempt},
 		startedAt: r.StartedAt, dueOnly: true, reason: job.VisibilityTimeout, source: "scheduler",
 	}
 	switch {
@@ -91,7 +91,7 @@ func (s *Store) FailLost(ctx context.Context, lost []Lost) ([]*job.Record, error
 	nacks := make([]nack, len(lost))
 	for i, l := range lost {
 		nacks[i] = nack{
-			Nack:      Nack{JobID: l.JobID, WorkerID: l.WorkerID, Attempt: l.Attempt, Error: l.Error},
+			Nack:      job.Nack{JobID: l.JobID, WorkerID: l.WorkerID, Attempt: l.Attempt, Error: l.Error},
 			startedAt: l.StartedAt, reason: l.Reason, source: "scheduler",
 		}
 	}

@@ -19,18 +19,18 @@ func TestLockedJobs(t *testing.T) {
 
 	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
 		"Ack": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
-			_, err := b.Complete(ctx, queue.Ack{JobID: id, WorkerID: "w1", Attempt: -1})
+			_, err := b.Complete(ctx, job.Ack{JobID: id, WorkerID: "w1", Attempt: -1})
 			return err
 		}, Then: ojs.StateCompleted},
 		"AckBatch": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
-			_, errs := b.CompleteEach(ctx, []queue.Ack{{JobID: id, WorkerID: "w1", Attempt: -1}})
+			_, errs := b.CompleteEach(ctx, []job.Ack{{JobID: id, WorkerID: "w1", Attempt: -1}})
 			if errs != nil {
 				return errs[0]
 			}
 			return nil
 		}, Then: ojs.StateCompleted},
 		"Nack": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
-			_, err := b.Fail(ctx, queue.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+			_, err := b.Fail(ctx, job.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 			return err
 		}, Then: ojs.StateRetryable},
 		"Cancel": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
@@ -45,10 +45,10 @@ func TestLockedJobs(t *testing.T) {
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID
 		b.Lock(id)
-		_, err := b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1})
+		_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1})
 		require.ErrorIs(t, err, ojs.ErrTimeout())
 		require.ErrorContains(t, err, "another transaction has locked the row of the job")
-		_, errs := b.CompleteEach(t.Context(), []queue.Ack{{JobID: id, Attempt: -1}})
+		_, errs := b.CompleteEach(t.Context(), []job.Ack{{JobID: id, Attempt: -1}})
 		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})

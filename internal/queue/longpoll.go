@@ -15,7 +15,7 @@ type waiter struct {
 }
 
 // longPoll claims jobs, and parks while there are none.
-func (s *Store) longPoll(ctx context.Context, f Fetch) ([]*job.Record, error) {
+func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	w := s.cursors.park(f.Queues) // before the claim, or a job that commits after it would not wake the fetch
 	defer s.cursors.leave(w)
 	defer s.workers.Beat(f.WorkerID) // the worker was connected all the time

@@ -97,7 +97,7 @@ func TestRetry(t *testing.T) {
 		b := setup(t)
 		stored := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 7_200_000, 1000 }))[0]
 		b.Fetched(1, "q")
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: stored.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: stored.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
 		require.NoError(t, err)
 		require.NoError(t, b.InTx(t.Context(), func(tx *queue.Tx) error {
 			res, err := tx.Bulk(t.Context(), queue.BulkChange{Op: job.BulkRetry, IDs: [][16]byte{stored.ID}, States: queue.Eligible(job.BulkRetry)})
@@ -131,7 +131,7 @@ func TestErrorHistory(t *testing.T) {
 	stored := b.Enqueued(domaintest.With(func(j *job.Job) { j.MaxAttempts = 100 }))[0]
 	for range failures {
 		require.Len(t, b.Fetched(1, "q"), 1)
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: stored.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: stored.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{}`)})
 		require.NoError(t, err)
 		b.Exec(`UPDATE ojs.jobs SET due_at = now()`)
 		_, err = b.PromoteDue(t.Context(), pg.Beginning)

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/job"
+
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
@@ -29,7 +31,7 @@ func TestPoller(t *testing.T) {
 		t.Cleanup(poller.Stop)
 		got := make(chan int, 1)
 		go func() {
-			jobs, _ := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, Wait: domaintest.WaitFor})
+			jobs, _ := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, Wait: domaintest.WaitFor})
 			got <- len(jobs)
 		}()
 		require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)

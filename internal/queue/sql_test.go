@@ -15,7 +15,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -400,14 +399,14 @@ func TestSQLEnqueueCannotStopTheServer(t *testing.T) {
 		require.NoError(t, err)
 	}
 	due()
-	var nacks []queue.Nack
+	var nacks []job.Nack
 	for len(nacks) < 200 {
 		jobs := b.Fetched(100, "default")
 		if len(jobs) == 0 {
 			break
 		}
-		for _, job := range jobs {
-			nacks = append(nacks, queue.Nack{JobID: job.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
+		for _, j := range jobs {
+			nacks = append(nacks, job.Nack{JobID: j.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
 		}
 	}
 	require.GreaterOrEqual(t, len(nacks), len(nonsense)+5)

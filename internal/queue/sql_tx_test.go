@@ -291,7 +291,7 @@ func TestSQLCancelEqualsHTTP(t *testing.T) {
 		require.Equal(t, 10*(i+1), b.Number("SELECT count(*) FROM ojs.jobs_done"))
 	}
 	require.Zero(t, b.Number("SELECT count(*) FROM ojs.jobs"))
-	late, err := b.Complete(t.Context(), queue.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
+	late, err := b.Complete(t.Context(), job.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
 	require.NoError(t, err)
 	require.Equal(t, "cancelled", late.State, "the answer to its worker")
 }
@@ -316,7 +316,7 @@ func (b *bundle) oneOfEachState() [][16]byte {
 	}
 	b.Fetched(1, "a")
 	b.Fetched(1, "r")
-	failed, err := b.Fail(b.T.Context(), queue.Nack{JobID: ids[4], Attempt: -1, Error: domaintest.DecodeError(b.T, `{"code":"x","message":"y"}`)})
+	failed, err := b.Fail(b.T.Context(), job.Nack{JobID: ids[4], Attempt: -1, Error: domaintest.DecodeError(b.T, `{"code":"x","message":"y"}`)})
 	require.NoError(b.T, err)
 	require.Equal(b.T, "retryable", failed.State)
 	return ids
@@ -329,9 +329,9 @@ func TestSQLCancelIgnoresWhatCannotBeCancelled(t *testing.T) {
 	in.MaxAttempts = 1
 	jobs := b.Enqueued(in, domaintest.NewJob("q"))
 	b.Fetched(2, "q")
-	_, err := b.Fail(t.Context(), queue.Nack{JobID: jobs[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
+	_, err := b.Fail(t.Context(), job.Nack{JobID: jobs[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
 	require.NoError(t, err)
-	_, err = b.Complete(t.Context(), queue.Ack{JobID: jobs[1].ID, Attempt: -1})
+	_, err = b.Complete(t.Context(), job.Ack{JobID: jobs[1].ID, Attempt: -1})
 	require.NoError(t, err)
 	events := b.Number("SELECT count(*) FROM ojs.events")
 	for _, id := range []any{jobs[0].ID, jobs[1].ID, job.NewID(), nil} {
@@ -381,9 +381,9 @@ func TestSQLJobView(t *testing.T) {
 	more := b.Enqueued(in, domaintest.NewJob("c"))
 	b.Fetched(1, "d")
 	b.Fetched(1, "c")
-	_, err := b.Fail(t.Context(), queue.Nack{JobID: more[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
+	_, err := b.Fail(t.Context(), job.Nack{JobID: more[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
 	require.NoError(t, err)
-	_, err = b.Complete(t.Context(), queue.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
+	_, err = b.Complete(t.Context(), job.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
 	require.NoError(t, err)
 	expired := b.sqlEnqueue(b.Pool, options(`"expires_at":"2001-01-01T00:00:00Z"`))
 	_, err = b.PromoteDue(t.Context(), pg.Beginning)

@@ -61,7 +61,7 @@ type Store struct {
 
 	enqueue      *batch.Batcher[*job.Job, enqueued]
 	enqueueNamed *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
-	complete     operation[Ack]
+	complete     operation[job.Ack]
 	fail         operation[nack]
 	cancel       operation[cancellation]
 	results      *batch.Batcher[[16]byte, *Result]

@@ -6,8 +6,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/timer"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
@@ -98,7 +96,7 @@ func TestTimer(t *testing.T) {
 		b := setup(t) // no loop runs: only the fetch can have swept
 		b.enqueue(20 * time.Millisecond)
 		require.Eventually(t, func() bool {
-			jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1})
+			jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1})
 			require.NoError(t, err)
 			return len(jobs) == 1
 		}, domaintest.WaitFor, 5*time.Millisecond)
@@ -122,10 +120,10 @@ func TestTimer(t *testing.T) {
 		b := setup(t)
 		b.start()
 		id := b.enqueue(0)
-		jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "silent"})
+		jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "silent"})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
-		jobs, err = b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "next", Wait: domaintest.WaitFor})
+		jobs, err = b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "next", Wait: domaintest.WaitFor})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
 		require.Equal(t, id, jobs[0].ID)

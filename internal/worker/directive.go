@@ -68,7 +68,7 @@ func (s *Store) testDirectives(ctx context.Context, beats []Beat, res []BeatResu
 	}
 	var ids [][16]byte
 	for _, b := range beats {
-		ids = append(ids, b.JobIDs...)
+		ids = append(ids, b.Jobs.IDs...)
 	}
 	if len(ids) == 0 {
 		return nil

@@ -14,25 +14,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Beat is a heartbeat of a worker (docs/reference/workers.md, Heartbeat), or its registration.
-type Beat struct {
-	WorkerID     string
-	Register     bool   // the worker has started anew, so its earlier state does not apply
-	State        string // running, quiet, terminate; "": not sent
-	ActiveJobs   int
-	ActiveIDs    []string   // as reported
-	JobIDs       [][16]byte // those of ActiveIDs that are valid ids
-	VisibilityMS int64      // new lease; 0: the duration chosen at fetch
-	Hostname     string
-	PID          int64
-	Queues       []string
-	Concurrency  int
-	Facts        []byte // JSON object with the other attributes; nil: none
-	Load         string // JSON members of worker.heartbeat, each with a leading comma
-
-	jobsOnly bool // the worker has been written, only jobs are left
-}
-
 // BeatResult answers a Beat.
 type BeatResult struct {
 	State     string // what the worker should be
@@ -50,7 +31,7 @@ type BeatResult struct {
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	res, err := s.heartbeat.Do(ctx, b)
 	for wait := s.jobs.LockWait(); err == nil && len(res.locked) > 0 && wait.Again(ctx); {
-		b.JobIDs, b.jobsOnly = res.locked, true
+		b.Jobs.IDs, b.jobsOnly = res.locked, true
 		var more BeatResult
 		more, err = s.heartbeat.Do(ctx, b)
 		res.Extended = append(res.Extended, more.Extended...)
@@ -120,7 +101,7 @@ func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerHeartbe
 		p.Registers = append(p.Registers, b.Register)
 		p.States = append(p.States, b.State)
 		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
-		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.ActiveIDs))
+		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.Jobs.Texts))
 		p.Queues = append(p.Queues, jsonList(b.Queues))
 		p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
 		p.FetchQueues = append(p.FetchQueues, jsonList(queues))
@@ -162,7 +143,7 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	at := map[string]int{}
 	for i, b := range beats {
 		at[b.WorkerID] = i
-		for _, id := range b.JobIDs {
+		for _, id := range b.Jobs.IDs {
 			p.Ids = append(p.Ids, id)
 			p.Workers = append(p.Workers, b.WorkerID)
 			p.LeasesMs = append(p.LeasesMs, b.VisibilityMS)
@@ -189,8 +170,8 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []BeatResult) error {
 	var ids [][16]byte
 	for i, b := range beats {
-		if len(res[i].Extended) < len(b.JobIDs) {
-			ids = append(ids, b.JobIDs...)
+		if len(res[i].Extended) < len(b.Jobs.IDs) {
+			ids = append(ids, b.Jobs.IDs...)
 		}
 	}
 	if ids == nil {
@@ -209,7 +190,7 @@ func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []Beat
 		for _, id := range res[i].Extended {
 			extended[id] = true
 		}
-		for _, id := range b.JobIDs {
+		for _, id := range b.Jobs.IDs {
 			d, found := done[id]
 			switch {
 			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):

@@ -15,13 +15,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Leave is a worker's request to be removed from the registry.
-type Leave struct {
-	WorkerID      string
-	Reason        string // shutdown, signal or error
-	JobsCompleted int64  // negative: not sent
-}
-
 // Deregister removes a worker. Its jobs stay reserved until their leases end, unless the worker has been declared dead: then
 // they are failed at once.
 func (s *Store) Deregister(ctx context.Context, l Leave) error {

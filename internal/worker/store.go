@@ -80,7 +80,7 @@ func New(deps Deps, config Config) *Store {
 	s.heartbeat = batch.New(batch.Config[Beat, BeatResult]{
 		Flush: s.flushHeartbeat, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: flushed,
 		Key:    func(b Beat) ([16]byte, bool) { return batch.TextKey(b.WorkerID), true },
-		Weight: func(b Beat) int { return 1 + len(b.JobIDs) },
+		Weight: func(b Beat) int { return 1 + len(b.Jobs.IDs) },
 	})
 	return s
 }

@@ -7,14 +7,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -134,7 +135,7 @@ func TestReap(t *testing.T) {
 		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now()`)
 		answered := make(chan worker.BeatResult)
 		go func() {
-			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", JobIDs: [][16]byte{old}})
+			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", Jobs: job.IDList{IDs: [][16]byte{old}}})
 			answered <- res
 		}()
 		require.Eventually(t, func() bool { return b.workerState("w") == "running" }, domaintest.WaitFor, time.Millisecond)
@@ -205,7 +206,7 @@ func TestReap(t *testing.T) {
 			wg.Go(func() {
 				<-start
 				time.Sleep(time.Duration(round%6) * 300 * time.Microsecond)
-				res, _ = b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: w, JobIDs: [][16]byte{id}})
+				res, _ = b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: w, Jobs: job.IDList{IDs: [][16]byte{id}}})
 			})
 			wg.Go(func() { <-start; _, _ = other.Workers.Reap(context.Background()) })
 			close(start)
@@ -283,7 +284,7 @@ func TestBeats(t *testing.T) {
 		b.Silent(50, "w")
 		before, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
+		_, err = b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
 		require.NoError(t, err)
 		require.Equal(t, 2, pokes)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
@@ -339,7 +340,7 @@ func TestQuietWorkers(t *testing.T) {
 					if i%2 == 0 {
 						w = "v"
 					}
-					_, _ = b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: w})
+					_, _ = b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: w})
 				})
 			}
 			require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
@@ -376,7 +377,7 @@ func TestLockedJobs(t *testing.T) {
 	t.Parallel()
 	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
 		"Heartbeat": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
-			res, err := b.Workers.Heartbeat(ctx, worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
+			res, err := b.Workers.Heartbeat(ctx, worker.Beat{WorkerID: "w1", Jobs: job.IDList{IDs: [][16]byte{id}}})
 			if err == nil {
 				require.Equal(b.T, [][16]byte{id}, res.Extended)
 				require.Empty(b.T, res.Lost)
@@ -420,13 +421,13 @@ func TestHeartbeat(t *testing.T) {
 		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
 		require.NoError(t, err)
 		unknown := job.NewID()
-		res, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{jobs[0].ID, jobs[1].ID, jobs[2].ID, unknown}})
+		res, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", Jobs: job.IDList{IDs: [][16]byte{jobs[0].ID, jobs[1].ID, jobs[2].ID, unknown}}})
 		require.NoError(t, err)
 		require.Equal(t, "running", res.State)
 		require.Equal(t, [][16]byte{jobs[0].ID}, res.Extended)
 		require.Equal(t, [][16]byte{jobs[1].ID}, res.Cancelled)
 		require.Equal(t, [][16]byte{jobs[2].ID, unknown}, res.Lost)
-		res, err = b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w2", State: "quiet", JobIDs: [][16]byte{jobs[0].ID}})
+		res, err = b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w2", State: "quiet", Jobs: job.IDList{IDs: [][16]byte{jobs[0].ID}}})
 		require.NoError(t, err)
 		require.Equal(t, "quiet", res.State)
 		require.Empty(t, res.Extended)

@@ -38,7 +38,7 @@ type sse struct {
 // stream answers with a stream of frames, which run writes until it returns.
 func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	r := c.Request()
-	leave, err := a.streams.Admit(a.client(r))
+	leave, err := a.streams.Admit(a.caller(r).Client())
 	if err != nil {
 		return err
 	}

@@ -9,12 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -119,7 +118,7 @@ func (a *API) streamStats(c echo.Context) error {
 	return a.stream(c, func(s *sse) error {
 		sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)
 		if err != nil {
-			return eventError(err)
+			return api.EventError(err)
 		}
 		defer sub.Close()
 		sub.CountIn(s.flow)

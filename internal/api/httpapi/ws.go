@@ -40,7 +40,7 @@ func (a *API) serveSocket(c echo.Context) error {
 	if !a.allowedOrigin(r) {
 		return ojs.NewError(ojs.KindPermissionDenied, "This origin may not open a WebSocket here; the server's setting allowed_origins lists those that may.", nil)
 	}
-	leave, err := a.streams.Admit(a.client(r))
+	leave, err := a.streams.Admit(a.caller(r).Client())
 	if err != nil {
 		return err
 	}

@@ -3,8 +3,11 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log"
 	"net/http"
 	"os"
@@ -33,7 +36,7 @@ func main() {
 		// It runs at most five times, with 2 s, 4 s, 8 s and 16 s in between.
 		retry := map[string]any{"max_attempts": 5, "initial_interval": "PT2S", "on_exhaustion": "dead_letter"}
 		var stored struct{ Job job }
-		call(http.MethodPost, "/jobs", job{Type: "text.count", Args: []any{text}, Queue: env("OJS_QUEUE", "default"), TimeoutMS: 60_000, Retry: retry}, &stored)
+		call(http.MethodPost, "/jobs", job{Type: "text.count", Args: []any{text}, Queue: cmp.Or(os.Getenv("OJS_QUEUE"), "default"), TimeoutMS: 60_000, Retry: retry}, &stored)
 		ids = append(ids, stored.Job.ID)
 	}
 	for _, id := range ids {
@@ -51,29 +54,23 @@ func main() {
 func call(method, path string, body, answer any) {
 	data, err := json.Marshal(body)
 	check(err)
-	request, err := http.NewRequest(method, env("OJS_URL", "http://127.0.0.1:8080")+"/ojs/v1"+path, bytes.NewReader(data))
+	request, err := http.NewRequest(method, cmp.Or(os.Getenv("OJS_URL"), "http://127.0.0.1:8080")+"/ojs/v1"+path, bytes.NewReader(data))
 	check(err)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
 	check(err)
-	defer func() { _ = response.Body.Close() }()
+	data, err = io.ReadAll(response.Body)
+	check(errors.Join(err, response.Body.Close()))
 	if response.StatusCode >= 300 {
 		var refusal struct{ Error ojs.Error }
-		check(json.NewDecoder(response.Body).Decode(&refusal))
+		check(json.Unmarshal(data, &refusal))
 		log.Fatalf("%s: %s (request %s)", response.Status, refusal.Error.Message, refusal.Error.RequestID)
 	}
-	check(json.NewDecoder(response.Body).Decode(answer))
+	check(json.Unmarshal(data, answer))
 }
 
 func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-func env(name, otherwise string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
-	}
-	return otherwise
 }

@@ -62,9 +62,8 @@ func main() {
 // run does not look at the signal: the job in hand is finished.
 func run(j job) {
 	ctx, cancel := context.WithCancel(context.Background())
-	beating, stopBeating := context.WithCancel(ctx)
-	defer stopBeating()
-	go heartbeats(beating, j.ID, cancel)
+	defer cancel()
+	go heartbeats(ctx, j.ID, cancel)
 
 	report, path := object{"job_id": j.ID, "attempt": j.Attempt}, "/workers/ack"
 	result, err := work(ctx, j)
@@ -92,7 +91,7 @@ func heartbeats(ctx context.Context, id string, cancel context.CancelFunc) {
 		var answer struct {
 			Cancelled []string `json:"jobs_cancelled"`
 		}
-		if err := post(ctx, "/workers/heartbeat", object{"queues": []string{queue}, "active_jobs": []string{id}}, &answer); err != nil {
+		if err := post(ctx, "/workers/heartbeat", object{"queues": []string{queue}, "active_jobs": []string{id}}, &answer); err != nil && ctx.Err() == nil {
 			log.Print(err)
 		}
 		if slices.Contains(answer.Cancelled, id) {
@@ -150,7 +149,7 @@ func send(ctx context.Context, path string, data []byte, answer any) (again bool
 	if response.StatusCode != http.StatusOK {
 		refused := struct{ Error ojs.Error }{ojs.Error{Message: response.Status}}
 		_ = json.NewDecoder(response.Body).Decode(&refused) // a proxy may have answered
-		return refused.Error.Retryable, &refused.Error
+		return response.StatusCode >= 500 || response.StatusCode == http.StatusTooManyRequests, &refused.Error
 	}
 	if answer == nil {
 		return false, nil

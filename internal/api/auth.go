@@ -5,9 +5,6 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"strings"
-
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // Keys are the accepted API keys. Without any, the node is open.
@@ -28,7 +25,7 @@ func NewKeys(texts []string) Keys {
 	return hashed
 }
 
-// Bearer reads the value of an Authorization header. principal is how events name the caller (contract 40 §3.3).
+// Bearer reads the value of an Authorization header. principal is how events name the caller (docs/reference/events.md, Payloads).
 func (k Keys) Bearer(header string) (principal string, ok bool) {
 	scheme, token, found := strings.Cut(header, " ")
 	if !found || !strings.EqualFold(scheme, "Bearer") {
@@ -49,17 +46,4 @@ func (k Keys) Token(token string) (principal string, ok bool) {
 		}
 	}
 	return principal, ok
-}
-
-// RequestID is the caller's id if it is 1–200 printable ASCII characters without spaces, else a new one (contract 10 §1.2).
-func RequestID(sent string) string {
-	ok := len(sent) >= 1 && len(sent) <= 200
-	for i := 0; ok && i < len(sent); i++ {
-		ok = sent[i] > ' ' && sent[i] < 0x7f
-	}
-	if ok {
-		return sent
-	}
-	var b [40]byte
-	return string(ojs.AppendID(append(b[:0], "req_"...), job.NewID()))
 }

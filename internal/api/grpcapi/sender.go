@@ -17,9 +17,9 @@ const readRetry = time.Second
 
 var errTooSlow = ojs.NewError(ojs.KindUnavailable, "The client takes too long to read; open the stream again where it ended.", nil)
 
-// outlet is a stream that the server writes to. Writing has a goroutine of its own: the library lets it wait for a client that
+// sender is a stream that the server writes to. Writing has a goroutine of its own: the library lets it wait for a client that
 // does not read for as long as the handler does not return.
-type outlet struct {
+type sender struct {
 	api     *API
 	ctx     context.Context // ends with the client or the node
 	cancel  context.CancelFunc
@@ -31,12 +31,12 @@ type outlet struct {
 }
 
 // open counts a stream in. The caller must run it.
-func (a *API) open(stream grpc.ServerStream) (*outlet, error) {
-	leave, err := a.Streams.Admit(client(stream.Context()))
+func (a *API) open(stream grpc.ServerStream) (*sender, error) {
+	leave, err := a.Streams.Admit(callOf(stream.Context()).caller.Client())
 	if err != nil {
 		return nil, err
 	}
-	s := &outlet{api: a, client: stream.Context(), leave: leave, flow: a.tally.Open(), slow: make(chan struct{}, 1)}
+	s := &sender{api: a, client: stream.Context(), leave: leave, flow: a.tally.Open(), slow: make(chan struct{}, 1)}
 	s.ctx, s.cancel = a.Streams.Context(stream.Context())
 	s.blocked = time.AfterFunc(time.Hour, func() {
 		select {
@@ -50,7 +50,7 @@ func (a *API) open(stream grpc.ServerStream) (*outlet, error) {
 
 // run returns when do has, when the client is too slow, or when the node stops; do may then write until the library makes
 // it stop, which follows at once.
-func (s *outlet) run(do func() error) error {
+func (s *sender) run(do func() error) error {
 	defer s.cancel()
 	var err error
 	done := make(chan struct{})
@@ -81,14 +81,14 @@ func (s *outlet) run(do func() error) error {
 }
 
 // send writes one message.
-func (s *outlet) send(write func() error) error {
+func (s *sender) send(write func() error) error {
 	s.blocked.Reset(s.api.Streams.Config().WriteTimeout)
 	defer s.blocked.Stop()
 	return write()
 }
 
 // failed rests after the database could not be read.
-func (s *outlet) failed(what string, err error) error {
+func (s *sender) failed(what string, err error) error {
 	s.api.Logger.WarnContext(s.ctx, "stream cannot "+what+"; trying again", slog.Any("error", err))
 	api.Pause(s.ctx, readRetry)
 	return s.ctx.Err()
