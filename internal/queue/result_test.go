@@ -5,11 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 // The end of a job wakes the waiters on the same node directly, and those on other nodes by a notification.

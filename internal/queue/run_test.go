@@ -3,11 +3,10 @@ package queue_test
 import (
 	"testing"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )

@@ -7,25 +7,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
-
-// count reads one number.
-func (b *bundle) count(sql string, args ...any) (n int) {
-	b.T.Helper()
-	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
-	return n
-}
 
 func (b *bundle) begin(level pgx.TxIsoLevel) pgx.Tx {
 	b.T.Helper()

@@ -4,13 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/timer"
-
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/timer"
 )
 
 // start starts the timer.
