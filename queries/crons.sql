@@ -1,9 +1,9 @@
--- Whoever changes or fires a cron locks its row. A tick, its event, the advanced row and the insert of the job are one
+-- Changes and ticks of a cron lock its row. A tick, its event, the advanced row and the insert of the job are one
 -- transaction.
 
 -- name: CronNotify :one
--- The time, and at commit a notification to the other nodes to look at the earliest next_run_at: this node may have
--- stopped by then.
+-- The time, and at commit a notification to the other nodes to read the earliest next_run_at: this node may have stopped
+-- by then.
 SELECT clock_timestamp()::timestamptz AS now, pg_notify('ojs_cron', '') IS NULL AS notified;
 
 -- name: CronGet :one
@@ -37,7 +37,7 @@ ON CONFLICT (name) DO NOTHING
 RETURNING *;
 
 -- name: CronUpdate :one
--- Replaces everything but the history of a cron. The caller holds its row.
+-- Replaces everything but the history of a cron. The caller has locked its row.
 UPDATE ojs.crons
 SET expression = @expression, timezone = @timezone, type = @type, queue = @queue, args = @args, meta = @meta, options = @options,
     trace_id = sqlc.narg('trace_id'), overlap_policy = @overlap_policy, enabled = @enabled, description = sqlc.narg('description'),
@@ -126,7 +126,7 @@ FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_a
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue;
 
 -- name: CronTrigger :one
--- Records a run by hand, which leaves the schedule alone.
+-- Records a manual run. The schedule does not change.
 WITH run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, job_id) VALUES (@id, @now, 'manual', 'manual', @job_id)
 )
@@ -162,15 +162,15 @@ DELETE FROM ojs.cron_runs r USING (
 WHERE r.cron_id = old.cron_id AND r.scheduled_at = old.scheduled_at AND r.kind = old.kind;
 
 -- name: JobUpdateCron :many
--- Marks jobs as those of a cron, after their insert in the same transaction: JobInsert does not carry values that
--- nearly no job has. A serial job gets no ready_seq until CronReleaseQueued releases it. It is due soon, in case that no node
--- does.
+-- Marks jobs as those of a cron, after their insert in the same transaction: JobInsert leaves out columns that few jobs
+-- have. A queued job gets no ready_seq until CronReleaseQueued releases it. It is due soon, because the node that should
+-- release it may stop before.
 UPDATE ojs.jobs j
 SET cron = i.cron, cron_serial = i.serial,
-    ready_seq = CASE WHEN i.serial AND i.held THEN NULL ELSE j.ready_seq END,
-    due_at = CASE WHEN j.state = 'available' AND i.serial AND i.held THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
+    ready_seq = CASE WHEN i.serial AND i.queued THEN NULL ELSE j.ready_seq END,
+    due_at = CASE WHEN j.state = 'available' AND i.serial AND i.queued THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
 FROM (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS cron, unnest(@serial::boolean[]) AS serial, unnest(@held::boolean[]) AS held
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS cron, unnest(@serial::boolean[]) AS serial, unnest(@queued::boolean[]) AS queued
 ) i
 WHERE j.id = i.id
 RETURNING j.id, j.ready_seq, j.due_at;
@@ -188,9 +188,9 @@ SELECT pg_advisory_xact_lock(hashtextextended('ojs.cron/' || n.name, 0))
 FROM (SELECT unnest(@names::text[]) AS name ORDER BY 1) n;
 
 -- name: CronReleaseQueued :many
--- Releases the oldest waiting job of each cron of which no job is active or can be fetched; it goes to the end of its
--- priority. Called after CronLockSerial. The next waiting job is due again in two seconds; the others behind it are looked
--- at once a minute (JobPromoteDue).
+-- Releases the oldest queued job of each cron of which no job is active or can be fetched; it goes to the end of its
+-- priority. Runs after CronLockSerial. The next queued job is due again in two seconds, the others behind it once a
+-- minute (JobPromoteDue).
 WITH waiting AS MATERIALIZED (
     SELECT n.cron, h.id, h.enqueued_at, b.blocked
     FROM (SELECT DISTINCT unnest(@names::text[]) AS cron) n
@@ -217,8 +217,8 @@ WITH waiting AS MATERIALIZED (
 SELECT id, queue, priority, ready_seq FROM released;
 
 -- name: CronQueueJobs :exec
--- Takes back jobs of a cron that could be fetched, except keep: a run by hand goes first, or the cron has just become
--- serial. Called after CronLockSerial.
+-- Queues jobs of a cron that can be fetched, except keep: a manual run goes first, or the cron has just become serial.
+-- Runs after CronLockSerial.
 UPDATE ojs.jobs j
 SET cron_serial = true,
     ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,

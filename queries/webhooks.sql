@@ -1,32 +1,32 @@
 -- Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
 
 -- name: WebhookCursorLock :many
--- At most one row; none means that another node makes deliveries. Deliveries are made by a reader of the log like any
--- other, not by the relay: a burst of events for a hundred subscriptions must not delay publication.
+-- At most one row; none means that another node creates deliveries. They are created by a reader of the log, not by the
+-- relay: a burst of events for a hundred subscriptions must not delay publication.
 SELECT c.place, (SELECT r.pruned FROM ojs.event_relay r)::bigint AS pruned FROM ojs.webhook_cursor c FOR UPDATE OF c SKIP LOCKED;
 
 -- name: WebhookCountSubscribers :one
--- Subscriptions that get events. One that was deactivated still gets what was published before.
+-- Subscriptions that get events. One that was deactivated still gets the events published before.
 SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place;
 
 -- name: WebhookListSubscribers :many
--- The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a subscription
--- that appears later begins behind it, so a pass up to there misses none. The locks keep WebhookDelete from cancelling
--- deliveries that are being made; nothing else waits for them.
+-- The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a later subscription
+-- begins behind it, so a pass up to there misses none. The locks make WebhookDelete wait until the deliveries are
+-- created, so that it cancels them; nothing else waits for the locks.
 SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
 WHERE (w.active OR w.upto_place > c.place) AND w.ordering <> 'subject'
 ORDER BY w.id FOR KEY SHARE OF w;
 
 -- name: WebhookListSubscribersOrdered :many
 -- The same for ordered subscriptions. Their locks also exclude WebhookDeliveryRecord: a statement that inserts a
--- delivery behind another must see the current state of that one, or nobody would make the new one due. Everybody takes
--- these locks in the order of ids, and before locks of deliveries.
+-- delivery behind another must read the current state of that one, or the new one would never become due. All
+-- transactions take these locks in the order of ids, and before locks of deliveries.
 SELECT w.id, w.from_place, ojs.event_place()::bigint AS head FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
 WHERE (w.active OR w.upto_place > c.place) AND w.ordering = 'subject'
 ORDER BY w.id FOR NO KEY UPDATE OF w;
 
 -- name: WebhookDeliveryCreate :one
--- Makes exactly one delivery per event and subscription that wants it, with its own copy of the text. Of an ordered
+-- Creates exactly one delivery per event and matching subscription, with its own copy of the text. Of an ordered
 -- subscription only the first unfinished delivery of a subject is due; the next becomes due when that one ends.
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
@@ -60,8 +60,8 @@ SELECT (SELECT count(*) FROM inserted)::bigint AS deliveries, (SELECT count(*) F
     COALESCE(CASE WHEN (SELECT count(*) FROM inserted) > 0 THEN pg_notify('ojs_webhooks', 'made')::text END, '')::text AS notified;
 
 -- name: WebhookLock :exec
--- Keeps two callers from both taking the last free subscription. A statement of its own, so that the next one sees what
--- the other caller did.
+-- Lets one caller at a time count and insert, because of max_webhooks. A statement of its own, so that the next one reads
+-- what the other caller inserted.
 SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'));
 
 -- name: WebhookInsert :many
@@ -102,8 +102,8 @@ ORDER BY w.id DESC;
 SELECT * FROM ojs.webhooks WHERE id = ANY(@ids::uuid[]) ORDER BY id DESC;
 
 -- name: WebhookUpdate :one
--- Replaces a subscription. Activating it clears the reason why it was disabled. It then gets what is published from now
--- on, unless deliveries from before it was deactivated are still to be made.
+-- Replaces a subscription. Activating it clears the reason why it was disabled. It then gets the events published from
+-- now on, unless deliveries of events from before its deactivation are not created yet.
 UPDATE ojs.webhooks w
 SET url = @url, events = @events, filter = sqlc.narg('filter'), types = @types, sources = @sources, queues = @queues, job_types = @job_types,
     metadata = sqlc.narg('metadata'), active = @active, timeout_ms = @timeout_ms, max_in_flight = @max_in_flight, ordering = @ordering,
@@ -149,8 +149,7 @@ WITH deleted AS (
 SELECT id FROM deleted;
 
 -- name: WebhookDeliveryCancel :execrows
--- Cancels deliveries of a deleted subscription. The result of a request that is under way finds no delivery to record
--- it for.
+-- Cancels deliveries of a deleted subscription. The result of a running request is then not recorded.
 UPDATE ojs.webhook_deliveries d SET status = 'cancelled', next_attempt_at = NULL, leased = false, completed_at = clock_timestamp()
 WHERE d.completed_at IS NULL AND d.id IN (
     SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = @webhook_id AND c.completed_at IS NULL LIMIT @max_rows::integer);
@@ -162,13 +161,13 @@ VALUES (@id, @webhook_id, @secret, @key_id, @hint, clock_timestamp())
 RETURNING *;
 
 -- name: WebhookSecretRetire :exec
--- Lets the current secret expire after a rotation. The caller holds the subscription's row and has deleted the secret
--- that was expiring already.
+-- Lets the current secret expire after a rotation. The caller has locked the subscription and has deleted the previous
+-- secret.
 UPDATE ojs.webhook_secrets s SET expires_at = clock_timestamp() + CAST(@overlap_s AS bigint) * interval '1 second'
 WHERE s.webhook_id = @webhook_id AND s.expires_at IS NULL;
 
 -- name: WebhookSecretDeletePrevious :execrows
--- Ends the secret before the current one.
+-- Deletes the previous secret.
 DELETE FROM ojs.webhook_secrets WHERE webhook_id = @webhook_id AND expires_at IS NOT NULL;
 
 -- name: WebhookSecretList :many
@@ -186,15 +185,15 @@ SELECT * FROM ojs.webhook_secrets WHERE key_id <> @key_id AND (expires_at IS NUL
 UPDATE ojs.webhook_secrets SET secret = @secret, key_id = @key_id WHERE id = @id AND key_id = @old_key_id;
 
 -- name: WebhookDeliverySetPlanner :exec
--- Settings for the transaction. The statistics of a queue are always out of date, and no plan made while most of the
--- table was pending may read the whole log when it has 1 000 000 rows.
+-- Settings for the transaction. The statistics of a table whose rows all change are always out of date, and no plan made
+-- while most of the table was pending may read the whole log when it has 1 000 000 rows.
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true);
 
 -- name: WebhookDeliveryLock :many
--- Locks the active subscriptions with something due. Under these locks only this claim changes how many of their
--- deliveries are running, which the next statement counts. It waits for a lock that another transaction holds, which is
--- never held long: a skipped subscription would not be looked at again until something else is due. now() is used,
--- because clock_timestamp() cannot be an index condition.
+-- Locks the active subscriptions with a due delivery. Under these locks only this claim changes how many of their
+-- deliveries are running, which the next statement counts. It waits for locks of other transactions, which are short: a
+-- skipped subscription would wait until another delivery is due. now() is used, because clock_timestamp() cannot be an
+-- index condition.
 SELECT w.id FROM ojs.webhooks w
 WHERE w.active AND EXISTS (
     SELECT FROM ojs.webhook_deliveries d WHERE d.webhook_id = w.id AND d.completed_at IS NULL AND d.next_attempt_at <= now())
@@ -297,7 +296,7 @@ WITH outcome AS MATERIALIZED (
         (array_agg(d.code ORDER BY d.turn DESC))[1] AS code,
         (array_agg(d.secret ORDER BY d.turn DESC) FILTER (WHERE d.status = 'delivered'))[1] AS proven
     FROM recorded d GROUP BY d.webhook_id
-), verdict AS MATERIALIZED (
+), decision AS MATERIALIZED (
     SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
         WHEN @disable_after_s::double precision > 0 AND y.dead > 0 AND y.delivered = 0
             AND f.failing_since < clock.now - make_interval(secs => @disable_after_s::double precision) THEN 'failing' END AS reason
@@ -312,7 +311,7 @@ WITH outcome AS MATERIALIZED (
         upto_place = CASE WHEN w.active AND v.reason IS NOT NULL THEN ojs.event_place() ELSE w.upto_place END,
         disabled_reason = CASE WHEN w.active THEN v.reason ELSE w.disabled_reason END,
         disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN clock.now END
-    FROM verdict v CROSS JOIN clock
+    FROM decision v CROSS JOIN clock
     WHERE w.id = v.webhook_id
     RETURNING w.id, w.disabled_reason, w.disabled_at = clock.now AS disabled
 )
@@ -321,7 +320,7 @@ FROM recorded d LEFT JOIN updated j ON j.id = d.webhook_id
 ORDER BY d.turn;
 
 -- name: WebhookDeliveryRelease :exec
--- A node that stops gives back a delivery that it has not finished.
+-- Ends the lease of a delivery whose request a stopping node has cancelled.
 UPDATE ojs.webhook_deliveries
 SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed' ELSE 'pending' END, next_attempt_at = clock_timestamp()
 WHERE id = @id AND claims = @claims AND status = 'delivering';
@@ -369,8 +368,8 @@ SELECT * FROM ojs.webhook_deliveries WHERE id = ANY(@ids::uuid[]) ORDER BY id DE
 SELECT * FROM ojs.webhook_attempts WHERE delivery_id = @delivery_id ORDER BY attempt;
 
 -- name: WebhookDeliveryRetry :many
--- A retry by hand: due now, and the schedule of retries begins anew. A delivery that is under way only gets the new
--- schedule. A delivery of a deleted subscription cannot be retried.
+-- A manual retry: due now, and the schedule of retries begins again. A running delivery only gets the new schedule. A
+-- delivery of a deleted subscription cannot be retried.
 UPDATE ojs.webhook_deliveries d
 SET round_start = d.attempt_count, lost = 0, completed_at = NULL,
     status = CASE WHEN d.leased THEN d.status ELSE 'pending' END, next_attempt_at = CASE WHEN d.leased THEN d.next_attempt_at ELSE clock_timestamp() END
@@ -433,7 +432,7 @@ WHERE d.webhook_id = @webhook_id AND d.completed_at IS NULL AND d.next_attempt_a
     WHERE p.webhook_id = d.webhook_id AND p.subject = d.subject AND p.completed_at IS NULL AND (p.event_seq, p.event_sub) < (d.event_seq, d.event_sub));
 
 -- name: WebhookNotify :exec
--- Tells all nodes to look for due deliveries.
+-- Wakes the dispatchers and the fan-outs of all nodes.
 SELECT pg_notify('ojs_webhooks', '');
 
 -- name: WebhookDeliveryPrune :execrows
@@ -451,7 +450,8 @@ DELETE FROM ojs.webhook_deliveries d USING finished o WHERE d.id = o.id;
 SELECT w.id FROM ojs.webhooks w WHERE w.active AND w.ordering = 'subject';
 
 -- name: WebhookDeliveryMakeDue :execrows
--- A safety net: makes the first unfinished delivery of a subject due if it is not. The caller holds the subscription.
+-- A safety net: makes the first unfinished delivery of a subject due if it is not. The caller has locked the
+-- subscription.
 UPDATE ojs.webhook_deliveries d SET next_attempt_at = clock_timestamp()
 WHERE d.id IN (
     SELECT h.id FROM ojs.webhook_deliveries h
@@ -461,8 +461,8 @@ WHERE d.id IN (
     LIMIT 1000);
 
 -- name: WebhookDeliveryListOrphans :many
--- Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped half-way. The query steps
--- from subscription to subscription instead of reading everything that waits.
+-- Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped before it cancelled all. The
+-- query steps from subscription to subscription instead of reading all unfinished deliveries.
 WITH RECURSIVE subscription AS (
     (SELECT d.webhook_id FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL ORDER BY d.webhook_id, d.next_attempt_at LIMIT 1)
     UNION ALL
@@ -473,6 +473,6 @@ WITH RECURSIVE subscription AS (
 SELECT h.webhook_id FROM subscription h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id);
 
 -- name: WebhookGetBacklog :one
--- The number of subscriptions, and of deliveries that wait or are under way, counted up to max_pending.
+-- The number of subscriptions, and of unfinished deliveries, counted up to max_pending.
 SELECT (SELECT count(*) FROM ojs.webhooks) AS webhooks, (
     SELECT count(*) FROM (SELECT FROM ojs.webhook_deliveries d WHERE d.completed_at IS NULL LIMIT @max_pending::integer) p) AS pending;

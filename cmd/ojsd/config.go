@@ -6,7 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/config"
 )
 
-// configCmd takes the flags of serve, so that a command line can be looked over before it is used.
+// configCmd takes the flags of serve, so that users can check a command line before they use it.
 type configCmd struct {
 	settings
 	Format string `enum:"text,json,markdown" default:"text" help:"text, json, or markdown for the page of the documentation."`

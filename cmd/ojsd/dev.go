@@ -21,7 +21,7 @@ const devDatabase = "ojsd"
 // postgresStopTimeout bounds the fast shutdown; a checkpoint on a slow disk takes the longest.
 const postgresStopTimeout = 30 * time.Second
 
-// devCmd is serve with everything it needs.
+// devCmd is serve with a private PostgreSQL.
 type devCmd struct {
 	settings
 	DataDir string `name:"data-dir" default:".ojsd" placeholder:"DIR" help:"Where the private Postgres keeps its data; without DATABASE_URL only."`
@@ -29,7 +29,7 @@ type devCmd struct {
 	Install bool   `default:"true" negatable:"" help:"Install PostgreSQL with the system's package manager if it is missing."`
 }
 
-// Run stops the server before its Postgres, so that the requests in hand can end.
+// Run stops the server before its PostgreSQL, so that running requests can end.
 func (c *devCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 	loaded, err := c.load()
 	if err != nil {
@@ -61,8 +61,8 @@ func (c *devCmd) Run(ctx context.Context, k *kong.Context) (err error) {
 	return serve(ctx, loaded, sc)
 }
 
-// muted keeps the log below warnings back until unmute, so that what a person needs after the start stands together. A level
-// that the user has chosen holds at once.
+// muted suppresses log lines below warnings until unmute, so that they do not scroll the banner away. A level that the user has
+// set applies at once.
 func muted(loaded *config.Loaded) (muted *slog.LevelVar, unmute func()) {
 	wanted := level(loaded.Config.Logging)
 	muted = &slog.LevelVar{}
@@ -73,13 +73,13 @@ func muted(loaded *config.Loaded) (muted *slog.LevelVar, unmute func()) {
 	return muted, func() { muted.Set(wanted) }
 }
 
-// writeBanner tells people what to do with a server that has started.
+// writeBanner prints the addresses of the server and a first request.
 func writeBanner(w io.Writer, loaded *config.Loaded, c config.Config, address, grpcAddress string) {
 	if grpcAddress == "" {
 		grpcAddress = "off"
 	}
 	psql := "psql \"$DATABASE_URL\""
-	if loaded.Config.Database.URL == "" { // the private one, whose URL has no password
+	if loaded.Config.Database.URL == "" { // the URL of the private PostgreSQL has no password
 		psql = "psql '" + c.Database.URL + "'"
 	} else if v, _ := loaded.Get("database-url"); v.Source == config.FromFlag {
 		psql = "psql on " + v.Shown()
@@ -96,7 +96,7 @@ ojsd %s is running; Ctrl-C stops it.
   Docs      README.md, docs/, http://%s/ojs/manifest
   Enqueue   curl -s%s http://%s/ojs/v1/jobs -H 'Content-Type: application/json' -d '{"type":"email.send","args":["ada@example.com"]}'
 
-`, currentVersion(), address, grpcAddress, psql, address, key, address) // there is nowhere else to say it
+`, currentVersion(), address, grpcAddress, psql, address, key, address) // an error of stderr cannot be reported
 }
 
 // startPostgres installs PostgreSQL only when a start finds none.

@@ -14,8 +14,8 @@ import (
 
 type doctorCmd struct{ settings }
 
-// errUnwell makes the exit code 1 when something was found.
-var errUnwell = errors.New("something is wrong, see above")
+// errFindings makes the exit code 1.
+var errFindings = errors.New("something is wrong: see the lines that begin with BAD")
 
 // Run prints one line per finding.
 func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
@@ -27,7 +27,7 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // only read
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
 	if err := migrations.Check(ctx, conn); err != nil {
 		return err
 	}
@@ -35,18 +35,18 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	well := true
+	ok := true
 	for _, f := range findings {
 		mark := "ok  "
 		if !f.OK {
-			mark, well = "BAD ", false
+			mark, ok = "BAD ", false
 		}
 		if _, err := fmt.Fprintln(k.Stdout, mark, f.Text); err != nil {
 			return err
 		}
 	}
-	if !well {
-		return errUnwell
+	if !ok {
+		return errFindings
 	}
 	return nil
 }

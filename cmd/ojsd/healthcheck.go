@@ -15,7 +15,7 @@ type healthcheckCmd struct {
 	Timeout time.Duration `default:"3s" help:"How long to wait for the answer."`
 }
 
-// Run asks for /healthz, which says that the process lives: a database that is away is no reason to restart it.
+// Run requests /healthz, which answers without the database: an outage of the database is no reason to restart the container.
 func (c *healthcheckCmd) Run(ctx context.Context) error {
 	loaded, err := c.load()
 	if err != nil {
@@ -35,7 +35,7 @@ func (c *healthcheckCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("health check: %w", err)
 	}
-	req.Close = true // there is no second request
+	req.Close = true // no second request uses the connection
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return fmt.Errorf("health check: %w", err)
@@ -49,7 +49,7 @@ func (c *healthcheckCmd) Run(ctx context.Context) error {
 	return nil
 }
 
-// dialAddress turns a listen address into one to connect to: nobody can dial "every interface".
+// dialAddress turns a listen address into one to connect to: all interfaces become loopback.
 func dialAddress(listen string) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/embedpg"
 )
 
-// installPostgresCmd lets make install what `ojsd dev` would install, so that there is one way to do it.
+// installPostgresCmd installs for make what `ojsd dev` would install.
 type installPostgresCmd struct{}
 
 // Run does nothing if a usable PostgreSQL is found.

@@ -17,7 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/config"
 )
 
-// cli is every subcommand. Each subcommand has a file of its own.
+// cli has all subcommands, each in a file of its own.
 type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run a server on a database."`
 	Dev     devCmd     `cmd:"" help:"Run a server with a private Postgres, for development."`
@@ -49,9 +49,9 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is main without the process: it returns the exit code, 0 for success, 1 for an error, 2 for a wrong call.
+// run returns the exit code: 0 for success, 1 for an error, 2 for a wrong flag or setting.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	exited := -1 // what --help wants to exit with
+	exited := -1 // the exit code of --help
 	parser, err := kong.New(newCLI(),
 		kong.Name("ojsd"),
 		kong.Description("A job server on PostgreSQL. It speaks the Open Job Spec over HTTP."),
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.Exit(func(code int) { exited = code }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}))
 	if err != nil {
-		panic(err) // a mistake in the struct above
+		panic(err) // the struct tags of cli are wrong
 	}
 	kctx, err := parser.Parse(args)
 	if exited >= 0 {
@@ -75,8 +75,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if _, logged := errors.AsType[loggedError](err); logged {
 		return 1
 	}
-	for line := range strings.Lines(withoutURLs(err)) { // a line for each setting that is wrong
-		_, _ = fmt.Fprintln(stderr, "ojsd:", strings.TrimSuffix(line, "\n")) // there is nowhere else to say it
+	for line := range strings.Lines(withoutURLs(err)) { // one line for each wrong setting
+		_, _ = fmt.Fprintln(stderr, "ojsd:", strings.TrimSuffix(line, "\n")) // an error of stderr cannot be reported
 	}
 	_, wrong := errors.AsType[wrongCall](err)
 	if _, ok := errors.AsType[*kong.ParseError](err); ok || wrong {
@@ -85,13 +85,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// wrongCall is the user's mistake: a flag or a variable is wrong or missing.
+// wrongCall says that a flag or a variable is wrong or missing.
 type wrongCall struct{ error }
 
 func (e wrongCall) Unwrap() error { return e.error }
 
-// quotedURL is how url.Parse repeats what it cannot read.
+// quotedURL matches the URL in an error of url.Parse.
 var quotedURL = regexp.MustCompile(`"[a-zA-Z0-9+.-]+://[^"]*"`)
 
-// withoutURLs keeps URLs, which may hold passwords, out of messages.
+// withoutURLs removes URLs, which may contain passwords, from a message.
 func withoutURLs(err error) string { return quotedURL.ReplaceAllString(err.Error(), "the URL") }

@@ -20,7 +20,7 @@ type migrateCmd struct {
 
 type migrateUpCmd struct{ settings }
 
-// Run prints what was applied, even if a later migration did not work.
+// Run prints the applied migrations, even if a later one failed.
 func (c *migrateUpCmd) Run(ctx context.Context, k *kong.Context) error {
 	loaded, err := c.loadWithDatabase()
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *migrateUpCmd) Run(ctx context.Context, k *kong.Context) error {
 
 type migrateDownCmd struct{ settings }
 
-// Run prints what was rolled back.
+// Run prints the migration that was rolled back.
 func (c *migrateDownCmd) Run(ctx context.Context, k *kong.Context) error {
 	loaded, err := c.loadWithDatabase()
 	if err != nil {

@@ -27,13 +27,13 @@ func buildInfo() *debug.BuildInfo {
 	return &debug.BuildInfo{}
 }
 
-// currentVersion is what the server calls itself.
+// currentVersion is the version that the server reports.
 func currentVersion() string { return buildVersion(buildInfo()) }
 
-// buildVersion is what the linker was told, or the module version of a `go install …@v1.2.3`.
+// buildVersion is the version of the linker flag, or the module version of a `go install …@v1.2.3`.
 func buildVersion(info *debug.BuildInfo) string { return cmp.Or(version, info.Main.Version, "(devel)") }
 
-// commit says what was built, with a "+" if files had changed since.
+// commit is the commit of the build, with a "+" if files were changed.
 func commit(info *debug.BuildInfo) string {
 	revision, modified := "unknown", ""
 	for _, setting := range info.Settings {

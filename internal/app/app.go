@@ -1,5 +1,5 @@
-// Package app builds a node from its parts, starts them in order and stops them in reverse. It holds no rules: what a node
-// does is in the packages that it connects here.
+// Package app builds a node from its parts, starts them in order and stops them in reverse. It must contain no rules about
+// jobs or events: those are in the packages that it connects.
 package app
 
 import (
@@ -37,7 +37,7 @@ type Node struct {
 	archetype *baseservice.Archetype
 	pool      *pgxpool.Pool
 	tracer    *tracing.Tracer
-	traces    *sdktrace.TracerProvider // nil: none of ours
+	traces    *sdktrace.TracerProvider // nil: none, or that of Config
 	metrics   *metrics.Metrics
 
 	commits  *eventlog.Commits
@@ -49,7 +49,7 @@ type Node struct {
 	pruner   *retention.Pruner
 	liveness *worker.Liveness
 	webhooks *webhook.Dispatcher // nil: switched off
-	fanOut   *webhook.FanOut     // with webhooks
+	fanOut   *webhook.FanOut     // nil: webhooks is
 	services []startstop.Service
 
 	health  *api.Health
@@ -64,7 +64,7 @@ type Node struct {
 	stopErr        error
 }
 
-// Run serves until ctx ends or the node fails, and stops in good order.
+// Run serves until ctx ends or the node fails, and stops the node.
 func Run(ctx context.Context, config Config) error {
 	n, err := Start(ctx, config)
 	if err != nil {
@@ -80,7 +80,7 @@ func Run(ctx context.Context, config Config) error {
 	return errors.Join(err, n.Stop())
 }
 
-// Start returns when the node answers requests. ctx bounds the start only.
+// Start returns when the node answers requests. ctx limits only the start.
 func Start(ctx context.Context, config Config) (*Node, error) {
 	if config.DatabaseURL == "" {
 		return nil, errors.New("no database: DATABASE_URL is not set")
@@ -106,7 +106,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	return n, nil
 }
 
-// build is the table of contents of a node.
+// build builds the parts of a node in the order of their dependencies.
 func (n *Node) build(ctx context.Context) error {
 	n.archetype = baseservice.NewArchetype(n.config.Logger)
 	n.commits = eventlog.NewCommits()
@@ -159,7 +159,7 @@ func (n *Node) start(ctx context.Context) error {
 	return nil
 }
 
-// prepare reads and writes what must be there before the first request.
+// prepare creates partitions, reads workers and reseals secrets, all of which the first request may need.
 func (n *Node) prepare(ctx context.Context) error {
 	if err := n.domains.DB.EnsurePartitions(ctx); err != nil {
 		return fmt.Errorf("create partitions: %w", err)
@@ -176,7 +176,7 @@ func (n *Node) prepare(ctx context.Context) error {
 	return nil
 }
 
-// fail ends Run; what fails after that is of no more interest.
+// fail ends Run with the first error.
 func (n *Node) fail(err error) {
 	select {
 	case n.failed <- err:
@@ -204,9 +204,9 @@ func (n *Node) API() *httpapi.API { return n.httpapi }
 // SetDraining makes readiness fail, as Stop does first.
 func (n *Node) SetDraining() { n.health.SetDraining() }
 
-// Stop ends the node: readiness fails, parked fetches and streams return, requests finish, services stop, connections close. No
-// job changes its state by it. Requests that outlive the shutdown timeout are cut off, which is no error: a slow client must
-// not make a restart look failed.
+// Stop ends the node: readiness fails, waiting fetches and streams return, requests finish, services stop, connections close.
+// No job changes its state. Requests that take longer than the shutdown timeout are cut off. That is not an error: a slow
+// client must not make a restart look failed.
 func (n *Node) Stop() error {
 	n.stopOnce.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)
@@ -224,35 +224,35 @@ func (n *Node) Stop() error {
 	return n.stopErr
 }
 
-// stopInterfaces lets the requests and streams in hand end.
+// stopInterfaces waits for running requests and streams.
 func (n *Node) stopInterfaces(ctx context.Context) {
 	var others sync.WaitGroup
 	others.Go(func() { n.stopGRPC(ctx) })
 	if err := n.http.Shutdown(ctx); err != nil {
-		n.config.Logger.Warn("requests did not end in time and are cut off", slog.String("category", "lifecycle"),
+		n.config.Logger.Warn("requests did not end within OJS_SHUTDOWN_TIMEOUT and are cut off", slog.String("category", "lifecycle"),
 			slog.Group("attributes", "shutdown_timeout_ms", n.config.ShutdownTimeout.Milliseconds()))
 		n.stopErr = n.http.Close()
 	}
 	others.Wait()
 	if err := n.httpapi.AwaitStreams(ctx); err != nil && n.httpapi.Streams() > 0 {
-		n.config.Logger.Warn("streams did not end in time and are cut off", slog.String("category", "lifecycle"))
+		n.config.Logger.Warn("streams did not end within OJS_SHUTDOWN_TIMEOUT and are cut off", slog.String("category", "lifecycle"))
 	}
 }
 
-// logStarted says where the node is, and which of its settings are meant for development only.
+// logStarted logs the addresses of the node, and a warning for each setting that is meant for development only.
 func (n *Node) logStarted(ctx context.Context) {
 	c, log := n.config, n.config.Logger
 	lifecycle := slog.String("category", "lifecycle")
 	log.InfoContext(ctx, "server started", lifecycle, slog.Group("attributes", "listen", n.Addr(), "grpc_listen", n.GRPCAddr(),
 		"version", c.Version, "node", n.commits.Node, "authentication", len(c.APIKeys) > 0, "test_reset", c.TestReset))
 	if c.TestReset {
-		log.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: anybody who may call this server can delete all jobs", lifecycle)
+		log.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: every client of this server can delete all jobs; unset OJS_ENABLE_TEST_RESET in production", lifecycle)
 	}
 	if c.LogPayloads {
-		log.WarnContext(ctx, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold", lifecycle)
+		log.WarnContext(ctx, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, personal data and secrets included", lifecycle)
 	}
 	if c.Webhooks.Enabled && c.Webhooks.Rules.AllowHTTP {
-		log.WarnContext(ctx, "webhooks may be sent over plain http: anybody on the way can read and change them", lifecycle)
+		log.WarnContext(ctx, "OJS_WEBHOOKS_ALLOW_HTTP is on: webhooks over plain http can be read and changed on the network", lifecycle)
 	}
 	if c.Webhooks.Enabled && len(c.Webhooks.EncryptionKeys) == 0 {
 		log.WarnContext(ctx, "webhook secrets are stored in plain text; set OJS_WEBHOOKS_ENCRYPTION_KEY to seal them", lifecycle)
@@ -276,7 +276,7 @@ func (n *Node) components() map[string]string {
 	return map[string]string{"listener": n.listener.Status(), "publisher": publisher, "scheduler": scheduler, "webhooks": webhooks}
 }
 
-// What health calls late.
+// Beyond these, health reports degraded.
 const (
 	publishLate = 10 * time.Second
 	sweepLate   = 30 * time.Second

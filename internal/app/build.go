@@ -67,7 +67,7 @@ func (n *Node) buildLoops() error {
 	return nil
 }
 
-// buildWebhooks builds who sends deliveries, unless this node does not.
+// buildWebhooks builds the fan-out and the dispatcher, unless webhooks are switched off on this node.
 func (n *Node) buildWebhooks() error {
 	w := n.config.Webhooks
 	if !w.Enabled {
@@ -110,7 +110,7 @@ func (n *Node) buildHTTP() error {
 	return nil
 }
 
-// reset empties the database and what this node remembers of it. For tests only.
+// reset empties the database and the caches of this node. For tests only.
 func (n *Node) reset(ctx context.Context) error {
 	if err := n.domains.DB.Reset(ctx); err != nil {
 		return err

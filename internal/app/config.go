@@ -10,14 +10,14 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
-// What no setting changes.
+// Fixed values of Config.
 const (
 	maxBatchBytes = 32 << 20 // body of a batch call
 	maxBatchSize  = 10_000   // items of a batch call
 )
 
-// Config is everything a server can be told: the settings, as FromConfig takes them over, and what comes from the program.
-// Values are taken as they are. A field without a setting has a fixed value, which only tests change.
+// Config is the configuration of a node: the settings, which FromConfig copies, and values from the program. Values are not
+// validated here. A field without a setting has a fixed value, which only tests change.
 type Config struct {
 	// DatabaseURL is the Postgres to run against. Required.
 	DatabaseURL string
@@ -40,13 +40,13 @@ type Config struct {
 	// Version is shown in the manifest and by health.
 	Version string
 
-	// Logger gets everything the server has to say. nil: slog.Default().
+	// Logger is the log of the server. nil: slog.Default().
 	Logger *slog.Logger
 
 	// APIKeys are the accepted bearer tokens. Empty: the API is open.
 	APIKeys []string
 
-	// PublicURL is the base of the manifest's base_url. Empty: taken from each request.
+	// PublicURL is the base of the manifest's base_url. Empty: the host of each request.
 	PublicURL string
 
 	// CORSOrigins are the origins browsers may call from. Empty: none.
@@ -58,10 +58,10 @@ type Config struct {
 	// MaxBatchBytes bounds the body of batch calls. No setting.
 	MaxBatchBytes int
 
-	// MaxBatchSize is the most items of a batch call. No setting.
+	// MaxBatchSize is the limit of items in a batch call. No setting.
 	MaxBatchSize int
 
-	// DefaultVisibility and DefaultTimeout serve jobs that set none.
+	// DefaultVisibility and DefaultTimeout apply to jobs that set none.
 	DefaultVisibility time.Duration
 	DefaultTimeout    time.Duration
 
@@ -96,7 +96,7 @@ type Config struct {
 	// Webhooks are the settings of webhooks.
 	Webhooks Webhooks
 
-	// LogPayloads shows args, results and meta of jobs in the log, but for members of meta that sound like secrets.
+	// LogPayloads logs args, results and meta of jobs, except members of meta that are named like secrets.
 	LogPayloads bool
 
 	// TracerProvider makes the spans. nil: one that follows the OTEL_* variables, which without an endpoint makes none.
@@ -108,7 +108,7 @@ type Config struct {
 	// ShutdownTimeout bounds how long requests may take to end after a stop.
 	ShutdownTimeout time.Duration
 
-	// OnStarted is called by Run when the node answers, with its addresses; grpcAddress is empty without gRPC. nil: nobody.
+	// OnStarted is called by Run when the node answers, with its addresses; grpcAddress is empty without gRPC. Or nil.
 	OnStarted func(address, grpcAddress string)
 }
 
@@ -129,14 +129,14 @@ type Retention struct {
 	// Completed is for completed and cancelled jobs and counts from the end of the job's day (UTC).
 	Completed time.Duration
 
-	// Discarded is for discarded jobs that are no dead letters.
+	// Discarded is for discarded jobs that are not dead letters.
 	Discarded time.Duration
 
 	// DeadLetterMaxAge and DeadLetterMaxCount bound the dead letters; both apply.
 	DeadLetterMaxAge   time.Duration
 	DeadLetterMaxCount int64
 
-	// PruneInterval is how often retention is looked at while jobs move. No setting.
+	// PruneInterval is how often retention runs while jobs change. No setting.
 	PruneInterval time.Duration
 }
 
@@ -148,20 +148,20 @@ type Metrics struct {
 	// GaugeInterval is how often figures of the whole deployment are read at most. No setting.
 	GaugeInterval time.Duration
 
-	// MaxLabelValues is how many job types and how many queues have series of their own. No setting.
+	// MaxLabelValues is how many job types and how many queues have their own series. No setting.
 	MaxLabelValues int
 
-	// Protocol is how metrics are pushed over OTLP: grpc or http/protobuf; the rest is in the OTEL_ variables, which the
-	// exporter reads by itself. Empty: they are not pushed.
+	// Protocol is how metrics are pushed over OTLP: grpc or http/protobuf. The exporter reads the OTEL_ variables for all else.
+	// Empty: metrics are not pushed.
 	Protocol string
 }
 
 // Events are the settings of the event log.
 type Events struct {
-	// ServiceName stands in every event's source, ojs://{service}/….
+	// ServiceName is in the source of every event, ojs://{service}/….
 	ServiceName string
 
-	// RetentionPeriod and MaxCount bound what is kept; whole partitions go, so a little more may stay. 0: no limit.
+	// RetentionPeriod and MaxCount bound the log. Whole partitions are dropped, so a little more may stay. 0: no limit.
 	RetentionPeriod time.Duration
 	MaxCount        int64
 

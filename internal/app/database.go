@@ -21,12 +21,12 @@ func checkSchema(ctx context.Context, config Config) error {
 	if err != nil {
 		return fmt.Errorf("parse database url: %w", err)
 	}
-	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // a pooler may have a statement of that name from another start
+	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // behind a pooler, an earlier client may have prepared a statement of the same name
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // it has only read
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
 	return migrations.Check(ctx, conn)
 }
 
@@ -44,8 +44,8 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 		// Unnamed statements with remembered parameter types: one round trip, no state left in the session.
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	} else {
-		// Small batches look cheaper with a plan of their own, so Postgres would plan most acks anew: 0.45 ms, three times
-		// what they take.
+		// PostgreSQL estimates small batches to be cheaper with a custom plan, so it would plan most acks anew: 0.45 ms, three
+		// times their execution.
 		pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pc)

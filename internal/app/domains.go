@@ -18,7 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/worker/cache"
 )
 
-// DomainDeps are what the domains of a node share.
+// DomainDeps are the parts that the domains of a node share.
 type DomainDeps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -58,7 +58,7 @@ type Domains struct {
 	Cache *cache.Workers
 }
 
-// NewDomains builds the domains and has the timer call them. The event reader and feed are for the caller to add.
+// NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	workers := cache.New()
 	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
@@ -78,7 +78,7 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	return domains
 }
 
-// ServeTimer has the timer apply what is due in these domains.
+// ServeTimer connects the domains to the timer, which calls them when something is due.
 func (d Domains) ServeTimer(t *timer.Timer) {
 	t.Serve(timer.Sources{
 		Jobs:         d.Jobs.ApplyDue,
@@ -89,7 +89,7 @@ func (d Domains) ServeTimer(t *timer.Timer) {
 	})
 }
 
-// Forget drops what this node remembers; what it needs it reads again.
+// Forget drops the caches of this node, after a reset of the database.
 func (d Domains) Forget() {
 	d.Jobs.Forget()
 	d.Cache.Forget()

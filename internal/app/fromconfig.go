@@ -12,8 +12,8 @@ import (
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
-// FromConfig is the configuration of a server with these settings. What is no setting has its fixed value. This is the only
-// place where settings become the configuration of parts.
+// FromConfig is the configuration of a node with these settings, and fixed values for fields without a setting. Settings
+// become configuration only here.
 func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 	return Config{
 		DatabaseURL: c.Database.URL, DatabaseListenURL: c.Database.ListenURL,

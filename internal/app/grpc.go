@@ -30,7 +30,7 @@ func (n *Node) startGRPC() error {
 	}
 	ln, err := net.Listen("tcp", n.config.GRPC.Listen)
 	if err != nil {
-		return fmt.Errorf("listen for grpc (OJS_GRPC_LISTEN sets the address, OJS_GRPC_ENABLED=false does without): %w", err)
+		return fmt.Errorf("listen for grpc (set another address with OJS_GRPC_LISTEN, or OJS_GRPC_ENABLED=false): %w", err)
 	}
 	n.grpcAddr = ln.Addr()
 	go func() {
@@ -41,13 +41,13 @@ func (n *Node) startGRPC() error {
 	return nil
 }
 
-// stopGRPC lets calls end, as http.Server does for HTTP.
+// stopGRPC waits for running calls until ctx ends.
 func (n *Node) stopGRPC(ctx context.Context) {
 	if n.grpc == nil {
 		return
 	}
 	if err := n.grpc.Stop(ctx); err != nil {
-		n.config.Logger.Warn("gRPC calls did not end in time and are cut off", slog.String("category", "lifecycle"),
+		n.config.Logger.Warn("gRPC calls did not end within OJS_SHUTDOWN_TIMEOUT and are cut off", slog.String("category", "lifecycle"),
 			slog.Group("attributes", "shutdown_timeout_ms", n.config.ShutdownTimeout.Milliseconds()))
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 )
 
-// subscribe connects the parts to the two buses: what this node has committed, and what some node has published.
+// subscribe connects the parts to two buses: the commits of this node, and the notifications of all nodes.
 func (n *Node) subscribe() {
 	n.subscribeCommits()
-	n.relay.OnCounted(n.metrics.Published)
-	n.relay.OnPublished(func() { // sooner than the notification, and without LISTEN
+	n.relay.OnCounts(n.metrics.Published)
+	n.relay.OnPublished(func() { // earlier than the notification, and also without LISTEN
 		n.feed.Wake()
 		if n.fanOut != nil {
 			n.fanOut.Published()
@@ -22,10 +22,10 @@ func (n *Node) subscribe() {
 		n.timer.Poll()
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
-	// Another node has registered a cron: from now on this one, too, wakes for the earliest next run.
+	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
 	n.listener.Handle("ojs_reset", func(payload string) {
-		if payload != "" { // else some notification may have been missed, but hardly this one
+		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
 			n.domains.Forget()
 		}
 	})
@@ -34,13 +34,13 @@ func (n *Node) subscribe() {
 			return
 		}
 		n.webhooks.Wake()
-		if payload != "made" { // a subscription has changed, or something may have been missed
+		if payload != "made" { // not new deliveries: a subscription has changed, or notifications may be lost
 			n.fanOut.Wake()
 		}
 	})
 }
 
-// subscribeCommits says who sees the events of this node's commits, and who runs sooner for them.
+// subscribeCommits connects logs, spans and metrics to the events of this node's commits, and wakes loops after commits.
 func (n *Node) subscribeCommits() {
 	c := n.config
 	n.commits.OnChanges(observe.NewLog(c.Logger, observe.LogConfig{Payloads: c.LogPayloads}).Changes)
@@ -53,7 +53,7 @@ func (n *Node) subscribeCommits() {
 	n.commits.OnCommit(n.pruner.Notify)
 }
 
-// published is called for every notification of a relay, this node's included.
+// published handles the notification of a relay, that of this node included.
 func (n *Node) published(p eventlog.Published) {
 	n.feed.Wake()
 	n.timer.Notify()
@@ -63,7 +63,7 @@ func (n *Node) published(p eventlog.Published) {
 		n.domains.Jobs.NotifyAll()
 	}
 	for _, r := range p.Ready {
-		if r.Node != n.commits.Node { // else this node's commit has done it
+		if r.Node != n.commits.Node { // this node has woken its own fetchers after the commit
 			n.domains.Jobs.NotifyReady(queue.Place{Queue: r.Queue, Priority: r.Priority, Seq: r.MinSeq})
 		}
 	}
@@ -71,7 +71,7 @@ func (n *Node) published(p eventlog.Published) {
 		return
 	}
 	n.fanOut.Published()
-	if p.All { // perhaps for want of LISTEN
+	if p.All { // without LISTEN, this call also replaces the notifications of webhooks
 		n.webhooks.Wake()
 		n.fanOut.Wake()
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
-// flushTimeout bounds how long a stop waits for those who receive traces.
+// flushTimeout bounds how long a stop waits for the collectors of traces and metrics.
 const flushTimeout = 5 * time.Second
 
 // buildTracing follows the OTEL_* variables, unless the configuration has its own provider.
@@ -41,7 +41,7 @@ func (n *Node) exportTraces(ctx context.Context) error {
 	return nil
 }
 
-// flushTraces sends what has not been sent yet. Who does not take it in time loses it.
+// flushTraces exports the last spans. They are lost if the collector does not answer in time.
 func (n *Node) flushTraces() {
 	if n.traces == nil {
 		return
@@ -53,7 +53,7 @@ func (n *Node) flushTraces() {
 	}
 }
 
-// stopMetrics pushes the last figures; a collector that does not answer holds up a stop for a moment only.
+// stopMetrics pushes the last values. They are lost if the collector does not answer in time.
 func (n *Node) stopMetrics() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

@@ -15,36 +15,36 @@ import (
 
 // Webhooks are the settings of webhooks.
 type Webhooks struct {
-	// Enabled: this node shows subscriptions and delivers. Other nodes may, whatever this one does.
+	// Enabled makes this node serve subscriptions and send deliveries. It does not affect other nodes.
 	Enabled bool
 
 	// Rules say which URLs may be called.
 	Rules egress.Rules
 
-	// CAFile holds certificates, in PEM, that are trusted besides the system's.
+	// CAFile contains certificates in PEM that are trusted besides the system's.
 	CAFile string
 
 	// ProxyURL is the proxy that all requests go through.
 	ProxyURL *url.URL
 
-	// EncryptionKeys seal secrets, 32 bytes each, the current one first. None: secrets are stored in plain text.
+	// EncryptionKeys encrypt secrets, 32 bytes each, the current one first. None: secrets are stored in plain text.
 	EncryptionKeys [][]byte
 
-	// RetrySchedule are the pauses before the second, third, … attempt; RetryJitter is the most that is added, as a share.
-	// RetryJitter is no setting.
+	// RetrySchedule are the pauses before the second, third, … attempt. RetryJitter, which is not a setting, is the largest
+	// random part that is added to a pause, as a share of it.
 	RetrySchedule []time.Duration
 	RetryJitter   float64
 
-	// DisableAfter is how long a subscription may fail. 0: for ever.
+	// DisableAfter is how long a subscription may fail before it is disabled. 0: no limit.
 	DisableAfter time.Duration
 
 	// Workers is how many requests of this node run at a time. No setting.
 	Workers int
 
-	// MaxSubscriptions is the most there may be.
+	// MaxSubscriptions is the largest number of subscriptions.
 	MaxSubscriptions int32
 
-	// DeliveryRetention is how long finished deliveries are shown. 0: for ever.
+	// DeliveryRetention is how long finished deliveries are kept. 0: no limit.
 	DeliveryRetention time.Duration
 }
 
@@ -61,12 +61,12 @@ func readRoots(file string) (*x509.CertPool, error) {
 		roots = x509.NewCertPool()
 	}
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("webhooks ca file %s holds no certificate in PEM", file)
+		return nil, fmt.Errorf("webhooks ca file %s contains no certificate in PEM", file)
 	}
 	return roots, nil
 }
 
-// httpWebhooks are the settings that the HTTP interface needs.
+// httpWebhooks is what the HTTP interface needs of webhooks.
 func (n *Node) httpWebhooks() httpapi.Webhooks {
 	w := n.config.Webhooks
 	return httpapi.Webhooks{

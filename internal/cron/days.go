@@ -9,7 +9,7 @@ import (
 // days are the two fields that choose days.
 type days struct {
 	ofMonth  set
-	fromEnd  set // L, L-3: so many days before the last
+	fromEnd  set // L, L-3: that many days before the last
 	nearest  set // 15W: the weekday nearest to it, in the same month
 	lastWork bool
 
@@ -94,14 +94,14 @@ func (d *days) addWeekday(item string, whole bool) error {
 		return nil
 	}
 	s, err := weekField.item(item)
-	if s.has(7) { // Sunday, too
+	if s.has(7) { // 7 is Sunday, as 0
 		s = s&^(1<<7) | 1
 	}
 	d.ofWeek |= s
 	return err
 }
 
-// match reports whether the day of a wall clock is chosen.
+// match reports whether the fields choose a day.
 func (d *days) match(day time.Time) bool {
 	month := d.matchMonthDay(day)
 	if d.either {

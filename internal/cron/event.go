@@ -6,6 +6,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -17,7 +18,7 @@ func addGaps(p *dbsqlc.CronRunInsertGapParams, row *Record, gaps []time.Time) {
 	}
 }
 
-// cronEvent begins the payload of an event of a cron; reason is "" if it fired.
+// cronEvent begins the payload of a cron's event; reason is "" if the cron fired.
 func cronEvent(row *Record, reason string) []byte {
 	b := []byte{'{'}
 	for _, member := range [][2]string{{"cron_name", row.Name}, {"cron_expr", row.Expression}, {"job_type", row.Type}, {"queue", row.Queue}, {"reason", reason}} {
@@ -28,7 +29,7 @@ func cronEvent(row *Record, reason string) []byte {
 			b = append(b, ',')
 		}
 		b = append(append(append(b, '"'), member[0]...), `":`...)
-		b, _ = jsontext.AppendQuote(b, member[1]) // texts were checked when decoded
+		b, _ = jsontext.AppendQuote(b, member[1]) // valid UTF-8: the decoder has checked it
 	}
 	return b
 }
@@ -43,4 +44,28 @@ func (t *tick) eventData() []byte {
 		b = append(ojs.AppendID(append(b, `,"existing_job_id":"`...), *t.existing), '"')
 	}
 	return append(b, '}')
+}
+
+// tickEvent is the type of the event of a tick; reason says why it enqueued no job.
+func tickEvent(reason string) string {
+	if reason != "" {
+		return ojs.EventCronSkipped
+	}
+	return ojs.EventCronTriggered
+}
+
+func tickChange(row *Record, reason string) eventlog.Change {
+	return eventlog.Change{Type: tickEvent(reason), Subject: row.Name, JobType: row.Type, Queue: row.Queue, Reason: reason}
+}
+
+func gapChanges(rows []dbsqlc.CronRunInsertGapRow) []eventlog.Change {
+	changes := make([]eventlog.Change, len(rows))
+	for i, r := range rows {
+		changes[i] = eventlog.Change{Type: ojs.EventCronSkipped, Subject: r.Name, JobType: r.JobType, Queue: r.Queue, Reason: skippedGap}
+	}
+	return changes
+}
+
+func sameChange(changes []eventlog.Change, c *eventlog.Change) []eventlog.Change {
+	return append(changes, *c)
 }

@@ -19,7 +19,7 @@ func (s set) from(n int) (int, bool) {
 	return bits.TrailingZeros64(uint64(rest)), rest != 0
 }
 
-// field says what one of the fields may hold.
+// field describes the valid values of one field.
 type field struct {
 	name      string
 	low, high int
@@ -39,7 +39,7 @@ var (
 type fields struct {
 	second, minute, hour, month set
 	days                        days
-	named                       bool // the hour field names hours, so its times happen once a day or not at all
+	named                       bool // the hour field does not begin with *: its local times fire once a day, or never if the clock skips them
 }
 
 func parseFields(texts []string) (f fields, err error) {
@@ -133,7 +133,7 @@ func number(text string) (int, bool) {
 	return n, err == nil
 }
 
-// next is the first matching wall clock from one on, before another.
+// next is the first matching local time at or after from and before end.
 func (f *fields) next(from, end time.Time) (time.Time, bool) {
 	clock := from.Sub(from.Truncate(24 * time.Hour))
 	for day := from.Add(-clock); day.Before(end); clock = 0 {
@@ -151,7 +151,7 @@ func (f *fields) next(from, end time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// clock is the first matching time of a day from one on.
+// clock is the first matching time of a day at or after from.
 func (f *fields) clock(from time.Duration) (time.Duration, bool) {
 	h, m, s := int(from/time.Hour), int(from/time.Minute%60), int(from/time.Second%60)
 	for hour, ok := f.hour.from(h); ok; hour, ok = f.hour.from(hour + 1) {

@@ -24,7 +24,7 @@ type Record struct {
 	UpdatedAt     pgtype.Timestamptz
 }
 
-// Run is what became of one tick, or of a run by hand.
+// Run is the outcome of one tick, or of a manual run.
 type Run struct {
 	ScheduledAt pgtype.Timestamptz
 	Outcome     string

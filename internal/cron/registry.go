@@ -17,8 +17,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Put registers a cron or replaces the one of that name (docs/reference/scheduling.md, Cron endpoints). One whose schedule does not change keeps
-// its next run, so that registering at every deploy does not shift it.
+// Put registers a cron or replaces the one of that name (docs/reference/scheduling.md, Cron endpoints). The next run stays if
+// the schedule does, so that registering at every deploy does not shift it.
 func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created bool, err error) {
 	err = s.inChange(ctx, func(c *cronChange) error {
 		for {
@@ -39,7 +39,7 @@ func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created b
 	return row, created, err
 }
 
-// Change replaces a cron by what change makes of it, while nobody else changes or fires it.
+// Change replaces a cron by what change returns. The cron is locked meanwhile against other changes and ticks.
 func (s *Store) Change(ctx context.Context, name string, change func(current *Record) (*Definition, error)) (row *Record, err error) {
 	err = s.inChange(ctx, func(c *cronChange) error {
 		old, err := c.q.CronLock(ctx, name)
@@ -56,7 +56,7 @@ func (s *Store) Change(ctx context.Context, name string, change func(current *Re
 	return row, err
 }
 
-// Delete forgets a cron and its history; its jobs stay.
+// Delete removes a cron and its history; its jobs stay.
 func (s *Store) Delete(ctx context.Context, name string) (*Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -104,7 +104,7 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 	return sliceutil.Map(crons, func(c dbsqlc.Cron) Record { return Record(c) }), total, pg.ClientError(err)
 }
 
-// History lists what became of the ticks and manual runs of a cron, newest first.
+// History lists the ticks and manual runs of a cron, newest first.
 func (s *Store) History(ctx context.Context, name string, offset, limit int) (runs []Run, total int64, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -131,9 +131,9 @@ type cronChange struct {
 	store   *Store
 	q       *dbsqlc.Queries
 	now     time.Time
-	next    time.Time // zero: nothing to wait for
+	next    time.Time // of the next run; zero: none
 	gaps    []time.Time
-	loose   []string // crons whose held jobs may go now
+	serial  []string // crons whose next queued job may be released after the commit
 	changes []eventlog.Change
 }
 
@@ -157,7 +157,7 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 	if !c.next.IsZero() {
 		s.timer.Schedule(max(0, c.next.Sub(c.now)))
 	}
-	s.release(ctx, c.loose)
+	s.release(ctx, c.serial)
 	s.commits.Committed()
 	return nil
 }
@@ -176,7 +176,7 @@ func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	return (*Record)(&rows[0]), c.tellGaps(ctx, (*Record)(&rows[0]))
+	return (*Record)(&rows[0]), c.recordGaps(ctx, (*Record)(&rows[0]))
 }
 
 func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*Record, error) {
@@ -184,7 +184,7 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 	rescheduled := old.Expression != in.Expression || old.Timezone != in.Timezone
 	changed := rescheduled || old.Enabled != in.Enabled
 	switch {
-	case !rescheduled && !in.Enabled: // even one that will never fire again can be paused
+	case !rescheduled && !in.Enabled: // a cron without a next run can be paused, too
 		next = pgtype.Timestamptz{}
 	case changed:
 		var err error
@@ -206,17 +206,17 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 		}
 	}
 	if changed {
-		return (*Record)(&row), c.tellGaps(ctx, (*Record)(&row))
+		return (*Record)(&row), c.recordGaps(ctx, (*Record)(&row))
 	}
 	return (*Record)(&row), nil
 }
 
-// schedule finds the next run of a cron from now on, and what it steps over.
+// schedule computes the next run of a cron, and the local times before it that clocks skip.
 func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err error) {
 	c.gaps = nil
 	schedule, err := Parse(in.Expression, in.Timezone)
 	if err != nil {
-		return next, err // the request was checked
+		return next, err // not a request error: the decoder has parsed the expression
 	}
 	at, ok := schedule.Next(c.now)
 	if !ok || at.Sub(c.now) > Reach {
@@ -229,7 +229,7 @@ func (c *cronChange) schedule(in *Definition) (next pgtype.Timestamptz, err erro
 	return next, nil
 }
 
-func (c *cronChange) tellGaps(ctx context.Context, row *Record) error {
+func (c *cronChange) recordGaps(ctx context.Context, row *Record) error {
 	var p dbsqlc.CronRunInsertGapParams
 	addGaps(&p, row, c.gaps)
 	if len(p.Ids) == 0 {
@@ -241,10 +241,10 @@ func (c *cronChange) tellGaps(ctx context.Context, row *Record) error {
 	return err
 }
 
-// serialize makes what a cron has already started wait for each other, because its policy has become enqueue.
+// serialize queues the unfinished jobs of a cron one behind the other, because its policy has become enqueue.
 func (c *cronChange) serialize(ctx context.Context, name string) error {
-	c.loose = []string{name}
-	if err := c.q.CronLockSerial(ctx, c.loose); err != nil {
+	c.serial = []string{name}
+	if err := c.q.CronLockSerial(ctx, c.serial); err != nil {
 		return err
 	}
 	return c.q.CronQueueJobs(ctx, name, [16]byte{})
@@ -257,7 +257,7 @@ func description(in *Definition) pgtype.Text {
 	return pgtype.Text{String: *in.Description, Valid: true}
 }
 
-// DefinitionOf is a stored cron as a request would have given it.
+// DefinitionOf is a stored cron in the form of a request.
 func DefinitionOf(row *Record) Definition {
 	c := Definition{
 		Name: row.Name, Expression: row.Expression, Timezone: row.Timezone, Overlap: row.OverlapPolicy, Enabled: row.Enabled,

@@ -1,5 +1,6 @@
-// Expressions are pure: no clock, no storage. They work on instants and never on wall clocks alone, because in the hour that a
-// clock repeats, 01:00 of the second pass comes after 01:30 of the first (docs/reference/scheduling.md, Daylight saving).
+// The functions of this file use no clock and no storage. They compute with instants and never with local times alone: when
+// clocks are set back, 01:00 of the second pass comes after 01:30 of the first (docs/reference/scheduling.md, Daylight
+// saving).
 
 package cron
 
@@ -17,11 +18,11 @@ const (
 	// Reach is how far ahead a schedule must fire to be accepted.
 	Reach = 3653 * 24 * time.Hour
 
-	// horizon is how far Next looks: a fifth Friday in February is 28 years from the next, or 40 around 2100.
+	// horizon is how far Next searches: a fifth Friday in February is 28 years from the next, or 40 around 2100.
 	horizon = 41 * 366 * 24 * time.Hour
 )
 
-// ErrTimezone says that a time zone was refused; every other error of Parse is about the expression.
+// ErrTimezone is in the errors of Parse about the time zone; all other errors are about the expression.
 var ErrTimezone = errors.New("timezone")
 
 // Schedule is a parsed expression in its time zone.
@@ -63,7 +64,7 @@ func Parse(expression, timezone string) (*Schedule, error) {
 	return &Schedule{fields: f, zone: zone}, err
 }
 
-// parseEvery reads what follows @every: units from ms to h, and at least a second between two firings.
+// parseEvery reads the duration of @every: units from ms to h. The result is at least a second.
 func parseEvery(text string) (time.Duration, error) {
 	amount := strings.TrimLeft(text, " \t")
 	if amount == text || strings.Trim(amount, "0123456789.hms") != "" {
@@ -79,8 +80,8 @@ func parseEvery(text string) (time.Duration, error) {
 	return max(time.Second, d.Truncate(time.Microsecond)), nil // the database keeps microseconds
 }
 
-// Next is the first firing after an instant; ok is false if there is none in sight. With @every, the instant must be the
-// latest scheduled firing, or that of the registration.
+// Next is the first run after an instant; ok is false if there is none before the horizon. With @every, the instant must be
+// the latest scheduled run, or the registration.
 func (s *Schedule) Next(after time.Time) (next time.Time, ok bool) {
 	if s.every > 0 {
 		return after.Add(s.every), true
@@ -102,12 +103,12 @@ func (s *Schedule) Next(after time.Time) (next time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// Latest is the last firing up to an instant, given that there is one at first.
+// Latest is the last run at or before until. There must be a run at first.
 func (s *Schedule) Latest(first, until time.Time) time.Time {
 	if s.every > 0 {
 		return first.Add(until.Sub(first) / s.every * s.every)
 	}
-	// Next(x) is at or before until for every x before the firing that is looked for, and for none after it.
+	// Binary search: Next(x) is at or before until for every x before the wanted run, and for no x after it.
 	low, high := int64(0), int64(max(0, until.Sub(first))/time.Second)+1
 	for low < high {
 		middle := low + (high-low)/2
@@ -124,8 +125,8 @@ func (s *Schedule) Latest(first, until time.Time) time.Time {
 	return latest
 }
 
-// Skipped are the local times between two instants that the schedule names and that do not exist, because a clock was put
-// forward: one per such change, as the instant at which the old time would have had it.
+// Skipped are the local times of the schedule between two instants that do not exist, because clocks were set forward. It
+// returns one per such change, as the instant that the old offset would give.
 func (s *Schedule) Skipped(after, until time.Time) []time.Time {
 	if s.every > 0 || !s.fields.named {
 		return nil
@@ -144,13 +145,13 @@ func (s *Schedule) Skipped(after, until time.Time) []time.Time {
 	}
 }
 
-// period is a stretch of time with one offset from UTC. Wall clocks are kept as times in UTC.
+// period is a time span with one offset from UTC. Wall clocks (local times) are represented as times in UTC.
 type period struct {
 	offset             time.Duration
 	end                time.Time
 	wallStart, wallEnd time.Time
-	repeatedUntil      time.Time // wall clocks from wallStart to here have been shown before
-	last               bool      // it never ends
+	repeatedUntil      time.Time // wall clocks from wallStart to here were also in the period before
+	last               bool      // it has no end
 }
 
 var farFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -163,8 +164,8 @@ func (s *Schedule) period(at time.Time) period {
 	if p.last = end.IsZero(); p.last {
 		end = farFuture
 	} else if !end.After(at) {
-		// Beyond the transitions that the database lists, Go 1.26 ends each year after 365 days, so that the last day of a
-		// leap year comes after its end.
+		// After the last transition in the database, Go 1.26 ends each year after 365 days, so the last day of a leap year is
+		// outside its period.
 		end = at.Add(time.Hour)
 	}
 	p.end, p.wallEnd = end.UTC(), end.UTC().Add(p.offset)
@@ -176,7 +177,7 @@ func (s *Schedule) period(at time.Time) period {
 	return p
 }
 
-// from is the wall clock at which to look for a firing. Named hours fire in the first pass of a repeated hour only.
+// from is the wall clock at which the search for a run begins. Named hours run only in the first pass of a repeated hour.
 func (p period) from(at time.Time, named bool) time.Time {
 	wall := at.UTC().Add(p.offset)
 	if named && p.repeatedUntil.After(wall) {

@@ -1,5 +1,5 @@
-// Package cron is everything about recurring jobs: expressions and time zones, the registry, and the firing of ticks. It
-// stores jobs only through package queue.
+// Package cron owns recurring jobs: expressions and time zones, the registry, and the ticks of due crons. It must never store
+// or cancel a job except through package queue.
 package cron
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/ojsd/ojsd/internal/timer"
 )
 
-// visibility is the reservation of a job made by a cron whose template sets none.
+// visibility is the visibility timeout of a cron's job if the template sets none.
 const visibility = 10 * time.Minute
 
-// Config holds what the registry decides by.
+// Config holds the settings of the registry.
 type Config struct {
-	// Limits hold for the jobs of crons, whose templates are read anew at each firing.
+	// Limits apply to the jobs of crons, whose templates are decoded at each tick.
 	Limits job.Limits
 }
 
-// Deps are the parts of a node that the registry works with.
+// Deps are the parts of a node that the registry uses.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -44,7 +44,7 @@ type Store struct {
 	config  Config
 }
 
-// New returns a registry on the database. It releases the jobs of serial crons when others of theirs have ended.
+// New returns a registry on the database. Package queue calls it when a job of a serial cron has ended, to release the next.
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,

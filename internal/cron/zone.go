@@ -6,16 +6,16 @@ import (
 	"strings"
 	"sync"
 	"time"
-	_ "time/tzdata" // the machine may have no database, or an old one
+	_ "time/tzdata" // the machine may have no time zone database, or an old one
 )
 
-// zoneName keeps out what is a path but no name; right/ counts leap seconds.
+// zoneName rejects paths outside the database of time zones. The zones of right/ count leap seconds.
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)+$`)
 
 var zones sync.Map // by name; there are 600
 
-// loadZone finds UTC, or an IANA zone by its full name. Abbreviations and offsets mean different things to different
-// people, and Local to different nodes.
+// loadZone finds UTC, or an IANA zone by its full name. Abbreviations and offsets are ambiguous, and Local differs from node
+// to node.
 func loadZone(name string) (*time.Location, error) {
 	if name == "" || name == "UTC" {
 		return time.UTC, nil

@@ -472,10 +472,10 @@ type CronNotifyRow struct {
 	Notified interface{}
 }
 
-// Whoever changes or fires a cron locks its row. A tick, its event, the advanced row and the insert of the job are one
+// Changes and ticks of a cron lock its row. A tick, its event, the advanced row and the insert of the job are one
 // transaction.
-// The time, and at commit a notification to the other nodes to look at the earliest next_run_at: this node may have
-// stopped by then.
+// The time, and at commit a notification to the other nodes to read the earliest next_run_at: this node may have stopped
+// by then.
 func (q *Queries) CronNotify(ctx context.Context) (CronNotifyRow, error) {
 	row := q.db.QueryRow(ctx, cronNotify)
 	var i CronNotifyRow
@@ -492,8 +492,8 @@ WHERE j.cron = $1::text AND j.id <> $2::uuid AND j.state IN ('available', 'activ
     AND (NOT j.cron_serial OR j.state = 'available' AND j.ready_seq IS NOT NULL)
 `
 
-// Takes back jobs of a cron that could be fetched, except keep: a run by hand goes first, or the cron has just become
-// serial. Called after CronLockSerial.
+// Queues jobs of a cron that can be fetched, except keep: a manual run goes first, or the cron has just become serial.
+// Runs after CronLockSerial.
 func (q *Queries) CronQueueJobs(ctx context.Context, cron string, keep [16]byte) error {
 	_, err := q.db.Exec(ctx, cronQueueJobs, cron, keep)
 	return err
@@ -612,9 +612,9 @@ type CronReleaseQueuedRow struct {
 	ReadySeq pgtype.Int8
 }
 
-// Releases the oldest waiting job of each cron of which no job is active or can be fetched; it goes to the end of its
-// priority. Called after CronLockSerial. The next waiting job is due again in two seconds; the others behind it are looked
-// at once a minute (JobPromoteDue).
+// Releases the oldest queued job of each cron of which no job is active or can be fetched; it goes to the end of its
+// priority. Runs after CronLockSerial. The next queued job is due again in two seconds, the others behind it once a
+// minute (JobPromoteDue).
 func (q *Queries) CronReleaseQueued(ctx context.Context, names []string) ([]CronReleaseQueuedRow, error) {
 	rows, err := q.db.Query(ctx, cronReleaseQueued, names)
 	if err != nil {
@@ -800,7 +800,7 @@ type CronTriggerParams struct {
 	JobID pgtype.UUID
 }
 
-// Records a run by hand, which leaves the schedule alone.
+// Records a manual run. The schedule does not change.
 func (q *Queries) CronTrigger(ctx context.Context, arg CronTriggerParams) (Cron, error) {
 	row := q.db.QueryRow(ctx, cronTrigger, arg.Now, arg.ID, arg.JobID)
 	var i Cron
@@ -853,7 +853,7 @@ type CronUpdateParams struct {
 	Name          string
 }
 
-// Replaces everything but the history of a cron. The caller holds its row.
+// Replaces everything but the history of a cron. The caller has locked its row.
 func (q *Queries) CronUpdate(ctx context.Context, arg CronUpdateParams) (Cron, error) {
 	row := q.db.QueryRow(ctx, cronUpdate,
 		arg.Expression,
@@ -898,10 +898,10 @@ func (q *Queries) CronUpdate(ctx context.Context, arg CronUpdateParams) (Cron, e
 const jobUpdateCron = `-- name: JobUpdateCron :many
 UPDATE ojs.jobs j
 SET cron = i.cron, cron_serial = i.serial,
-    ready_seq = CASE WHEN i.serial AND i.held THEN NULL ELSE j.ready_seq END,
-    due_at = CASE WHEN j.state = 'available' AND i.serial AND i.held THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
+    ready_seq = CASE WHEN i.serial AND i.queued THEN NULL ELSE j.ready_seq END,
+    due_at = CASE WHEN j.state = 'available' AND i.serial AND i.queued THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
 FROM (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS cron, unnest($3::boolean[]) AS serial, unnest($4::boolean[]) AS held
+    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS cron, unnest($3::boolean[]) AS serial, unnest($4::boolean[]) AS queued
 ) i
 WHERE j.id = i.id
 RETURNING j.id, j.ready_seq, j.due_at
@@ -911,7 +911,7 @@ type JobUpdateCronParams struct {
 	Ids    [][16]byte
 	Names  []string
 	Serial []bool
-	Held   []bool
+	Queued []bool
 }
 
 type JobUpdateCronRow struct {
@@ -920,15 +920,15 @@ type JobUpdateCronRow struct {
 	DueAt    pgtype.Timestamptz
 }
 
-// Marks jobs as those of a cron, after their insert in the same transaction: JobInsert does not carry values that
-// nearly no job has. A serial job gets no ready_seq until CronReleaseQueued releases it. It is due soon, in case that no node
-// does.
+// Marks jobs as those of a cron, after their insert in the same transaction: JobInsert leaves out columns that few jobs
+// have. A queued job gets no ready_seq until CronReleaseQueued releases it. It is due soon, because the node that should
+// release it may stop before.
 func (q *Queries) JobUpdateCron(ctx context.Context, arg JobUpdateCronParams) ([]JobUpdateCronRow, error) {
 	rows, err := q.db.Query(ctx, jobUpdateCron,
 		arg.Ids,
 		arg.Names,
 		arg.Serial,
-		arg.Held,
+		arg.Queued,
 	)
 	if err != nil {
 		return nil, err

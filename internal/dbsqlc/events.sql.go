@@ -15,7 +15,7 @@ const eventGapDelete = `-- name: EventGapDelete :exec
 DELETE FROM ojs.event_gaps WHERE seq = ANY($1::bigint[])
 `
 
-// Forgets numbers whose transactions have all ended without their row appearing.
+// Deletes gaps whose transaction was rolled back: all that may own the number have ended, and it has no row.
 func (q *Queries) EventGapDelete(ctx context.Context, numbers []int64) error {
 	_, err := q.db.Exec(ctx, eventGapDelete, numbers)
 	return err
@@ -26,7 +26,7 @@ INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 SELECT unnest($1::bigint[]), clock_timestamp(), $2::xid8, true
 `
 
-// Notes numbers that the watermark passes although their transaction, which is below horizon, may still commit.
+// Records numbers that the watermark passes although their transaction, which is below horizon, may still commit.
 func (q *Queries) EventGapInsert(ctx context.Context, numbers []int64, horizon string) error {
 	_, err := q.db.Exec(ctx, eventGapInsert, numbers, horizon)
 	return err
@@ -184,8 +184,8 @@ type EventListAfterRow struct {
 	Data       string
 }
 
-// Events behind a position and, in every row (there is at least one), the end of the log. One snapshot: everything at
-// or below the watermark is there.
+// Events behind a position and, in every row (there is at least one), the end of the log. Both come from one snapshot,
+// so no event up to the watermark is missing.
 func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) ([]EventListAfterRow, error) {
 	rows, err := q.db.Query(ctx, eventListAfter,
 		arg.AfterSeq,
@@ -433,10 +433,10 @@ type RelayClaimRow struct {
 	Bound     int64
 }
 
-// Keeps retention and reset out until the pass ends. No row means that they are working and wait for the relay's lock.
-// The transaction id is drawn after the scan, so it is above that of every transaction that owns a number up to the
-// last visible one. The snapshot's xmax would not do: it is one past the last transaction that ended, and a running
-// transaction may be at or above it.
+// Locks retention and reset out until the pass ends. No row means that one of them has locked the row. The transaction
+// id is drawn after the scan, so it is above that of every transaction that owns a number up to the last visible one.
+// The snapshot's xmax would not do: it is one past the last transaction that ended, and a running transaction may be at
+// or above it.
 func (q *Queries) RelayClaim(ctx context.Context) (RelayClaimRow, error) {
 	row := q.db.QueryRow(ctx, relayClaim)
 	var i RelayClaimRow
@@ -451,8 +451,8 @@ WHERE service <> $1 OR compat <> $2
 `
 
 // The relay publishes the log. A pass is one READ COMMITTED transaction: RelayLock, RelayScan and, if there is
-// something to write, RelayClaim, the statements about gaps that are needed, and RelayPublish.
-// Stores how events are shown, because NOTIFY and SQL readers show them too.
+// something to write, RelayClaim, the statements about gaps that it needs, and RelayPublish.
+// Stores the service name and the form of events for NOTIFY and SQL readers.
 func (q *Queries) RelayConfigure(ctx context.Context, service string, compat bool) error {
 	_, err := q.db.Exec(ctx, relayConfigure, service, compat)
 	return err
@@ -503,9 +503,9 @@ type RelayLockRow struct {
 }
 
 // Lets one relay work at a time. It does not lock the row of event_relay: that would give the transaction its id before
-// the scan, and RelayClaim needs an id drawn after it. It is a statement of its own, so that the scan sees everything
-// the previous holder did. The settings hold for this transaction: planning anew costs more than a pass, and a plan
-// made while a partition was empty must not scan it when it has 500 000 rows.
+// the scan, and RelayClaim needs an id drawn after it. It is a statement of its own, so that the scan reads everything
+// that the previous holder wrote. The settings last for this transaction: planning anew costs more than a pass, and a
+// plan made while a partition was empty must not scan it when it has 500 000 rows.
 func (q *Queries) RelayLock(ctx context.Context) (RelayLockRow, error) {
 	row := q.db.QueryRow(ctx, relayLock)
 	var i RelayLockRow
@@ -594,10 +594,10 @@ type RelayPublishRow struct {
 }
 
 // Notifies and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row that
-// became visible only after the scan is left out: its number is among the passed ones, and it comes as a late row. For
-// metrics it returns the number of published rows per public type, and those written from SQL, which no node has
-// counted. The LIMIT never cuts, because a pass has at most 5 000 numbers. It tells the planner so: without it the
-// planner builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms).
+// became visible only after the scan is left out: its number is among the passed ones, and a later pass publishes it as
+// a late row. For metrics it returns the number of published rows per public type, and those written from SQL, which no
+// node has counted. The LIMIT never cuts, because a pass has at most 5 000 numbers. It is there for the planner, which
+// without it builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms).
 func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (RelayPublishRow, error) {
 	row := q.db.QueryRow(ctx, relayPublish,
 		arg.NoNotify,
@@ -618,10 +618,10 @@ func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (Rel
 
 const relayScan = `-- name: RelayScan :one
 WITH snapshot AS MATERIALIZED (
-    SELECT s.now, LEAST(pg_snapshot_xmax(s.seen), (
-        SELECT x FROM pg_snapshot_xip(s.seen) x WHERE pg_visible_in_snapshot(x, s.now) ORDER BY x LIMIT 1
+    SELECT s.now, LEAST(pg_snapshot_xmax(s.scanned), (
+        SELECT x FROM pg_snapshot_xip(s.scanned) x WHERE pg_visible_in_snapshot(x, s.now) ORDER BY x LIMIT 1
     )) AS ended
-    FROM (SELECT pg_current_snapshot() AS now, CAST(CAST($3 AS text) AS pg_snapshot) AS seen) s
+    FROM (SELECT pg_current_snapshot() AS now, CAST(CAST($3 AS text) AS pg_snapshot) AS scanned) s
 ), gap AS MATERIALIZED (
     SELECT g.seq, (g.horizon <= pg_snapshot_xmin(s.now) OR g.horizon > pg_snapshot_xmax(s.now)) AS over,
         EXISTS (SELECT FROM ojs.events e WHERE e.seq = g.seq AND e.sub = 0) AS late
@@ -644,7 +644,7 @@ FROM snapshot s CROSS JOIN ojs.event_relay r
 type RelayScanParams struct {
 	Span     int64
 	LateRows int32
-	Seen     string
+	Scanned  string
 }
 
 type RelayScanRow struct {
@@ -660,11 +660,11 @@ type RelayScanRow struct {
 }
 
 // Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
-// `seen` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was noted while that
-// transaction ran. The horizons bound the look, so it does not grow with the gaps that a long transaction keeps. A
-// horizon in the future comes from a dump of another server, where nobody owns that number any more.
+// `scanned` (the snapshot of the previous scan of the gaps) has ended since, and only if the gap was recorded while that
+// transaction ran. The horizons bound the rows read, so their number does not grow with the gaps that a long transaction
+// keeps. A horizon in the future comes from a dump of another server, where no transaction owns that number any more.
 func (q *Queries) RelayScan(ctx context.Context, arg RelayScanParams) (RelayScanRow, error) {
-	row := q.db.QueryRow(ctx, relayScan, arg.Span, arg.LateRows, arg.Seen)
+	row := q.db.QueryRow(ctx, relayScan, arg.Span, arg.LateRows, arg.Scanned)
 	var i RelayScanRow
 	err := row.Scan(
 		&i.Watermark,
@@ -688,8 +688,8 @@ INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 VALUES ($1, clock_timestamp(), $2::xid8, true)
 `
 
-// Called when all 65 535 places behind the watermark are taken by late rows. The watermark passes over the next number,
-// so that its row becomes a late one and comes after those that still wait, whose numbers are lower.
+// Used when late rows have taken all 65 535 places behind the watermark. The watermark passes over the next number, so
+// that its row becomes a late one and is published after the waiting ones, whose numbers are lower.
 func (q *Queries) RelaySkipNumber(ctx context.Context, seq int64, horizon string) error {
 	_, err := q.db.Exec(ctx, relaySkipNumber, seq, horizon)
 	return err
@@ -700,7 +700,7 @@ DELETE FROM ojs.stats_minute WHERE (queue, minute) IN (
     SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' LIMIT $1)
 `
 
-// Keeps 30 days.
+// Keeps 30 days. Without an index on minute the scan finds old rows only slowly, so it runs once an hour.
 func (q *Queries) StatsMinutePrune(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, statsMinutePrune, maxRows)
 	if err != nil {

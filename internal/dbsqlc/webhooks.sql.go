@@ -48,7 +48,7 @@ const webhookCountSubscribers = `-- name: WebhookCountSubscribers :one
 SELECT count(*) FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE w.active OR w.upto_place > c.place
 `
 
-// Subscriptions that get events. One that was deactivated still gets what was published before.
+// Subscriptions that get events. One that was deactivated still gets the events published before.
 func (q *Queries) WebhookCountSubscribers(ctx context.Context) (int64, error) {
 	row := q.db.QueryRow(ctx, webhookCountSubscribers)
 	var count int64
@@ -67,8 +67,8 @@ type WebhookCursorLockRow struct {
 }
 
 // Webhooks: subscriptions, secrets, deliveries. No statement here touches a table of jobs.
-// At most one row; none means that another node makes deliveries. Deliveries are made by a reader of the log like any
-// other, not by the relay: a burst of events for a hundred subscriptions must not delay publication.
+// At most one row; none means that another node creates deliveries. They are created by a reader of the log, not by the
+// relay: a burst of events for a hundred subscriptions must not delay publication.
 func (q *Queries) WebhookCursorLock(ctx context.Context) ([]WebhookCursorLockRow, error) {
 	rows, err := q.db.Query(ctx, webhookCursorLock)
 	if err != nil {
@@ -125,8 +125,7 @@ WHERE d.completed_at IS NULL AND d.id IN (
     SELECT c.id FROM ojs.webhook_deliveries c WHERE c.webhook_id = $1 AND c.completed_at IS NULL LIMIT $2::integer)
 `
 
-// Cancels deliveries of a deleted subscription. The result of a request that is under way finds no delivery to record
-// it for.
+// Cancels deliveries of a deleted subscription. The result of a running request is then not recorded.
 func (q *Queries) WebhookDeliveryCancel(ctx context.Context, webhookID [16]byte, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookDeliveryCancel, webhookID, maxRows)
 	if err != nil {
@@ -292,7 +291,7 @@ type WebhookDeliveryCreateRow struct {
 	Notified   string
 }
 
-// Makes exactly one delivery per event and subscription that wants it, with its own copy of the text. Of an ordered
+// Creates exactly one delivery per event and matching subscription, with its own copy of the text. Of an ordered
 // subscription only the first unfinished delivery of a subject is due; the next becomes due when that one ends.
 func (q *Queries) WebhookDeliveryCreate(ctx context.Context, arg WebhookDeliveryCreateParams) (WebhookDeliveryCreateRow, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryCreate,
@@ -506,8 +505,8 @@ WITH RECURSIVE subscription AS (
 SELECT h.webhook_id FROM subscription h WHERE NOT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = h.webhook_id)
 `
 
-// Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped half-way. The query steps
-// from subscription to subscription instead of reading everything that waits.
+// Deleted subscriptions with unfinished deliveries: the node that deleted them has stopped before it cancelled all. The
+// query steps from subscription to subscription instead of reading all unfinished deliveries.
 func (q *Queries) WebhookDeliveryListOrphans(ctx context.Context) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryListOrphans)
 	if err != nil {
@@ -536,10 +535,10 @@ ORDER BY w.id
 FOR NO KEY UPDATE OF w
 `
 
-// Locks the active subscriptions with something due. Under these locks only this claim changes how many of their
-// deliveries are running, which the next statement counts. It waits for a lock that another transaction holds, which is
-// never held long: a skipped subscription would not be looked at again until something else is due. now() is used,
-// because clock_timestamp() cannot be an index condition.
+// Locks the active subscriptions with a due delivery. Under these locks only this claim changes how many of their
+// deliveries are running, which the next statement counts. It waits for locks of other transactions, which are short: a
+// skipped subscription would wait until another delivery is due. now() is used, because clock_timestamp() cannot be an
+// index condition.
 func (q *Queries) WebhookDeliveryLock(ctx context.Context) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryLock)
 	if err != nil {
@@ -570,7 +569,8 @@ WHERE d.id IN (
     LIMIT 1000)
 `
 
-// A safety net: makes the first unfinished delivery of a subject due if it is not. The caller holds the subscription.
+// A safety net: makes the first unfinished delivery of a subject due if it is not. The caller has locked the
+// subscription.
 func (q *Queries) WebhookDeliveryMakeDue(ctx context.Context, webhookID [16]byte) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookDeliveryMakeDue, webhookID)
 	if err != nil {
@@ -651,7 +651,7 @@ WITH outcome AS MATERIALIZED (
         (array_agg(d.code ORDER BY d.turn DESC))[1] AS code,
         (array_agg(d.secret ORDER BY d.turn DESC) FILTER (WHERE d.status = 'delivered'))[1] AS proven
     FROM recorded d GROUP BY d.webhook_id
-), verdict AS MATERIALIZED (
+), decision AS MATERIALIZED (
     SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
         WHEN $11::double precision > 0 AND y.dead > 0 AND y.delivered = 0
             AND f.failing_since < clock.now - make_interval(secs => $11::double precision) THEN 'failing' END AS reason
@@ -666,7 +666,7 @@ WITH outcome AS MATERIALIZED (
         upto_place = CASE WHEN w.active AND v.reason IS NOT NULL THEN ojs.event_place() ELSE w.upto_place END,
         disabled_reason = CASE WHEN w.active THEN v.reason ELSE w.disabled_reason END,
         disabled_at = CASE WHEN NOT w.active THEN w.disabled_at WHEN v.reason IS NOT NULL THEN clock.now END
-    FROM verdict v CROSS JOIN clock
+    FROM decision v CROSS JOIN clock
     WHERE w.id = v.webhook_id
     RETURNING w.id, w.disabled_reason, w.disabled_at = clock.now AS disabled
 )
@@ -735,7 +735,7 @@ SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed'
 WHERE id = $1 AND claims = $2 AND status = 'delivering'
 `
 
-// A node that stops gives back a delivery that it has not finished.
+// Ends the lease of a delivery whose request a stopping node has cancelled.
 func (q *Queries) WebhookDeliveryRelease(ctx context.Context, iD [16]byte, claims int32) error {
 	_, err := q.db.Exec(ctx, webhookDeliveryRelease, iD, claims)
 	return err
@@ -795,8 +795,8 @@ WHERE d.id = $1 AND w.id = d.webhook_id AND d.event_seq > 0
 RETURNING d.id
 `
 
-// A retry by hand: due now, and the schedule of retries begins anew. A delivery that is under way only gets the new
-// schedule. A delivery of a deleted subscription cannot be retried.
+// A manual retry: due now, and the schedule of retries begins again. A running delivery only gets the new schedule. A
+// delivery of a deleted subscription cannot be retried.
 func (q *Queries) WebhookDeliveryRetry(ctx context.Context, id [16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryRetry, id)
 	if err != nil {
@@ -821,8 +821,8 @@ const webhookDeliverySetPlanner = `-- name: WebhookDeliverySetPlanner :exec
 SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true)
 `
 
-// Settings for the transaction. The statistics of a queue are always out of date, and no plan made while most of the
-// table was pending may read the whole log when it has 1 000 000 rows.
+// Settings for the transaction. The statistics of a table whose rows all change are always out of date, and no plan made
+// while most of the table was pending may read the whole log when it has 1 000 000 rows.
 func (q *Queries) WebhookDeliverySetPlanner(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, webhookDeliverySetPlanner)
 	return err
@@ -892,7 +892,7 @@ type WebhookGetBacklogRow struct {
 	Pending  int64
 }
 
-// The number of subscriptions, and of deliveries that wait or are under way, counted up to max_pending.
+// The number of subscriptions, and of unfinished deliveries, counted up to max_pending.
 func (q *Queries) WebhookGetBacklog(ctx context.Context, maxPending int32) (WebhookGetBacklogRow, error) {
 	row := q.db.QueryRow(ctx, webhookGetBacklog, maxPending)
 	var i WebhookGetBacklogRow
@@ -1196,9 +1196,9 @@ type WebhookListSubscribersRow struct {
 	Head      int64
 }
 
-// The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a subscription
-// that appears later begins behind it, so a pass up to there misses none. The locks keep WebhookDelete from cancelling
-// deliveries that are being made; nothing else waits for them.
+// The subscriptions that get deliveries, from where on, and the end of the log in the same snapshot: a later subscription
+// begins behind it, so a pass up to there misses none. The locks make WebhookDelete wait until the deliveries are
+// created, so that it cancels them; nothing else waits for the locks.
 func (q *Queries) WebhookListSubscribers(ctx context.Context) ([]WebhookListSubscribersRow, error) {
 	rows, err := q.db.Query(ctx, webhookListSubscribers)
 	if err != nil {
@@ -1232,8 +1232,8 @@ type WebhookListSubscribersOrderedRow struct {
 }
 
 // The same for ordered subscriptions. Their locks also exclude WebhookDeliveryRecord: a statement that inserts a
-// delivery behind another must see the current state of that one, or nobody would make the new one due. Everybody takes
-// these locks in the order of ids, and before locks of deliveries.
+// delivery behind another must read the current state of that one, or the new one would never become due. All
+// transactions take these locks in the order of ids, and before locks of deliveries.
 func (q *Queries) WebhookListSubscribersOrdered(ctx context.Context) ([]WebhookListSubscribersOrderedRow, error) {
 	rows, err := q.db.Query(ctx, webhookListSubscribersOrdered)
 	if err != nil {
@@ -1258,8 +1258,8 @@ const webhookLock = `-- name: WebhookLock :exec
 SELECT pg_advisory_xact_lock(hashtext('ojs'), hashtext('webhooks'))
 `
 
-// Keeps two callers from both taking the last free subscription. A statement of its own, so that the next one sees what
-// the other caller did.
+// Lets one caller at a time count and insert, because of max_webhooks. A statement of its own, so that the next one reads
+// what the other caller inserted.
 func (q *Queries) WebhookLock(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, webhookLock)
 	return err
@@ -1279,7 +1279,7 @@ const webhookNotify = `-- name: WebhookNotify :exec
 SELECT pg_notify('ojs_webhooks', '')
 `
 
-// Tells all nodes to look for due deliveries.
+// Wakes the dispatchers and the fan-outs of all nodes.
 func (q *Queries) WebhookNotify(ctx context.Context) error {
 	_, err := q.db.Exec(ctx, webhookNotify)
 	return err
@@ -1403,7 +1403,7 @@ const webhookSecretDeletePrevious = `-- name: WebhookSecretDeletePrevious :execr
 DELETE FROM ojs.webhook_secrets WHERE webhook_id = $1 AND expires_at IS NOT NULL
 `
 
-// Ends the secret before the current one.
+// Deletes the previous secret.
 func (q *Queries) WebhookSecretDeletePrevious(ctx context.Context, webhookID [16]byte) (int64, error) {
 	result, err := q.db.Exec(ctx, webhookSecretDeletePrevious, webhookID)
 	if err != nil {
@@ -1543,8 +1543,8 @@ UPDATE ojs.webhook_secrets s SET expires_at = clock_timestamp() + CAST($1 AS big
 WHERE s.webhook_id = $2 AND s.expires_at IS NULL
 `
 
-// Lets the current secret expire after a rotation. The caller holds the subscription's row and has deleted the secret
-// that was expiring already.
+// Lets the current secret expire after a rotation. The caller has locked the subscription and has deleted the previous
+// secret.
 func (q *Queries) WebhookSecretRetire(ctx context.Context, overlapS int64, webhookID [16]byte) error {
 	_, err := q.db.Exec(ctx, webhookSecretRetire, overlapS, webhookID)
 	return err
@@ -1585,8 +1585,8 @@ type WebhookUpdateParams struct {
 	ID               [16]byte
 }
 
-// Replaces a subscription. Activating it clears the reason why it was disabled. It then gets what is published from now
-// on, unless deliveries from before it was deactivated are still to be made.
+// Replaces a subscription. Activating it clears the reason why it was disabled. It then gets the events published from
+// now on, unless deliveries of events from before its deactivation are not created yet.
 func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (Webhook, error) {
 	row := q.db.QueryRow(ctx, webhookUpdate,
 		arg.Url,

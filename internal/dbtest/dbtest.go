@@ -1,4 +1,4 @@
-// Package dbtest gives every test a fresh, migrated database on a real Postgres.
+// Package dbtest gives every test a fresh, migrated database on a real PostgreSQL. It must never be used outside tests.
 //
 // A test process starts one private cluster when the first test asks for a database, migrates one template database
 // there, and clones it per test, which takes milliseconds. With OJSD_TEST_DATABASE_URL set, the databases are made on
@@ -57,7 +57,7 @@ func Main(m *testing.M, options ...goleak.Option) {
 	os.Exit(code)
 }
 
-// New returns a pool on a fresh migrated database. Both go when the test ends.
+// New returns a pool on a fresh migrated database. The end of the test removes both.
 func New(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(URL(t))
@@ -69,22 +69,22 @@ func New(t testing.TB) *pgxpool.Pool {
 	return pool
 }
 
-// URL returns the connection string of a fresh migrated database, which goes when the test ends, open connections or
-// not.
+// URL returns the connection string of a fresh migrated database. The end of the test removes it, even if connections are
+// open.
 func URL(t testing.TB) string {
 	t.Helper()
 	require.NoError(t, shared.prepareTemplate(t.Context()))
 	return create(t, shared.template)
 }
 
-// EmptyURL is URL for a database without our schema.
+// EmptyURL is URL for a database without the schema.
 func EmptyURL(t testing.TB) string {
 	t.Helper()
 	require.NoError(t, shared.start(t.Context()))
 	return create(t, "template0")
 }
 
-// Cluster returns a Postgres of the test's own with a migrated database ClusterDatabase, for tests that crash it.
+// Cluster returns a private PostgreSQL with a migrated database ClusterDatabase, for tests that crash it.
 func Cluster(t testing.TB) *embedpg.Server {
 	t.Helper()
 	s, err := startCluster(t.Context())

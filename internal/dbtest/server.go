@@ -22,8 +22,8 @@ import (
 
 const dirPrefix = "ojsd-test-"
 
-// settings trade what only matters when the operating system crashes for speed. synchronous_commit stays on: what a
-// client was told must survive the immediate stop of Postgres in crash tests.
+// settings give up safety against crashes of the operating system for speed. synchronous_commit stays on: acknowledged
+// commits must survive the immediate stop of PostgreSQL in crash tests.
 var settings = map[string]string{
 	"full_page_writes":   "off",
 	"synchronous_commit": "on",
@@ -39,10 +39,10 @@ type server struct {
 	mainRuns bool // Main will stop it
 
 	mu       sync.Mutex
-	base     *url.URL        // any database of it
-	cluster  *embedpg.Server // nil: a server that is not ours
+	base     *url.URL        // of any database on it
+	cluster  *embedpg.Server // nil: the server of ServerVariable
 	prefix   string          // of database names, to share a server with other test processes
-	template string          // "": not made yet
+	template string          // "": not created yet
 
 	databases atomic.Int64
 }
@@ -59,7 +59,7 @@ func (s *server) startLocked(ctx context.Context) error {
 		return nil
 	}
 	if !s.mainRuns {
-		return errors.New("dbtest: nobody would stop the server: add `func TestMain(m *testing.M) { dbtest.Main(m) }`")
+		return errors.New("dbtest: the package has no TestMain to stop the server: add `func TestMain(m *testing.M) { dbtest.Main(m) }`")
 	}
 	text := os.Getenv(ServerVariable)
 	if text == "" {
@@ -93,7 +93,7 @@ func (s *server) prepareTemplate(ctx context.Context) error {
 	if _, err := migrations.Up(ctx, s.url(name), nil); err != nil {
 		return errors.Join(err, s.exec(ctx, "DROP DATABASE "+name+" WITH (FORCE)"))
 	}
-	// CREATE DATABASE waits for everybody to leave its template; now not even autovacuum comes in.
+	// CREATE DATABASE waits until its template has no connection; without this, autovacuum could connect.
 	if err := s.exec(ctx, "ALTER DATABASE "+name+" ALLOW_CONNECTIONS false"); err != nil {
 		return err
 	}
@@ -136,14 +136,14 @@ func (s *server) exec(ctx context.Context, sql string) error {
 	return nil
 }
 
-// startCluster starts a Postgres in a temporary directory. The server lives on when ctx, a test's, ends.
+// startCluster starts a PostgreSQL in a temporary directory. It keeps running after ctx, which belongs to one test, has ended.
 func startCluster(ctx context.Context) (*embedpg.Server, error) {
 	removeAbandoned()
 	dir, err := os.MkdirTemp(tempRoot(), dirPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("dbtest: %w", err)
 	}
-	// MkdirTemp's 0700 would keep out the user who runs Postgres when we are root.
+	// As root, PostgreSQL runs as another user, for whom MkdirTemp's mode 0700 is too strict.
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("dbtest: %w", err)
 	}
@@ -154,8 +154,8 @@ func startCluster(ctx context.Context) (*embedpg.Server, error) {
 	return s, nil
 }
 
-// tempRoot is where clusters go: memory, if the machine has a large tmpfs and TMPDIR asks for nothing else. Cloning
-// the template took 14 ms there, and 30 to 300 ms on the virtual disk of a build machine, fsync off in both cases.
+// tempRoot is the parent directory of clusters: a large tmpfs if the machine has one and TMPDIR is not set. Cloning the
+// template took 14 ms there, and 30 to 300 ms on the virtual disk of a build machine, fsync off in both cases.
 func tempRoot() string {
 	const memory, enough = "/dev/shm", 4 << 30
 	var fs syscall.Statfs_t
@@ -165,8 +165,8 @@ func tempRoot() string {
 	return os.TempDir()
 }
 
-// removeAbandoned deletes what killed test processes left. Young directories are spared: their owner may be between
-// creating and locking its lock file.
+// removeAbandoned deletes the directories of killed test processes. It skips young ones: their owner may have created its lock
+// file but not locked it yet.
 func removeAbandoned() {
 	dirs, _ := filepath.Glob(filepath.Join(tempRoot(), dirPrefix+"*")) // a fixed, well-formed pattern
 	for _, dir := range dirs {

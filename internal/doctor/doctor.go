@@ -1,5 +1,5 @@
-// Package doctor looks a database over: are the kept counts the truth, does the relay keep up, is anything overdue or
-// stored twice, what stops Postgres from cleaning up. It reads only.
+// Package doctor checks a database for `ojsd doctor`: stored counts against the tables, the lag of the relay, overdue jobs and
+// jobs stored twice, and what keeps PostgreSQL from removing dead rows. It must never write.
 package doctor
 
 import (
@@ -21,12 +21,12 @@ type Finding struct {
 // relayLate is how old an unpublished event may be before something is wrong.
 const relayLate = 10 * time.Second
 
-// Examine reads everything in one snapshot. It counts all jobs: expect seconds for millions.
+// Examine runs all checks in one snapshot. It counts all jobs, which takes seconds for millions.
 func Examine(ctx context.Context, conn *pgx.Conn) (findings []Finding, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		e := examination{q: dbsqlc.New(tx)}
-		for _, look := range []func(context.Context) error{e.counts, e.rows, e.relay, e.tables, e.holders} {
-			if err := look(ctx); err != nil {
+		for _, check := range []func(context.Context) error{e.counts, e.rows, e.relay, e.tables, e.holders} {
+			if err := check(ctx); err != nil {
 				return err
 			}
 		}
@@ -44,7 +44,7 @@ type examination struct {
 	findings []Finding
 }
 
-func (e *examination) say(ok bool, format string, args ...any) {
+func (e *examination) add(ok bool, format string, args ...any) {
 	e.findings = append(e.findings, Finding{ok, fmt.Sprintf(format, args...)})
 }
 
@@ -54,10 +54,10 @@ func (e *examination) counts(ctx context.Context) error {
 		return err
 	}
 	for _, w := range wrong {
-		e.say(false, "queue %q: counts say %d %s jobs, the tables hold %d", w.Queue, w.Counted, w.State, w.Stored)
+		e.add(false, "queue %q: counts say %d %s jobs, the tables hold %d", w.Queue, w.Counted, w.State, w.Stored)
 	}
 	if len(wrong) == 0 {
-		e.say(true, "the kept counts of every queue and state equal the tables")
+		e.add(true, "the kept counts of every queue and state equal the tables")
 	}
 	return nil
 }
@@ -67,9 +67,9 @@ func (e *examination) rows(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.say(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
-	e.say(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
-	e.say(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
+	e.add(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
+	e.add(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
+	e.add(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
 	return nil
 }
 
@@ -79,9 +79,9 @@ func (e *examination) relay(ctx context.Context) error {
 		return err
 	}
 	lag, kept := seconds(r.LagSeconds), seconds(r.KeptSeconds)
-	e.say(lag < relayLate, "%d events wait to be published, the oldest for %s; %d numbers are missing%s", r.Unpublished, lag, r.Gaps,
+	e.add(lag < relayLate, "%d events wait to be published, the oldest for %s; %d numbers are missing%s", r.Unpublished, lag, r.Gaps,
 		hint(lag >= relayLate, "no server is running, or its relay fails: see its log"))
-	e.say(true, "events reach back %s", kept)
+	e.add(true, "events reach back %s", kept)
 	return nil
 }
 
@@ -92,7 +92,7 @@ func (e *examination) tables(ctx context.Context) error {
 	}
 	for _, t := range tables {
 		bloated := t.Dead > 100_000 && t.Dead > 2*t.Live
-		e.say(!bloated, "table %s: %d rows, %d dead, %d KiB%s", t.Name, t.Live, t.Dead, t.Bytes/1024,
+		e.add(!bloated, "table %s: %d rows, %d dead, %d KiB%s", t.Name, t.Live, t.Dead, t.Bytes/1024,
 			hint(bloated, "autovacuum does not keep up, or is held back by a session below"))
 	}
 	return nil
@@ -104,10 +104,10 @@ func (e *examination) holders(ctx context.Context) error {
 		return err
 	}
 	for _, h := range holders {
-		e.say(false, "%s keeps dead rows from being cleaned, for %s", h.Holder, seconds(h.Seconds))
+		e.add(false, "%s keeps dead rows from being cleaned, for %s", h.Holder, seconds(h.Seconds))
 	}
 	if len(holders) == 0 {
-		e.say(true, "no transaction older than a minute keeps dead rows from being cleaned")
+		e.add(true, "no transaction older than a minute keeps dead rows from being cleaned")
 	}
 	return nil
 }

@@ -7,17 +7,17 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
-// Change is one event row that this node has committed, for those who count, trace or log. Rows written from SQL
-// (ojs.enqueue, ojs.cancel) are not this node's.
+// Change is one event row that this node has committed, for metrics, traces and logs. Rows written from SQL (ojs.enqueue,
+// ojs.cancel) are never among them.
 type Change struct {
-	Type string // of the event: job.completed, worker.started, …; job.state_changed for a gap row
+	Type string // of the event: ojs.EventJobCompleted, …; StateChanged for a gap row
 
 	Subject  string   // worker id or cron name; "": the subject is the job
 	JobID    [16]byte // zero for events of workers and crons
 	JobType  string
 	Queue    string
 	Attempt  int32
-	WorkerID string // who holds or held the job
+	WorkerID string // the worker that runs or ran the job
 
 	From, To string    // states; "": the row has none
 	At       time.Time // by the database's clock; zero for crons
@@ -26,15 +26,15 @@ type Change struct {
 	Took  time.Duration
 	Timed bool // Took is known
 
-	// Started is when the attempt began that ended without a fault (requeue), which has no Took.
+	// Started is when an attempt began that ended without success or failure (requeue). Such an attempt has no Took.
 	Started time.Time
 
-	// Reason says why, where it was not the wish of a worker or caller: visibility_timeout, worker_death, timeout, stalled,
-	// total_timeout, expired, enqueue_ttl_expired; and it is the reason of gap rows: requeue, retry, moved, deleted, purged,
-	// retention, too.
+	// Reason says why the server made the change by itself: visibility_timeout, worker_death, timeout, stalled, total_timeout,
+	// expired, enqueue_ttl_expired. Gap rows always have a reason; theirs may also be requeue, retry, moved, deleted, purged
+	// or retention.
 	Reason string
 
-	// Error is of job.failed and what follows from it. It must not be modified.
+	// Error is the worker's error, for job.failed and the events that follow from it. It must not be modified.
 	Error *job.WorkerError
 
 	// Job is the whole job as it is after the change, or nil where the statement does not return it (heartbeat, progress,
@@ -42,10 +42,10 @@ type Change struct {
 	Job *job.Record
 }
 
-// StateChanged is the type of rows that the catalogue has no public event for: a gap between two states of a job's history.
+// StateChanged is the type of gap rows: changes of a job's state that have no public event.
 const StateChanged = "job.state_changed"
 
-// Milliseconds is Took as the event row has it, to the last bit: its arithmetic is that of
+// Milliseconds is Took as the event row has it, to the last bit: it computes as PostgreSQL does for
 // (date_part('epoch', b - a) * 1000)::bigint.
 func (c Change) Milliseconds() int64 {
 	const day = 24 * time.Hour

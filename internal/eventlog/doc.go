@@ -1,10 +1,10 @@
-// Package eventlog owns the event log after an event has been written: the relay that publishes the outbox, what other
-// nodes and SQL clients are told of it, the reading side, and the partitions and retention of what has accumulated.
+// Package eventlog owns the event log after an event has been written: the relay that publishes it, the LISTEN connection,
+// the readers, the feed of the streams, and the partitions of the log with their retention.
 //
-// State changes write their events themselves, in their own transaction; nothing here changes a job, and nobody but the
-// relay moves the watermark or makes a row late.
+// It must never change a job: state changes write their events themselves, in their own transaction. Only the relay moves
+// the watermark and moves late rows.
 //
-// Numbers (ojs.events.seq) are drawn when a row is inserted, so commits become visible out of order and a reader that
-// remembers the highest number it saw would lose rows. Therefore one watermark: what is at or below it is published, is
-// complete, and never changes place. A [Relay] moves it; see there for how it treats numbers that are missing.
+// Numbers (ojs.events.seq) are drawn when a row is inserted, so commits become visible out of order, and a reader that
+// remembers the highest number it has read would lose rows. Therefore readers stop at one watermark: the rows up to it are
+// published, complete, and never change their place. See [Relay] for the numbers that are missing.
 package eventlog

@@ -3,15 +3,18 @@ package eventlog
 import (
 	"bytes"
 	"encoding/json"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
 )
 
-// Event is one published row of the log. Its texts are made by the SQL functions that notifications are made by, so that
-// every transport shows the same bytes.
+// Event is one published row of the log. SQL makes its texts, with the functions that also make notifications, so that all
+// transports show the same bytes.
 type Event struct {
 	Position   Position
 	Type       string
@@ -33,6 +36,22 @@ type Event struct {
 
 // ID is the public id.
 func (e *Event) ID() string { return e.Position.String() }
+
+const (
+	// MaxPayload caps the payload of an event, in bytes.
+	MaxPayload = 24_576
+
+	// PayloadRoom is the part of MaxPayload that is reserved for the members that come from columns.
+	PayloadRoom = 1024
+)
+
+// WorkerSource is the source of the events that a worker's call writes, without the service name.
+func WorkerSource(workerID string) string {
+	if workerID == "" {
+		return "workers/anonymous"
+	}
+	return "workers/" + url.PathEscape(workerID)
+}
 
 const (
 	typeAt          = len(`{"specversion":"1.0","id":"","type":"`) + idLength
@@ -59,9 +78,9 @@ func (e *Event) Append(b []byte, withCompat, cloudEvents bool) []byte {
 	return append(b, '}')
 }
 
-// appendProgress appends the two flat members that only readers get, a notification does not.
+// appendProgress appends the two flat members that a notification does not have.
 func (e *Event) appendProgress(b []byte) []byte {
-	if e.Type != "job.progress" {
+	if e.Type != ojs.EventJobProgress {
 		return b
 	}
 	var data struct {
@@ -73,7 +92,7 @@ func (e *Event) appendProgress(b []byte) []byte {
 	}
 	if percent, err := data.Percent.Float64(); err == nil {
 		b = append(b, `,"progress":`...)
-		b = strconv.AppendInt(b, int64(percent), 10) // 0–100: cut is rounded down
+		b = strconv.AppendInt(b, int64(percent), 10) // 0–100; the conversion rounds down
 	}
 	if len(data.Message) > 0 && !bytes.Equal(data.Message, []byte("null")) {
 		b = append(b, `,"message":`...)
@@ -82,7 +101,7 @@ func (e *Event) appendProgress(b []byte) []byte {
 	return b
 }
 
-// Subject is the subject as it is shown.
+// Subject is the subject as clients see it.
 func (e *Event) Subject() (subject string) {
 	for literal, value := range rawjson.Members([]byte(e.Head + "}")) {
 		if string(rawjson.Name(literal)) == "subject" {
@@ -90,6 +109,16 @@ func (e *Event) Subject() (subject string) {
 		}
 	}
 	return subject
+}
+
+// Source is the source as clients see it, ojs://{service}/….
+func (e *Event) Source() string {
+	_, rest, found := strings.Cut(e.Head, `,"source":"`)
+	if !found {
+		return ""
+	}
+	source, _, _ := strings.Cut(rest, `"`) // a URI has no quotes
+	return source
 }
 
 // Transition is one entry of a job's history.

@@ -17,13 +17,13 @@ const (
 	feedPage  = 1000
 	feedRetry = 500 * time.Millisecond
 
-	// readTimeout bounds one statement: the connection may be dead without anybody having said so. A replay may have to
-	// look through the whole log for one event.
+	// readTimeout bounds one statement, because a dead connection may not report an error. A replay may have to read the
+	// whole log for one event.
 	readTimeout   = 15 * time.Second
 	replayTimeout = time.Minute
 
-	// pausePerStream is the rest after a read for each subscriber, up to maxFeedPause: a wake-up of a thousand streams
-	// costs more than the read, and a batch of frames hardly more than one.
+	// pausePerStream is the pause after a read for each subscriber, up to maxFeedPause: to wake a thousand streams costs
+	// more than the read, and a batch of frames hardly more than one frame.
 	pausePerStream = 50 * time.Microsecond
 	maxFeedPause   = 50 * time.Millisecond
 )
@@ -35,13 +35,13 @@ type FeedConfig struct {
 	MaxEvents int
 	MaxBytes  int
 
-	// MaxReads is how many streams may read the table at once: a thousand that resume together must not take the pool's
-	// connections from everybody else. 4.
+	// MaxReads is how many streams may read the table at once: a thousand that resume together must not take all
+	// connections of the pool. 4.
 	MaxReads int
 }
 
-// Feed follows the log once for all streams of this node: each pass is read from the table by one query, whatever the
-// number of subscribers. Without any it reads nothing.
+// Feed reads the log once for all streams of this node: one query reads a pass of the relay, whatever the number of
+// subscribers. Without subscribers it reads nothing.
 type Feed struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -53,12 +53,12 @@ type Feed struct {
 
 	mu          sync.Mutex
 	subscribers int
-	following   bool     // ring holds all that is published behind start
+	following   bool     // recent holds all that is published behind start
 	start       Position // exclusive
 	end         Position // how far the log has been read
-	ring        []*Item  // never changed in place: readers keep slices of it
+	recent      []*Item  // never changed in place: readers keep slices of it
 	bytes       int
-	changed     chan struct{} // closed when something above has changed
+	changed     chan struct{} // closed when a field above has changed
 }
 
 // NewFeed returns a feed; Start it, and Wake it when events were published.
@@ -77,7 +77,7 @@ func NewFeed(archetype *baseservice.Archetype, reader *Reader, config FeedConfig
 	})
 }
 
-// Wake says that there may be new events. It does not block, and costs nothing while nobody listens.
+// Wake reads the log soon, because events were published. It does not block, and costs nothing without subscribers.
 func (f *Feed) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -134,7 +134,7 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage}, readTimeout)
 		var expired *ExpiredError
 		if errors.As(err, &expired) {
-			f.stopFollowing() // asleep for longer than retention
+			f.stopFollowing() // the process was suspended for longer than retention keeps events
 			f.Wake()
 			return streams, nil
 		}
@@ -160,8 +160,8 @@ func (f *Feed) listAfter(ctx context.Context, q Query, limit time.Duration) (Pag
 	return f.reader.ListAfter(ctx, q)
 }
 
-// takeTurn waits until a stream may read the table.
-func (f *Feed) takeTurn(ctx context.Context) (done func(), err error) {
+// acquireRead waits until a stream may read the table. Call release after the read.
+func (f *Feed) acquireRead(ctx context.Context) (release func(), err error) {
 	select {
 	case f.reads <- struct{}{}:
 		return func() { <-f.reads }, nil
@@ -174,17 +174,17 @@ func (f *Feed) takeTurn(ctx context.Context) (done func(), err error) {
 func (f *Feed) follow(from Position) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.following, f.start, f.end, f.ring, f.bytes = true, from, from, nil, 0
-	f.announce()
+	f.following, f.start, f.end, f.recent, f.bytes = true, from, from, nil, 0
+	f.broadcast()
 }
 
 func (f *Feed) stopFollowing() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.following, f.ring, f.bytes = false, nil, 0
+	f.following, f.recent, f.bytes = false, nil, 0
 }
 
-// add keeps what was read, unless the last subscriber has left meanwhile.
+// add keeps the events that were read, unless the last subscriber has closed meanwhile.
 func (f *Feed) add(events []Event, end Position) {
 	items := make([]*Item, len(events))
 	size := 0
@@ -201,34 +201,40 @@ func (f *Feed) add(events []Event, end Position) {
 	if len(items) == 0 {
 		return
 	}
-	f.ring = append(f.ring, items...)
+	f.recent = append(f.recent, items...)
 	f.bytes += size
 	cut := 0
-	for len(f.ring)-cut > f.config.MaxEvents || f.bytes > f.config.MaxBytes && cut < len(f.ring) {
-		f.bytes -= f.ring[cut].size()
-		f.start = f.ring[cut].Event.Position
+	for len(f.recent)-cut > f.config.MaxEvents || f.bytes > f.config.MaxBytes && cut < len(f.recent) {
+		f.bytes -= f.recent[cut].size()
+		f.start = f.recent[cut].Event.Position
 		cut++
 	}
-	f.ring = f.ring[cut:]
-	f.announce()
+	f.recent = f.recent[cut:]
+	f.broadcast()
 }
 
-// announce wakes the subscribers. f.mu is held.
-func (f *Feed) announce() {
+// broadcast wakes the subscribers. The caller has locked f.mu.
+func (f *Feed) broadcast() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// behind returns what is in memory behind a position, and up to where that reaches; ok is false if something between was
-// let go, or nothing is followed yet. changed is closed when it is worth asking again.
-func (f *Feed) behind(at Position) (items []*Item, end Position, changed <-chan struct{}, ok bool) {
+// window is the part of the log that the feed has in memory behind a position.
+type window struct {
+	complete bool // no event between the position and items is missing
+	items    []*Item
+	end      Position        // how far the log has been read
+	changed  <-chan struct{} // closed when another call returns more
+}
+
+func (f *Feed) after(at Position) window {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.following || at.Before(f.start) {
-		return nil, Position{}, f.changed, false
+		return window{changed: f.changed}
 	}
-	from := sort.Search(len(f.ring), func(i int) bool { return at.Before(f.ring[i].Event.Position) })
-	return f.ring[from:len(f.ring):len(f.ring)], f.end, f.changed, true
+	from := sort.Search(len(f.recent), func(i int) bool { return at.Before(f.recent[i].Event.Position) })
+	return window{complete: true, items: f.recent[from:len(f.recent):len(f.recent)], end: f.end, changed: f.changed}
 }
 
 func (f *Feed) join() {
@@ -244,7 +250,7 @@ func (f *Feed) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.subscribers--; f.subscribers == 0 {
-		f.following, f.ring, f.bytes = false, nil, 0
+		f.following, f.recent, f.bytes = false, nil, 0
 	}
 }
 
@@ -255,8 +261,8 @@ func (f *Feed) Subscribers() int {
 	return f.subscribers
 }
 
-// Forms is the number of ways to show an event that streams may share. Package httpapi has those before GRPCForms, grpcapi
-// the others.
+// Forms is the number of encodings of an event that streams share. Package httpapi has those below GRPCForms, grpcapi the
+// others.
 const (
 	GRPCForms = 4
 	Forms     = 6
@@ -272,14 +278,14 @@ type Item struct {
 	}
 }
 
-// Shown is the event in one of the forms, made once for all streams. It must not be changed.
+// Shown returns the event in one of the forms, encoded once for all streams. It must not be changed.
 func (i *Item) Shown(form int, show func(*Event) []byte) []byte {
 	s := &i.shown[form]
 	s.once.Do(func() { s.text = show(i.Event) })
 	return s.text
 }
 
-// size is about what an event takes with one of its forms.
+// size estimates the bytes of an event and one of its forms.
 func (i *Item) size() int {
 	return 2*(len(i.Event.Head)+len(i.Event.Compat)+len(i.Event.Data)) + 512
 }

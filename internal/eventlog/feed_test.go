@@ -59,8 +59,8 @@ func (s *Subscription) nothing(t *testing.T) {
 	require.Empty(t, items)
 }
 
-// caughtUp waits until the feed has read all that is published. That a stream has had it does not say so: until the feed
-// follows the log, streams read the table.
+// caughtUp waits until the feed has read all that is published. What a stream has returned does not show it: until the
+// feed follows the log, streams read the table.
 func (f *Feed) caughtUp(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitFor)
@@ -68,12 +68,12 @@ func (f *Feed) caughtUp(t *testing.T) {
 	head, _, err := f.bounds(ctx)
 	require.NoError(t, err)
 	for {
-		_, end, changed, ok := f.behind(head)
-		if ok && !end.Before(head) {
+		recent := f.after(head)
+		if recent.complete && !recent.end.Before(head) {
 			return
 		}
 		select {
-		case <-changed:
+		case <-recent.changed:
 		case <-ctx.Done():
 			require.NoError(t, ctx.Err(), "the feed has not come to %s", head)
 		}
@@ -144,11 +144,9 @@ func TestFeed(t *testing.T) {
 			require.Equal(t, numbered(4*i, 4), fast.takeN(t, 4, 10))
 		}
 		f.caughtUp(t)
-		_, _, _, ok := f.behind(slow.at)
-		require.False(t, ok)
+		require.False(t, f.after(slow.at).complete)
 		require.Equal(t, numbered(0, 20), slow.takeN(t, 20, 3))
-		_, _, _, ok = f.behind(slow.at)
-		require.True(t, ok)
+		require.True(t, f.after(slow.at).complete)
 		b.publish(t, f, "20")
 		require.Equal(t, numbered(20, 1), slow.takeN(t, 1, 3))
 	})
@@ -162,7 +160,7 @@ func TestFeed(t *testing.T) {
 		require.Equal(t, numbered(0, 50), s.takeN(t, 50, 7))
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		require.Less(t, len(f.ring), 6)
+		require.Less(t, len(f.recent), 6)
 		require.LessOrEqual(t, f.bytes, 5000)
 	})
 
@@ -184,8 +182,8 @@ func TestFeed(t *testing.T) {
 		b.publish(t, f, "1", "2", "3")
 		require.Equal(t, numbered(1, 1), s.takeN(t, 1, 1))
 		at := s.Position()
-		f.subscribe(t, Query{}, nil).nothing(t) // so that the feed has read on and let go
-		require.Eventually(t, func() bool { _, _, _, ok := f.behind(at); return !ok }, waitFor, time.Millisecond)
+		f.subscribe(t, Query{}, nil).nothing(t) // so that the feed has read on and dropped the event at that position
+		require.Eventually(t, func() bool { return !f.after(at).complete }, waitFor, time.Millisecond)
 		b.exec(t, "SELECT ojs.reset()")
 		b.exec(t, insertEvent, "4")
 		b.publishAll(t)
@@ -263,7 +261,7 @@ func TestFeed(t *testing.T) {
 		s.Close()
 		s.Close()
 		require.Zero(t, f.Subscribers())
-		require.Empty(t, f.ring)
+		require.Empty(t, f.recent)
 		s = f.subscribe(t, Query{}, nil)
 		b.publish(t, f, "2")
 		require.Equal(t, numbered(2, 1), s.takeN(t, 1, 1))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // HistoryPage is a piece of a job's history.
@@ -16,7 +17,7 @@ type HistoryPage struct {
 	Total  int64 // of the job, counted up to 10 000
 }
 
-// JobHistory returns what is published of a job behind a position, gap rows included, oldest first.
+// JobHistory returns the published events of a job behind a position, gap rows included, oldest first.
 func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position, limit int) (HistoryPage, error) {
 	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Limit: limit, Internal: true})
 	if err != nil {
@@ -29,8 +30,8 @@ func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position
 	return HistoryPage{Events: page.Events, More: page.HasMore, Total: total}, nil
 }
 
-// HistoryQuery selects entries of the history of all jobs (docs/reference/jobs.md, History). Types and Actors are the history's own
-// words. Any value inside a filter may match; empty filters match everything.
+// HistoryQuery selects entries of the history of all jobs (docs/reference/jobs.md, History). Types and Actors are the
+// names that HistoryType and ojs.history_actor return. Any value inside a filter may match; empty filters match everything.
 type HistoryQuery struct {
 	Before   *Position // exclusive; nil: from the newest
 	Types    []string
@@ -70,20 +71,20 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 	return page, nil
 }
 
-// HistoryType is what the event is called in the history; ojs.history_type in SQL says the same.
+// HistoryType is the name of the event in the history. It must stay equal to ojs.history_type in SQL.
 func (e *Event) HistoryType() string {
 	switch e.Type {
-	case "job.started":
+	case ojs.EventJobStarted:
 		return "job.attempt_started"
-	case "job.completed":
+	case ojs.EventJobCompleted:
 		return "job.attempt_completed"
-	case "job.failed":
+	case ojs.EventJobFailed:
 		return "job.attempt_failed"
-	case "job.cancelled", "job.discarded":
+	case ojs.EventJobCancelled, ojs.EventJobDiscarded:
 		return e.Type
 	}
-	if e.From == "" && (e.Type == "job.enqueued" || e.Type == "job.scheduled" || e.Internal && e.To == "pending") {
+	if e.From == "" && (e.Type == ojs.EventJobEnqueued || e.Type == ojs.EventJobScheduled || e.Internal && e.To == string(ojs.StatePending)) {
 		return "job.created"
 	}
-	return "job.state_changed"
+	return StateChanged
 }

@@ -28,14 +28,15 @@ const (
 
 	listenTimeout = 10 * time.Second
 
-	// silence after which a node that waits for news looks by itself: a full notification queue loses some.
-	silence = 5 * time.Second
+	// silentTimeout is how long a node with waiting fetches or streams goes without a notification before it polls:
+	// notifications are lost while the queue of PostgreSQL is full.
+	silentTimeout = 5 * time.Second
 )
 
-// keepAlive finds out that the connection is dead although nothing is ever sent on it.
+// keepAlive detects a dead connection, on which the node sends nothing itself.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
-// What Listener.Status answers.
+// Values of Listener.Status.
 const (
 	ListenerOK       = "ok"
 	ListenerDegraded = "degraded" // no LISTEN, or one behind a pooler, which may deliver nothing: the log is polled
@@ -46,16 +47,16 @@ type ListenerConfig struct {
 	// URL of the database, past any transaction-mode pooler.
 	URL string
 
-	// PollFallback is how often everybody is told to look while LISTEN is impossible. 500 ms.
+	// PollFallback is how often the handlers are called while LISTEN is impossible. 500 ms.
 	PollFallback time.Duration
 
-	// Waiting reports whether anybody on this node waits for news; if not, nobody is told to look. nil: polling goes on
-	// in any case, but only while LISTEN is impossible.
+	// Waiting reports whether a fetch or a stream of this node waits for events; if not, the handlers are not called
+	// without a notification. nil: they are called in any case, but only while LISTEN is impossible.
 	Waiting func() bool
 }
 
-// Listener holds the node's one LISTEN connection. A notification is only a wake-up: after every (re)connect, and at
-// intervals while there is no connection, all that could have been missed is announced as a whole.
+// Listener owns the node's one LISTEN connection. A notification is only a wake-up, and some may be lost. After every
+// (re)connect, and at intervals while there is no connection, the listener therefore calls all handlers with "".
 type Listener struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -86,39 +87,40 @@ func (s *ListenerTestSignals) Init(tb testutil.TestingTB) {
 	s.Lost.Init(tb)
 }
 
-// NewListener returns a listener; register what is to be told, then Start it.
+// NewListener returns a listener; register the handlers, then Start it.
 func NewListener(archetype *baseservice.Archetype, config ListenerConfig) *Listener {
 	if config.PollFallback == 0 {
 		config.PollFallback = 500 * time.Millisecond
 	}
 	l := baseservice.Init(archetype, &Listener{config: config, handlers: map[string][]func(string){}})
 	l.status.Store(ListenerDegraded)
-	l.Handle(channelPublished, func(payload string) { l.tell(decodePublished(payload)) })
+	l.Handle(channelPublished, func(payload string) { l.dispatchPublished(decodePublished(payload)) })
 	return l
 }
 
-// Handle has f called with each notification of the channel, and with "" whenever some may have been missed. It must not
-// block. Call it before Start.
+// Handle adds a function that is called with each notification of the channel, and with "" when some may be lost. It must
+// not block. Call Handle before Start.
 func (l *Listener) Handle(channel string, f func(payload string)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handlers[channel] = append(l.handlers[channel], f)
 }
 
-// OnPublished has f called when a relay of any node has published. It must not block. Call it before Start.
+// OnPublished adds a function that is called when the relay of any node has published. It must not block. Call
+// OnPublished before Start.
 func (l *Listener) OnPublished(f func(Published)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.published = append(l.published, f)
 }
 
-// OnWake has f called when an application has enqueued in SQL.
+// OnWake adds a function that is called when an application has enqueued in SQL.
 func (l *Listener) OnWake(f func()) { l.Handle(channelWake, func(string) { f() }) }
 
 // Status is ListenerOK or ListenerDegraded.
 func (l *Listener) Status() string { return l.status.Load().(string) }
 
-// Reconnects is how often the connection has been made anew.
+// Reconnects is how often the listener has connected again.
 func (l *Listener) Reconnects() int64 { return l.reconnects.Load() }
 
 // Start connects in the background.
@@ -146,34 +148,34 @@ func (l *Listener) run(ctx context.Context) {
 		if listened {
 			pause = minReconnect
 		}
-		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling", slog.Any("error", err), slog.Duration("retry_in", pause))
+		l.Logger.WarnContext(ctx, l.Name+": no LISTEN connection; polling until it is back", slog.Any("error", err), slog.Duration("retry_in", pause))
 		l.poll(ctx, time.Now().Add(pause))
 	}
 }
 
-// poll stands in for notifications until the next try.
+// poll calls the handlers at intervals until the next try to connect.
 func (l *Listener) poll(ctx context.Context, until time.Time) {
 	for ctx.Err() == nil && time.Now().Before(until) {
 		serviceutil.CancellableSleep(ctx, min(time.Until(until), l.config.PollFallback))
 		if l.config.Waiting == nil || l.config.Waiting() {
-			l.missed()
+			l.dispatchAll()
 		}
 	}
 }
 
-// patience is how long a connection may be silent before everybody is told to look. 0: for ever.
-func (l *Listener) patience(pooled bool) time.Duration {
+// silence is how long the connection may go without a notification before all handlers are called. 0: without limit.
+func (l *Listener) silence(pooled bool) time.Duration {
 	switch {
 	case pooled:
 		return l.config.PollFallback
 	case l.config.Waiting != nil:
-		return silence
+		return silentTimeout
 	default:
 		return 0
 	}
 }
 
-// listen holds a connection until it fails. LISTEN comes first, then what was missed before it, then what is live.
+// listen keeps a connection until it fails. LISTEN comes first, then the handlers run for what was missed before it.
 func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	conn, err := l.connect(ctx)
 	if err != nil {
@@ -182,7 +184,7 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = conn.Close(closing) // it has failed or is not needed any more
+		_ = conn.Close(closing) // an error of Close changes nothing: the connection is given up
 	}()
 	pooled, err := l.subscribe(ctx, conn)
 	if err != nil {
@@ -195,26 +197,26 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 		l.reconnects.Add(1)
 	}
 	l.TestSignals.Listening.Signal(struct{}{})
-	l.missed()
+	l.dispatchAll()
 	for {
-		n, err := l.next(ctx, conn, l.patience(pooled))
+		n, err := l.next(ctx, conn, l.silence(pooled))
 		switch {
 		case err != nil:
 			return true, err
 		case n != nil:
 			l.dispatch(n.Channel, n.Payload)
 		case l.config.Waiting == nil || l.config.Waiting():
-			l.missed()
+			l.dispatchAll()
 		}
 	}
 }
 
-// next is nil after the time without a notification; that does not harm the connection.
-func (l *Listener) next(ctx context.Context, conn *pgx.Conn, patience time.Duration) (*pgconn.Notification, error) {
+// next returns nil if limit passes without a notification; the connection stays usable.
+func (l *Listener) next(ctx context.Context, conn *pgx.Conn, limit time.Duration) (*pgconn.Notification, error) {
 	wait := ctx
-	if patience > 0 {
+	if limit > 0 {
 		var cancel context.CancelFunc
-		wait, cancel = context.WithTimeout(ctx, patience)
+		wait, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
 	n, err := conn.WaitForNotification(wait)
@@ -236,8 +238,8 @@ func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
 	return pgx.ConnectConfig(ctx, config)
 }
 
-// subscribe issues LISTEN and finds out whether a pooler is in between: then the server process is another one than the
-// one that the connection was promised, and notifications may never come, although LISTEN succeeds.
+// subscribe issues LISTEN and reports whether a pooler is in between. Behind a pooler the process id of the session is not
+// the one of the connection's handshake, and notifications may never come although LISTEN succeeds.
 func (l *Listener) subscribe(ctx context.Context, conn *pgx.Conn) (pooled bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
@@ -268,8 +270,8 @@ func (l *Listener) dispatch(channel, payload string) {
 	}
 }
 
-// missed tells everybody that anything may have happened.
-func (l *Listener) missed() {
+// dispatchAll calls all handlers, because notifications may be lost.
+func (l *Listener) dispatchAll() {
 	l.mu.Lock()
 	channels := make([]string, 0, len(l.handlers))
 	for channel := range l.handlers {
@@ -281,7 +283,7 @@ func (l *Listener) missed() {
 	}
 }
 
-func (l *Listener) tell(p Published) {
+func (l *Listener) dispatchPublished(p Published) {
 	l.mu.Lock()
 	published := l.published
 	l.mu.Unlock()

@@ -221,5 +221,5 @@ func TestIdleListener(t *testing.T) {
 	}
 	require.NoError(t, b.pool.QueryRow(t.Context(), query).Scan(&after))
 	require.Equal(t, before, after)
-	require.Less(t, b.listener.patience(false), time.Nanosecond)
+	require.Less(t, b.listener.silence(false), time.Nanosecond)
 }

@@ -17,34 +17,35 @@ import (
 )
 
 const (
-	// pruneInterval is how often retention is looked at while events come.
+	// pruneInterval is how often retention runs while events are written.
 	pruneInterval = time.Minute
 
 	// headroomCheck compares numbers in memory, no query: at 45 000 events/s half the headroom lasts 30 s.
 	headroomCheck = 5 * time.Second
 
-	// lateRelay does not tell how fast numbers are used up, so then partitions are looked after by the clock.
+	// lateRelay is how far behind a relay may be before its head is no measure of the numbers in use. Then partitions are
+	// made at this interval.
 	lateRelay = 10 * time.Second
 
-	// idlePrune is how often an idle server looks for what time alone has made old.
+	// idlePrune is how often retention by age runs while no events are written.
 	idlePrune = 10 * time.Minute
 
-	// statsPrune, because nothing finds old minutes but a scan, and old runs of crons only a walk over all that are kept.
+	// statsPrune is long because old minutes are found by a scan, and old cron runs by reading all kept ones.
 	statsPrune = time.Hour
 
 	maintainTimeout = time.Minute
 	prunedRows      = 1000
 
-	// cronRuns a pass: a cron that fires every second makes 3 600 between two.
+	// cronRuns is the limit of one run: a cron that fires every second makes 3 600 rows between two.
 	cronRuns = 20_000
 )
 
-// MaintainerConfig says what is kept. Zero: no limit.
+// MaintainerConfig says how long events and jobs are kept. Zero: no limit.
 type MaintainerConfig struct {
-	// RetentionPeriod is events.retention_period: older events go.
+	// RetentionPeriod is events.retention_period: older events are dropped.
 	RetentionPeriod time.Duration
 
-	// MaxCount is events.max_count: beyond it the oldest events go.
+	// MaxCount is events.max_count: beyond it the oldest events are dropped.
 	MaxCount int64
 
 	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC, because days are
@@ -52,9 +53,9 @@ type MaintainerConfig struct {
 	RetentionDone time.Duration
 }
 
-// Maintainer creates partitions before they are needed and drops what retention has overtaken. Every node runs one; the
-// SQL functions keep them out of each other's way. It knows from the relay whether anything moves, and leaves an idle
-// database alone.
+// Maintainer creates partitions before they are needed and drops those out of retention. Every node runs one; locks in the
+// SQL functions let one at a time work. It takes from the relay whether events are written, and seldom queries an idle
+// database.
 type Maintainer struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -66,18 +67,18 @@ type Maintainer struct {
 	q      *dbsqlc.Queries
 	relay  *Relay
 
-	// Only the running goroutine touches these.
+	// Only the running goroutine uses these.
 	room     room
 	prunedAt time.Time
 	prunedTo int64 // watermark at that time
 	statsAt  time.Time
 }
 
-// room is what PartitionEnsure has made.
+// room is what the partitions of PartitionEnsure have room for.
 type room struct {
 	refill int64     // make more when this number is reached: half is used
 	days   time.Time // days before it have a partition
-	made   time.Time
+	made   time.Time // latest call of PartitionEnsure
 }
 
 // Pruned counts what one run removed.
@@ -106,7 +107,7 @@ func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, config 
 	return baseservice.Init(archetype, &Maintainer{config: config, q: dbsqlc.New(pool), relay: relay})
 }
 
-// Start begins at once: partitions may be missing after a long pause.
+// Start runs the first check at once: partitions may be missing after a long downtime.
 func (m *Maintainer) Start(ctx context.Context) error {
 	ctx, shouldStart, started, stopped := m.StartInit(ctx)
 	if !shouldStart {
@@ -126,11 +127,11 @@ func (m *Maintainer) run(ctx context.Context) {
 	for {
 		now, status := m.Time.Now(), m.relay.Status()
 		if m.ensureDue(now, status) {
-			m.try(ctx, "make partitions", func(ctx context.Context) error { return m.ensure(ctx, now, status) })
+			m.try(ctx, "create partitions", func(ctx context.Context) error { return m.ensure(ctx, now, status) })
 		}
 		if m.pruneDue(now, status.Watermark) {
 			m.prunedAt, m.prunedTo = now, status.Watermark
-			m.try(ctx, "prune", func(ctx context.Context) error { return m.runOnce(ctx, now) })
+			m.try(ctx, "apply retention", func(ctx context.Context) error { return m.runOnce(ctx, now) })
 		}
 		select {
 		case <-ctx.Done():
@@ -144,11 +145,12 @@ func (m *Maintainer) try(ctx context.Context, what string, do func(context.Conte
 	limited, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
 	if err := do(limited); err != nil && ctx.Err() == nil {
-		m.Logger.ErrorContext(ctx, m.Name+": "+what+" failed", slog.Any("error", err))
+		m.Logger.ErrorContext(ctx, m.Name+": cannot "+what+"; trying again", slog.Any("error", err))
 	}
 }
 
-// ensureDue: a number without a partition fails every write, so more are made when half are used and days two ahead.
+// ensureDue reports whether to create partitions: when half the numbers are used, and for days two days ahead. Every write
+// fails for a number without a partition.
 func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
 	return m.room.made.IsZero() || max(status.Head, status.Watermark) >= m.room.refill || m.room.days.Sub(now) < 48*time.Hour ||
 		status.BehindFor > lateRelay && now.Sub(m.room.made) > lateRelay
@@ -170,7 +172,7 @@ func (m *Maintainer) pruneDue(now time.Time, watermark int64) bool {
 	return since >= idlePrune || since >= pruneInterval && watermark != m.prunedTo
 }
 
-// runOnce drops what is out of retention, one partition a transaction, so that none holds its locks for long.
+// runOnce drops what is out of retention, one partition per transaction, so that no transaction keeps its locks for long.
 func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	var p Pruned
 	var err error
@@ -213,7 +215,7 @@ func repeat(one func() (int32, error)) (total int, err error) {
 	}
 }
 
-// interval is SQL's; zero means no limit, NULL.
+// interval converts to SQL; zero means no limit, which is NULL.
 func interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: d > 0}
 }

@@ -128,10 +128,10 @@ func TestEventPartitionsPrune(t *testing.T) {
 		require.EqualValues(t, 1, prune(t, b, &old, 0))
 		require.Zero(t, prune(t, b, &old, 0))
 		require.Equal(t, []string{"kept"}, queues(b.readAll(t)))
-		var gone *ExpiredError
+		var expired *ExpiredError
 		_, err := b.reader.ListAfter(t.Context(), Query{After: &cursor})
-		require.ErrorAs(t, err, &gone)
-		require.Equal(t, b.readAll(t)[0].ID(), gone.OldestID)
+		require.ErrorAs(t, err, &expired)
+		require.Equal(t, b.readAll(t)[0].ID(), expired.OldestID)
 	})
 
 	t.Run("ByCountOfPublicEvents", func(t *testing.T) {

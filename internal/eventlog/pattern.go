@@ -3,11 +3,13 @@ package eventlog
 import (
 	"fmt"
 	"strings"
+
+	"github.com/ojsd/ojsd/ojs"
 )
 
 const maxPatternBytes = 128
 
-// PatternError refuses a filter value: 400 on every read path.
+// PatternError says that a filter value is invalid. Every reader answers 400 for it.
 type PatternError struct {
 	Parameter string // types or sources
 	Pattern   string
@@ -17,13 +19,13 @@ func (e *PatternError) Error() string {
 	return fmt.Sprintf("%s contains %q; a pattern is a literal, or a literal prefix followed by one * at its end.", e.Parameter, e.Pattern)
 }
 
-// aliases are names that other documents and tools use for types of the catalogue (docs/reference/events.md, Filters). Exact names only.
+// aliases are other names of catalogue types (docs/reference/events.md, Filters). A pattern with * is never an alias.
 var aliases = map[string]string{
-	"worker.registered":   "worker.started",
-	"worker.deregistered": "worker.stopped",
-	"worker.stale":        "worker.stopped",
-	"job.retried":         "job.retrying",
-	"job.dead":            "job.discarded",
+	"worker.registered":   ojs.EventWorkerStarted,
+	"worker.deregistered": ojs.EventWorkerStopped,
+	"worker.stale":        ojs.EventWorkerStopped,
+	"job.retried":         ojs.EventJobRetrying,
+	"job.dead":            ojs.EventJobDiscarded,
 }
 
 // ParseTypePatterns validates type patterns, drops empty ones, and translates aliases.
@@ -59,7 +61,7 @@ func ParseSourcePatterns(parameter string, patterns []string) ([]string, error) 
 	return parsed, nil
 }
 
-// validTypePattern: dot-separated segments of [a-z0-9_] that start with a letter, optionally ended by *; or *.
+// validTypePattern accepts dot-separated segments of [a-z0-9_] that start with a letter, optionally ended by *; or *.
 func validTypePattern(p string) bool {
 	if len(p) > maxPatternBytes {
 		return false
@@ -91,7 +93,7 @@ func validSegment(s string) bool {
 	return s != ""
 }
 
-// MatchPattern reports whether a valid pattern matches a type or a shown source.
+// MatchPattern reports whether a valid pattern matches a type or a source.
 func MatchPattern(pattern, value string) bool {
 	if prefix, wild := strings.CutSuffix(pattern, "*"); wild {
 		return strings.HasPrefix(value, prefix)
@@ -101,7 +103,7 @@ func MatchPattern(pattern, value string) bool {
 
 var likeEscaper = strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`)
 
-// LikePatterns turns valid patterns into operands of LIKE ANY; never nil, which would be SQL's NULL.
+// LikePatterns turns valid patterns into operands of LIKE ANY. It never returns nil, which would be NULL in SQL.
 func LikePatterns(patterns []string) []string {
 	likes := make([]string, 0, len(patterns))
 	for _, p := range patterns {

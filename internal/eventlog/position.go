@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ErrNotPosition is returned by ParsePosition for a text that is no event id.
+// ErrNotPosition is returned by ParsePosition for a text that is not an event id.
 var ErrNotPosition = errors.New("not an event id")
 
 const (
@@ -31,7 +31,8 @@ func NewPosition(t time.Time, seq int64, sub int32) Position {
 	return Position{Seq: seq, Sub: sub, stamp: uint64(us/1000)<<16 | 0x7000 | uint64(us%1000*4096/1000)}
 }
 
-// ParsePosition reads an event id. Any well-formed id is a position, issued or not (docs/reference/events.md, Event errors).
+// ParsePosition reads an event id. Any well-formed id is a position, whether an event has it or not
+// (docs/reference/events.md, Event errors).
 func ParsePosition(id string) (Position, error) {
 	if len(id) != idLength || id[:len(idPrefix)] != idPrefix {
 		return Position{}, ErrNotPosition
@@ -82,7 +83,7 @@ func (p Position) Append(b []byte) []byte {
 	return b
 }
 
-// Time is the event's time. Ids made here give it back to the microsecond.
+// Time is the event's time. It is exact to the microsecond for ids that NewPosition made.
 func (p Position) Time() time.Time {
 	fraction := int64(p.stamp & 0xfff)
 	return time.UnixMilli(int64(p.stamp >> 16)).Add(time.Duration((fraction*1000+4095)/4096) * time.Microsecond).UTC()

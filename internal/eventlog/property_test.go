@@ -206,7 +206,7 @@ func (w *world) deliver(t *testing.T, ctx context.Context, url string) {
 		s := domaintest.On(t, connect(t, url, 1), func(c *domaintest.Config) { c.Unchecked = true }).Webhooks
 		w.wg.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := s.MakeDeliveries(t.Context()); err != nil && !w.shoot {
+				if _, err := s.CreateDeliveries(t.Context()); err != nil && !w.shoot {
 					t.Error(err)
 				}
 				serviceutil.CancellableSleep(ctx, time.Duration(rand.IntN(5000))*time.Microsecond)

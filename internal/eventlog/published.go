@@ -2,22 +2,22 @@ package eventlog
 
 import "encoding/json"
 
-// Published is what a relay tells all nodes after a pass.
+// Published is the notification that a relay sends to all nodes after a pass.
 type Published struct {
 	Watermark int64
-	Ready     []Ready // places where jobs became available
-	All       bool    // there were too many to tell, or some may have been missed: look everywhere
+	Ready     []Ready // where jobs became available
+	All       bool    // the list was too long, or notifications may be lost: jobs may be available everywhere
 }
 
-// Ready says that jobs became available at a place, the first of them with MinSeq.
+// Ready says that jobs became available in a queue with a priority, the first of them with MinSeq.
 type Ready struct {
 	Queue    string
 	Priority int16
 	MinSeq   int64
-	Node     int32 // who made them available; 0: an application in SQL
+	Node     int32 // the node that made them available; 0: an application in SQL
 }
 
-// decodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node],…]}. What cannot be read means All: a wake-up too
+// decodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node],…]}. An unreadable payload means All: a wake-up too
 // many is harmless, one too few is not.
 func decodePublished(payload string) Published {
 	var message struct {

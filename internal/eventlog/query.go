@@ -16,8 +16,8 @@ const (
 	maxHistory   = 10_000
 )
 
-// Query selects events (docs/reference/events.md, Polling). All filters must match, any value inside a filter may. The zero value
-// selects everything.
+// Query selects events (docs/reference/events.md, Polling). An event must match every filter, by any value inside it. The
+// zero value selects everything.
 type Query struct {
 	After      *Position // exclusive; nil: from the oldest that is kept
 	Types      []string  // patterns and aliases
@@ -30,8 +30,8 @@ type Query struct {
 	Until      time.Time // exclusive
 	Limit      int       // 0: 100
 
-	// Internal adds gap rows, which only state frames need. With Types set they must be asked for by their exact name,
-	// job.state_changed.
+	// Internal adds gap rows, which state frames and histories need. If Types is set, it must contain their exact name,
+	// StateChanged.
 	Internal bool
 }
 
@@ -39,7 +39,7 @@ type Query struct {
 type Page struct {
 	Events []Event
 
-	// Cursor is how far the log has been read: reading on from it finds every later event and none again. Empty only if
+	// Cursor is how far the log has been read: a query after it returns every later event and none again. Empty only if
 	// the log is empty and Query.After was nil.
 	Cursor string
 	End    Position // the same as a position
@@ -52,14 +52,14 @@ type Page struct {
 type ExpiredError struct {
 	OldestID   string // empty: nothing is kept
 	OldestTime time.Time
-	Pruned     Position // the last one that is gone; reading on from it finds all that is kept
+	Pruned     Position // the last removed event; a query after it returns all that is kept
 }
 
 func (e *ExpiredError) Error() string {
 	return fmt.Sprintf("the position is older than the oldest event that is kept, %s", e.OldestID)
 }
 
-// filters are a Query's in the form of the SQL.
+// filters are the filters of a Query as the SQL takes them.
 type filters struct {
 	types, sources, queues, jobTypes []string
 	jobID, workflowID                pgtype.UUID
@@ -89,7 +89,7 @@ func (q *Query) filters() (filters, error) {
 	return f, nil
 }
 
-// nonEmpty never returns nil, which would be SQL's NULL.
+// nonEmpty never returns nil, which would be NULL in SQL.
 func nonEmpty(values []string) []string {
 	kept := make([]string, 0, len(values))
 	for _, v := range values {
@@ -111,12 +111,12 @@ func optionalTime(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
 }
 
-// WireError turns what a query is refused for into an *ojs.Error: a bad pattern, or a cursor that retention has overtaken.
+// WireError turns a *PatternError or an *ExpiredError into an *ojs.Error. It returns any other error unchanged.
 func WireError(err error) error {
-	var gone *ExpiredError
-	if errors.As(err, &gone) {
+	var expired *ExpiredError
+	if errors.As(err, &expired) {
 		return ojs.NewError(ojs.KindCursorExpired, "The cursor is older than the oldest event that is kept; start again from the current state.",
-			map[string]any{"oldest_id": gone.OldestID, "oldest_time": ojs.FormatTime(gone.OldestTime)})
+			map[string]any{"oldest_id": expired.OldestID, "oldest_time": ojs.FormatTime(expired.OldestTime)})
 	}
 	var bad *PatternError
 	if errors.As(err, &bad) {

@@ -13,14 +13,13 @@ import (
 // maxCatchUp bounds read-your-writes (docs/reference/events.md, Publication).
 const maxCatchUp = 100 * time.Millisecond
 
-// Reader reads published events. All transports use it: the table is the truth, a notification only says that it is
-// time to look.
+// Reader reads published events. All transports use it: a notification is only a wake-up to read the table.
 type Reader struct {
 	q     *dbsqlc.Queries
 	relay *Relay
 }
 
-// NewReader returns a reader on the pool. relay is this node's, for WaitCaughtUp; nil if it has none.
+// NewReader returns a reader on the pool. relay is that of this node, for WaitCaughtUp; nil if the node has none.
 func NewReader(pool *pgxpool.Pool, relay *Relay) *Reader {
 	return &Reader{q: dbsqlc.New(pool), relay: relay}
 }
@@ -68,8 +67,8 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	return page, nil
 }
 
-// end is the last event shown if there are more; else all that was published has been examined, matching or not, and
-// a rare filter need not read it again.
+// end is the last event of the page if there are more. Otherwise the query has examined all published events, matching or
+// not, so the next one need not read them again.
 func end(page *Page, after *Position, log dbsqlc.EventListAfterRow) Position {
 	if page.HasMore {
 		return page.Events[len(page.Events)-1].Position
@@ -99,8 +98,8 @@ func (r *Reader) expired(ctx context.Context, pruned int64) error {
 	}
 }
 
-// ListNewest is the admin listing (docs/reference/events.md, Newest first): newest first, and how many match, counted up to 10 000. It takes no
-// notice of Query.After.
+// ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match, counted up to
+// 10 000. It ignores Query.After.
 func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
 	f, err := query.filters()
 	if err != nil {
@@ -124,7 +123,7 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 	return events, total, nil
 }
 
-// Get returns the event at a position, if it has that id. Gap rows are no events.
+// Get returns the event at a position, and whether it has that id. It does not return gap rows.
 func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, bool, error) {
 	rows, err := r.q.EventGet(ctx, position.Seq, position.Sub)
 	if err != nil {
@@ -137,7 +136,7 @@ func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, 
 	return e, e.ID() == id, nil
 }
 
-// History returns what is published of a job, oldest first, gap rows included.
+// History returns the published events of a job, oldest first, gap rows included.
 func (r *Reader) History(ctx context.Context, jobID [16]byte) ([]Transition, error) {
 	rows, err := r.q.EventListByJob(ctx, jobID, maxHistory)
 	if err != nil {
@@ -157,7 +156,7 @@ func (r *Reader) Head(ctx context.Context) (Position, error) {
 	return head, err
 }
 
-// bounds are the newest position and the one that retention has come to; what is kept lies between.
+// bounds are the newest position and the last removed one; the kept events lie between.
 func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) {
 	row, err := r.q.EventGetHead(ctx)
 	if err != nil {
@@ -171,8 +170,9 @@ func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) 
 	return head, NewPosition(at, row.Pruned, 0), nil
 }
 
-// WaitCaughtUp returns when all that this node had committed at the time of the call is published, or after 100 ms:
-// read-your-writes for polling (docs/reference/events.md, Publication). It costs no query, and no time if nothing is pending.
+// WaitCaughtUp returns when all that this node had committed at the time of the call is published, or after 100 ms: a poll
+// returns the events of the client's own writes (docs/reference/events.md, Publication). It costs no query, and no time if
+// nothing is pending.
 func (r *Reader) WaitCaughtUp(ctx context.Context) {
 	if r.relay == nil {
 		return
@@ -182,7 +182,7 @@ func (r *Reader) WaitCaughtUp(ctx context.Context) {
 	r.relay.waitCaughtUp(ctx)
 }
 
-// shown drops what a row says about the log.
+// shown is the event of a row, without the columns about the end of the log.
 func shown(r dbsqlc.EventListAfterRow) dbsqlc.OjsEventShown {
 	return dbsqlc.OjsEventShown{
 		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,

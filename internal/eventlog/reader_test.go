@@ -182,17 +182,17 @@ func TestListAfter(t *testing.T) {
 		b.exec(t, "SELECT setval('ojs.event_seq', 10)")
 		old, last := NewPosition(time.Now(), 9, 0), NewPosition(time.Now(), 10, 0)
 		_, err := b.reader.ListAfter(t.Context(), Query{After: &old})
-		var gone *ExpiredError
-		require.ErrorAs(t, err, &gone)
-		require.Empty(t, gone.OldestID)
+		var expired *ExpiredError
+		require.ErrorAs(t, err, &expired)
+		require.Empty(t, expired.OldestID)
 
 		b.write(t, jobRow("job.enqueued", "q", 1))
 		b.publishAll(t)
 		event := b.list(t, Query{}).Events[0]
 		_, err = b.reader.ListAfter(t.Context(), Query{After: &old})
-		require.ErrorAs(t, err, &gone)
-		require.Equal(t, event.ID(), gone.OldestID)
-		require.Equal(t, event.Time, gone.OldestTime)
+		require.ErrorAs(t, err, &expired)
+		require.Equal(t, event.ID(), expired.OldestID)
+		require.Equal(t, event.Time, expired.OldestTime)
 		require.Len(t, b.list(t, Query{After: &last}).Events, 1) // nothing is missing behind it
 	})
 }

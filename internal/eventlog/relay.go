@@ -30,11 +30,11 @@ type RelayConfig struct {
 	// GapDelay is how long a missing number may hold up those behind it. 25 ms; negative: not at all.
 	GapDelay time.Duration
 
-	// Rest is the least time between two passes under load; a pass takes whatever has accumulated. 10 ms.
+	// Rest is the least time between two passes under load; a pass publishes what has accumulated. 10 ms.
 	Rest time.Duration
 
-	// LookInterval is how often an idle relay looks whether something was written without waking it. 60 s.
-	LookInterval time.Duration
+	// PollInterval is how often an idle relay checks for events that were written without waking it. 60 s.
+	PollInterval time.Duration
 }
 
 func (c RelayConfig) withDefaults() RelayConfig {
@@ -48,14 +48,14 @@ func (c RelayConfig) withDefaults() RelayConfig {
 	if c.Rest == 0 {
 		c.Rest = 10 * time.Millisecond
 	}
-	if c.LookInterval == 0 {
-		c.LookInterval = time.Minute
+	if c.PollInterval == 0 {
+		c.PollInterval = time.Minute
 	}
 	return c
 }
 
-// Relay publishes committed events: it moves the watermark, notifies, and keeps the counts. Every node runs
-// one; a lock in the database lets one at a time work. An idle relay issues one statement per LookInterval.
+// Relay publishes committed events: it moves the watermark, notifies, and keeps the counts. Every node runs one, and a
+// lock in the database lets one at a time work. An idle relay issues one statement per PollInterval.
 type Relay struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -65,54 +65,55 @@ type Relay struct {
 
 	config RelayConfig
 	pool   *pgxpool.Pool
-	span   int64 // numbers a pass looks at
+	span   int64 // numbers a pass reads
 
-	published func()       // tells this node, nil if nobody wants to know
-	counted   func(Counts) // nil if nobody counts
+	onPublished func()       // or nil
+	onCounts    func(Counts) // or nil
 
 	wake     chan struct{}
 	woken    atomic.Uint64 // calls of Wake
 	progress progress
 	status   relayStatus
 
-	// Only the running goroutine touches these. They are what it learnt of the database, and forgotten after an error,
+	// Only the running goroutine uses these. They are what it knows of the database; it forgets them after an error,
 	// because the next connection may lead to another server.
-	configured bool
-	seen       string // the snapshot of the last look at all gaps
-	sightings  sightings
-	mutedUntil time.Time // the notification queue is full
+	configured    bool
+	scanned       string // the snapshot of the last scan whose gaps were all dealt with
+	observations  observations
+	noNotifyUntil time.Time // the notification queue is full
 }
 
 // RelayTestSignals are set up by tests with Init.
 type RelayTestSignals struct {
 	Published testsignal.TestSignal[int64] // the watermark, after a pass that published something
-	Looked    testsignal.TestSignal[bool]  // an idle look: whether there was anything to do
+	Polled    testsignal.TestSignal[bool]  // whether a poll of the idle relay found work
 }
 
 // Init makes the signals usable.
 func (s *RelayTestSignals) Init(tb testutil.TestingTB) {
 	s.Published.Init(tb)
-	s.Looked.Init(tb)
+	s.Polled.Init(tb)
 }
 
 // NewRelay returns a relay; Start it.
 func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, config RelayConfig) *Relay {
 	return baseservice.Init(archetype, &Relay{
-		config: config.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), seen: nothingSeen,
+		config: config.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), scanned: noSnapshot,
 	})
 }
 
-// Wake tells the relay that this node has committed events, or that somebody else says so. It only sets a flag.
+// Wake runs a pass soon, because this node or an application in SQL has committed events. It does not block.
 func (r *Relay) Wake() {
 	r.woken.Add(1)
 	select {
 	case r.wake <- struct{}{}:
-	default: // it will look anyway
+	default: // a pass is due already
 	}
 }
 
-// OnPublished has f called after each pass that published something. It must not block. Call it before Start.
-func (r *Relay) OnPublished(f func()) { r.published = f }
+// OnPublished sets the function that is called after each pass that published something. It must not block. Call
+// OnPublished before Start.
+func (r *Relay) OnPublished(f func()) { r.onPublished = f }
 
 // Start begins to publish and returns at once.
 func (r *Relay) Start(ctx context.Context) error {
@@ -136,14 +137,14 @@ func (r *Relay) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			r.finish(ctx)
+			r.drain(ctx)
 			return
 		case <-r.wake:
-			// A pause after the last pass, in which more may come.
+			// The rest after the last pass lets more events accumulate.
 			serviceutil.CancellableSleep(ctx, time.Until(p.restUntil))
 		case <-timer.C:
-			if p.idle && !r.look(ctx) {
-				timer.Reset(r.config.LookInterval)
+			if p.idle && !r.poll(ctx) {
+				timer.Reset(r.config.PollInterval)
 				continue
 			}
 		}
@@ -151,15 +152,15 @@ func (r *Relay) run(ctx context.Context) {
 	}
 }
 
-// step runs one pass and returns when to look again without being woken.
+// step runs one pass and returns when the next one is due without a wake-up.
 func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 	select {
-	case <-r.wake: // whoever set it has committed, so this pass sees it
+	case <-r.wake: // Wake is called after a commit, so this pass reads what was committed
 	default:
 	}
 	woken := r.woken.Load()
 	started := time.Now()
-	// Not cancelled by Stop: the work in hand is finished.
+	// Stop does not cancel a pass that has begun.
 	pass, span := r.config.Tracer.Pass(context.WithoutCancel(ctx), "ojs.events.publish")
 	done, err := r.runOnce(pass)
 	span.End(done.published, err)
@@ -171,17 +172,17 @@ func (r *Relay) step(ctx context.Context, p *pace) time.Duration {
 		r.progress.reach(woken)
 	}
 	if done.published > 0 {
-		r.count(ctx, done.announced)
-		if r.published != nil {
-			r.published()
+		r.reportCounts(ctx, done.counts)
+		if r.onPublished != nil {
+			r.onPublished()
 		}
 		r.TestSignals.Published.Signal(done.watermark)
 	}
 	return p.next(done, err, time.Since(started))
 }
 
-// finish publishes what the last commits of this node left, so that a stopped node does not leave it to others.
-func (r *Relay) finish(ctx context.Context) {
+// drain publishes the last commits of this node before it stops, so that they do not wait for another node's relay.
+func (r *Relay) drain(ctx context.Context) {
 	p := pace{config: r.config}
 	for range 3 {
 		if r.progress.reached.Load() >= r.woken.Load() || p.failures > 0 {
@@ -191,8 +192,8 @@ func (r *Relay) finish(ctx context.Context) {
 	}
 }
 
-// look is the idle relay's only statement.
-func (r *Relay) look(ctx context.Context) (dirty bool) {
+// poll is the idle relay's only statement. It reports whether a pass would have work.
+func (r *Relay) poll(ctx context.Context) (dirty bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
 	defer cancel()
 	row, err := dbsqlc.New(r.pool).RelayIsDirty(ctx)
@@ -201,7 +202,7 @@ func (r *Relay) look(ctx context.Context) (dirty bool) {
 		return true
 	}
 	r.status.watermark.Store(row.Watermark)
-	r.TestSignals.Looked.Signal(row.Dirty)
+	r.TestSignals.Polled.Signal(row.Dirty)
 	return row.Dirty
 }
 
@@ -209,18 +210,20 @@ func (r *Relay) failed(ctx context.Context, err error) {
 	r.forget()
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "54000" { // program_limit_exceeded: too many notifications
-		// A session that LISTENs and stays in a transaction has let the queue fill up. Events are published all the same;
+		// A session that LISTENs and stays in a transaction fills the queue. Publishing goes on without notifications, and
 		// listeners find what they missed in the table, as after a reconnect.
-		r.mutedUntil = r.Time.Now().Add(muteTime)
-		r.Logger.ErrorContext(ctx, r.Name+": the notification queue is full; publishing without notifications",
-			slog.Duration("for", muteTime), slog.Any("error", err))
+		r.noNotifyUntil = r.Time.Now().Add(noNotifyTime)
+		r.Logger.ErrorContext(ctx, r.Name+": the notification queue of PostgreSQL is full; publishing without notifications. "+
+			"End the session that LISTENs inside a long transaction (pg_stat_activity)",
+			slog.Duration("for", noNotifyTime), slog.Any("error", err))
 		return
 	}
 	r.Logger.ErrorContext(ctx, r.Name+": pass failed", slog.Any("error", err))
 }
 
-const muteTime = 10 * time.Second
+// noNotifyTime is how long the relay publishes without notifications after the queue was full.
+const noNotifyTime = 10 * time.Second
 
 func (r *Relay) forget() {
-	r.configured, r.seen, r.sightings = false, nothingSeen, nil
+	r.configured, r.scanned, r.observations = false, noSnapshot, nil
 }

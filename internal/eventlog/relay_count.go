@@ -7,44 +7,45 @@ import (
 	"log/slog"
 )
 
-// Counts is what a pass of the relay has published, for metrics.
+// Counts are the events that a pass of the relay has published, for metrics.
 type Counts struct {
 	// Types is the number of events per public type.
 	Types map[string]int64
 
-	// Unclaimed are job events that were written from SQL: no node has counted them after its commit.
-	Unclaimed []Unclaimed
+	// FromSQL are job events that an application wrote in SQL. No node has counted them after its commit.
+	FromSQL []SQLCount
 }
 
-// Unclaimed is a number of events of one kind.
-type Unclaimed struct {
+// SQLCount is a number of events of one type, job type and queue.
+type SQLCount struct {
 	Type, JobType, Queue string
 	N                    int64
 }
 
-// OnCounted has f called after each pass that published something. It must not block. Call it before Start.
-func (r *Relay) OnCounted(f func(Counts)) { r.counted = f }
+// OnCounts sets the function that gets the counts of each pass that published something. It must not block. Call OnCounts
+// before Start.
+func (r *Relay) OnCounts(f func(Counts)) { r.onCounts = f }
 
-func (r *Relay) count(ctx context.Context, a announced) {
-	if r.counted == nil {
+func (r *Relay) reportCounts(ctx context.Context, counts passCounts) {
+	if r.onCounts == nil {
 		return
 	}
-	c, err := a.counts()
-	if err != nil { // our own statement wrote it
-		r.Logger.ErrorContext(ctx, r.Name+": events are not counted", slog.String("error", err.Error()))
+	c, err := counts.parse()
+	if err != nil { // RelayPublish and parse differ
+		r.Logger.ErrorContext(ctx, r.Name+": cannot read the counts of RelayPublish; metrics miss these events", slog.Any("error", err))
 	}
-	r.counted(c)
+	r.onCounts(c)
 }
 
-// announced is what RelayPublish says of the rows it has published.
-type announced struct {
-	types     string // [["type",n],…]
-	unclaimed string // [["type","job_type","queue",n],…]
+// passCounts are the counts in the form that RelayPublish returns.
+type passCounts struct {
+	types   string // [["type",n],…]
+	fromSQL string // [["type","job_type","queue",n],…]
 }
 
-func (a announced) counts() (c Counts, err error) {
+func (p passCounts) parse() (c Counts, err error) {
 	c.Types = map[string]int64{}
-	err = eachTuple(a.types, func(fields []json.RawMessage) error {
+	err = eachTuple(p.types, func(fields []json.RawMessage) error {
 		var name string
 		var n int64
 		if err := scanTuple(fields, &name, &n); err != nil {
@@ -56,19 +57,19 @@ func (a announced) counts() (c Counts, err error) {
 	if err != nil {
 		return c, err
 	}
-	err = eachTuple(a.unclaimed, func(fields []json.RawMessage) error {
-		var u Unclaimed
-		if err := scanTuple(fields, &u.Type, &u.JobType, &u.Queue, &u.N); err != nil {
+	err = eachTuple(p.fromSQL, func(fields []json.RawMessage) error {
+		var n SQLCount
+		if err := scanTuple(fields, &n.Type, &n.JobType, &n.Queue, &n.N); err != nil {
 			return err
 		}
-		c.Unclaimed = append(c.Unclaimed, u)
+		c.FromSQL = append(c.FromSQL, n)
 		return nil
 	})
 	return c, err
 }
 
 func eachTuple(text string, read func(fields []json.RawMessage) error) error {
-	if text == "" || text == "[]" { // nearly always, of what was written from SQL
+	if text == "" || text == "[]" { // the usual value of fromSQL
 		return nil
 	}
 	var tuples [][]json.RawMessage

@@ -8,17 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is what the relay has reported of its passes so far.
+// counted sums the counts of passes.
 func (b *testBundle) counted(t *testing.T, done ...pass) (sum Counts) {
 	t.Helper()
 	sum.Types = map[string]int64{}
 	for _, p := range done {
-		c, err := p.announced.counts()
+		c, err := p.counts.parse()
 		require.NoError(t, err)
 		for kind, n := range c.Types {
 			sum.Types[kind] += n
 		}
-		sum.Unclaimed = append(sum.Unclaimed, c.Unclaimed...)
+		sum.FromSQL = append(sum.FromSQL, c.FromSQL...)
 	}
 	return sum
 }
@@ -42,7 +42,7 @@ func TestRelayCounts(t *testing.T) {
 		b.exec(t, `INSERT INTO ojs.events (type, source, time, subject, worker_id, node) VALUES ('worker.started', 'api', clock_timestamp(), 'w', 'w', 1)`)
 		c := b.counted(t, b.pass(t))
 		require.Equal(t, map[string]int64{"job.enqueued": 5, "job.cancelled": 1, "worker.started": 1}, c.Types)
-		require.ElementsMatch(t, []Unclaimed{{"job.enqueued", `od"d`, "q", 2}, {"job.cancelled", "a", "q", 1}, {"job.state_changed", "a", "q", 1}}, c.Unclaimed)
+		require.ElementsMatch(t, []SQLCount{{"job.enqueued", `od"d`, "q", 2}, {"job.cancelled", "a", "q", 1}, {"job.state_changed", "a", "q", 1}}, c.FromSQL)
 		require.Empty(t, b.counted(t, b.pass(t)).Types)
 	})
 
@@ -60,13 +60,13 @@ func TestRelayCounts(t *testing.T) {
 		b.passUntil(t, func(p pass) bool { done = append(done, p); return noGaps(p) })
 		c := b.counted(t, done...)
 		require.Equal(t, map[string]int64{"job.enqueued": 2}, c.Types)
-		require.Equal(t, []Unclaimed{{"job.enqueued", "test", "late", 1}}, c.Unclaimed)
+		require.Equal(t, []SQLCount{{"job.enqueued", "test", "late", 1}}, c.FromSQL)
 	})
 
 	t.Run("TotalsOfTheDeployment", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
-		for _, kind := range []string{"job.enqueued", "job.enqueued", "job.completed", "job.discarded", "job.expired", "job.failed"} {
+		for _, kind := range []string{"job.enqueued", "job.enqueued", "job.completed", "job.discarded", "job.rolledBack", "job.failed"} {
 			b.exec(t, insert, kind, "a", false, 1)
 		}
 		b.publishAll(t)
@@ -79,13 +79,13 @@ func TestRelayCounts(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		reported := make(chan Counts, 10)
-		b.relay.OnCounted(func(c Counts) { reported <- c })
+		b.relay.OnCounts(func(c Counts) { reported <- c })
 		b.exec(t, insert, "job.enqueued", "a", false, nil)
 		require.NoError(t, b.relay.Start(t.Context()))
 		t.Cleanup(b.relay.Stop)
 		c := <-reported
 		require.Equal(t, []string{"job.enqueued"}, keys(c.Types))
-		require.Len(t, c.Unclaimed, 1)
+		require.Len(t, c.FromSQL, 1)
 	})
 }
 
@@ -96,38 +96,38 @@ func keys(m map[string]int64) (names []string) {
 	return names
 }
 
-func TestTally(t *testing.T) {
+func TestStreamCounter(t *testing.T) {
 	t.Parallel()
-	var tally Tally
-	one, two := tally.Open(), tally.Open()
-	require.EqualValues(t, 2, tally.Connections())
+	var counter StreamCounter
+	one, two := counter.Open(), counter.Open()
+	require.EqualValues(t, 2, counter.Connections())
 	a, b, c := &Subscription{stream: one}, &Subscription{stream: one}, &Subscription{stream: two}
 	for range 2 { // saying it twice makes no difference
-		a.fromTable(true)
-		b.fromTable(true)
-		c.fromTable(true)
+		a.setReadingTable(true)
+		b.setReadingTable(true)
+		c.setReadingTable(true)
 	}
-	require.EqualValues(t, 2, tally.CatchingUp(), "connections, not subscriptions")
-	a.fromTable(false)
-	require.EqualValues(t, 2, tally.CatchingUp())
-	b.fromTable(false)
-	c.fromTable(false)
-	require.Zero(t, tally.CatchingUp())
-	one.dropped(3)
-	require.EqualValues(t, 3, tally.Dropped())
+	require.EqualValues(t, 2, counter.CatchingUp(), "connections, not subscriptions")
+	a.setReadingTable(false)
+	require.EqualValues(t, 2, counter.CatchingUp())
+	b.setReadingTable(false)
+	c.setReadingTable(false)
+	require.Zero(t, counter.CatchingUp())
+	one.countDropped(3)
+	require.EqualValues(t, 3, counter.Dropped())
 	one.Close()
 	two.Close()
-	require.Zero(t, tally.Connections())
-	(&Subscription{}).fromTable(true) // not counted
-	(*Stream)(nil).dropped(1)
+	require.Zero(t, counter.Connections())
+	(&Subscription{}).setReadingTable(true) // not counted
+	(*Stream)(nil).countDropped(1)
 }
 
 func TestTallyOfASubscription(t *testing.T) {
 	t.Parallel()
 	b := setup(t, RelayConfig{})
 	f := b.feed(t, FeedConfig{MaxEvents: 10})
-	var tally Tally
-	stream := tally.Open()
+	var counter StreamCounter
+	stream := counter.Open()
 	s := f.subscribe(t, Query{}, nil)
 	s.CountIn(stream)
 	publish := func(from, n int) { // and waits until the feed has it
@@ -135,30 +135,30 @@ func TestTallyOfASubscription(t *testing.T) {
 		head, err := b.reader.Head(t.Context())
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
-			_, end, _, ok := f.behind(head)
-			return ok && end == head
+			recent := f.after(head)
+			return recent.complete && recent.end == head
 		}, waitFor, time.Millisecond)
 	}
 	publish(0, 5)
 	s.takeN(t, 5, 5)
-	require.Zero(t, tally.CatchingUp())
+	require.Zero(t, counter.CatchingUp())
 	publish(5, 30)
 	publish(35, 20) // more than memory holds
 	s.takeN(t, 1, 1)
-	require.EqualValues(t, 1, tally.CatchingUp())
+	require.EqualValues(t, 1, counter.CatchingUp())
 	s.takeN(t, 49, 10)
 	s.nothing(t)
-	require.Zero(t, tally.CatchingUp())
+	require.Zero(t, counter.CatchingUp())
 	publish(55, 30)
 	d, err := s.Trim(t.Context(), 4)
 	require.NoError(t, err)
 	require.Equal(t, 26, d.Count)
-	require.EqualValues(t, 26, tally.Dropped())
+	require.EqualValues(t, 26, counter.Dropped())
 	publish(85, 30)
 	publish(115, 30)
-	s.ready = nil
+	s.waiting = nil
 	s.takeN(t, 1, 1)
-	require.EqualValues(t, 1, tally.CatchingUp())
+	require.EqualValues(t, 1, counter.CatchingUp())
 	s.Close()
-	require.Zero(t, tally.CatchingUp(), "a stream that ends while it reads from the table")
+	require.Zero(t, counter.CatchingUp(), "a stream that ends while it reads from the table")
 }

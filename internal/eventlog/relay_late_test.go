@@ -211,23 +211,23 @@ func TestRelaySpan(t *testing.T) {
 	b.exec(t, "SELECT setval('ojs.event_seq', 100)") // 75 numbers that are never used
 	b.exec(t, insertEvent, "end")
 	done = b.pass(t)
-	require.Positive(t, done.wait, "%+v %+v", done, b.relay.sightings) // may belong to this very transaction
+	require.Positive(t, done.wait, "%+v %+v", done, b.relay.observations) // may belong to this very transaction
 	b.publishAll(t)
 	require.Equal(t, "end", queues(b.readAll(t))[25])
 }
 
-// Property of judge alone: whatever is missing, the watermark never goes over a number that is neither visible nor void
+// Property of decide alone: whatever is missing, the watermark never goes over a number that is neither visible nor void
 // nor due, and never stops before one that is.
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	s := sightings{{head: 4, bound: 100, at: now.Add(-30 * time.Millisecond)}, {head: 8, bound: 200, at: now.Add(-10 * time.Millisecond)}}
-	judge := func(xmin int64, limit int64, numbers ...int64) verdict {
-		return s.judge(scan{xmin: xmin, watermark: 1, limit: limit, head: 9, numbers: numbers}, now, 25*time.Millisecond)
+	s := observations{{head: 4, bound: 100, at: now.Add(-30 * time.Millisecond)}, {head: 8, bound: 200, at: now.Add(-10 * time.Millisecond)}}
+	decide := func(xmin int64, limit int64, numbers ...int64) decision {
+		return s.decide(scan{xmin: xmin, watermark: 1, limit: limit, head: 9, numbers: numbers}, now, 25*time.Millisecond)
 	}
-	require.Equal(t, verdict{upto: 5, rows: 2, passed: []int64{3, 4}, wait: 15 * time.Millisecond}, judge(50, 100, 2, 5, 7))
-	require.Equal(t, verdict{upto: 5, rows: 2, wait: 15 * time.Millisecond}, judge(100, 100, 2, 5, 7))
-	require.Equal(t, verdict{upto: 9, rows: 3}, judge(200, 100, 2, 7, 9))
-	require.Equal(t, verdict{upto: 3, passed: []int64{2, 3}}, judge(50, 3))
-	require.Equal(t, verdict{upto: 8, wait: 25 * time.Millisecond}, judge(200, 100)) // 9 has not been sighted
+	require.Equal(t, decision{upto: 5, rows: 2, passed: []int64{3, 4}, wait: 15 * time.Millisecond}, decide(50, 100, 2, 5, 7))
+	require.Equal(t, decision{upto: 5, rows: 2, wait: 15 * time.Millisecond}, decide(100, 100, 2, 5, 7))
+	require.Equal(t, decision{upto: 9, rows: 3}, decide(200, 100, 2, 7, 9))
+	require.Equal(t, decision{upto: 3, passed: []int64{2, 3}}, decide(50, 3))
+	require.Equal(t, decision{upto: 8, wait: 25 * time.Millisecond}, decide(200, 100)) // 9 has not been sighted
 }

@@ -55,10 +55,10 @@ func TestRelayService(t *testing.T) {
 
 	t.Run("LooksWithoutBeingWoken", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t, RelayConfig{LookInterval: 10 * time.Millisecond})
+		b := setup(t, RelayConfig{PollInterval: 10 * time.Millisecond})
 		b.relay.TestSignals.Init(t)
 		b.start(t)
-		require.False(t, await(t, b.relay.TestSignals.Looked.WaitC()))
+		require.False(t, await(t, b.relay.TestSignals.Polled.WaitC()))
 		b.exec(t, insertEvent, "a")
 		require.EqualValues(t, 1, await(t, b.relay.TestSignals.Published.WaitC()))
 		b.relay.Stop()
@@ -67,12 +67,12 @@ func TestRelayService(t *testing.T) {
 	t.Run("GoesOnAfterAGap", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
-		gone := b.open(t, "gone")
+		rolledBack := b.open(t, "rolledBack")
 		b.exec(t, insertEvent, "kept")
 		b.relay.TestSignals.Init(t)
 		b.start(t)
 		require.EqualValues(t, 2, await(t, b.relay.TestSignals.Published.WaitC()))
-		require.NoError(t, gone.Rollback(t.Context()))
+		require.NoError(t, rolledBack.Rollback(t.Context()))
 	})
 
 	t.Run("PublishesLastCommitsWhenStopped", func(t *testing.T) {
@@ -179,14 +179,14 @@ func traced(t *testing.T, url string) (*pgxpool.Pool, *counter) {
 func TestIdleRelay(t *testing.T) {
 	t.Parallel()
 	pool, count := traced(t, dbtest.URL(t))
-	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, RelayConfig{LookInterval: 100 * time.Millisecond})
+	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, RelayConfig{PollInterval: 100 * time.Millisecond})
 	relay.TestSignals.Init(t)
 	require.NoError(t, relay.Start(t.Context()))
 	defer relay.Stop()
-	require.False(t, await(t, relay.TestSignals.Looked.WaitC()))
+	require.False(t, await(t, relay.TestSignals.Polled.WaitC()))
 	count.take()
 	for range 5 {
-		require.False(t, await(t, relay.TestSignals.Looked.WaitC()))
+		require.False(t, await(t, relay.TestSignals.Polled.WaitC()))
 	}
 	// One statement per look, and one look per interval, which is a minute in production.
 	require.Equal(t, []string{"-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one",
@@ -237,7 +237,7 @@ func TestRelayMutes(t *testing.T) {
 	b.exec(t, insertEvent, "silent")
 	b.publishAll(t)
 	require.Equal(t, []string{"silent"}, queues(b.readAll(t)))
-	b.relay.Time.StubNow(now.Add(muteTime))
+	b.relay.Time.StubNow(now.Add(noNotifyTime))
 	b.exec(t, insertEvent, "loud")
 	b.publishAll(t)
 	require.Contains(t, client.next(t), `"queue":"loud"`)

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// RelayStatus is what a relay knows of the log, for health and metrics.
+// RelayStatus is how far a relay has come, for health and metrics.
 type RelayStatus struct {
 	Watermark int64         // published up to here
-	Head      int64         // the highest number seen
+	Head      int64         // the highest number that a pass has read
 	BehindFor time.Duration // how long events have been visible that this relay could not publish; 0: none
 	Err       error         // of the last pass
 }
@@ -38,7 +38,7 @@ func (s *relayStatus) record(done pass, err error) {
 	}
 }
 
-// Status reports how the relay is doing.
+// Status returns the outcome of the latest pass.
 func (r *Relay) Status() RelayStatus {
 	s := RelayStatus{Watermark: r.status.watermark.Load(), Head: r.status.head.Load()}
 	r.status.mu.Lock()
@@ -50,12 +50,12 @@ func (r *Relay) Status() RelayStatus {
 	return s
 }
 
-// progress tells who waits for it how many calls of Wake have been dealt with.
+// progress is the number of calls of Wake whose events are published. WaitCaughtUp waits for it.
 type progress struct {
 	reached atomic.Uint64
 
 	mu      sync.Mutex
-	changed chan struct{} // closed at the next step; nil: nobody waits
+	changed chan struct{} // closed by the next reach; nil: no call waits
 }
 
 func (p *progress) reach(woken uint64) {
@@ -77,10 +77,10 @@ func (p *progress) next() <-chan struct{} {
 	return p.changed
 }
 
-// waitCaughtUp waits for a pass that started after the last commit of this node and published all that it saw.
+// waitCaughtUp waits for a pass that started after the last commit of this node and published all that was visible to it.
 func (r *Relay) waitCaughtUp(ctx context.Context) {
 	for woken := r.woken.Load(); r.progress.reached.Load() < woken; {
-		next := r.progress.next() // before the second look, or a step in between would be missed
+		next := r.progress.next() // before the second Load, or a reach between both would be missed
 		if r.progress.reached.Load() >= woken {
 			return
 		}

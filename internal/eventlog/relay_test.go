@@ -61,10 +61,10 @@ func TestRelayPass(t *testing.T) {
 	t.Run("SkipsRollbackWithoutDelay", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{GapDelay: time.Hour})
-		gone := b.open(t, "gone")
+		rolledBack := b.open(t, "rolledBack")
 		b.exec(t, insertEvent, "kept")
 		require.Zero(t, b.pass(t).published)
-		require.NoError(t, gone.Rollback(t.Context()))
+		require.NoError(t, rolledBack.Rollback(t.Context()))
 		b.passUntil(t, func(p pass) bool { return p.published == 1 && p.passed == 0 && !p.gaps })
 	})
 
@@ -74,10 +74,10 @@ func TestRelayPass(t *testing.T) {
 		other := b.open(t) // keeps xmin down without having written an event
 		_, err := other.Exec(t.Context(), "SELECT pg_current_xact_id()")
 		require.NoError(t, err)
-		gone := b.open(t, "gone")
+		rolledBack := b.open(t, "rolledBack")
 		b.exec(t, insertEvent, "kept")
 		require.Equal(t, 1, b.pass(t).passed)
-		require.NoError(t, gone.Rollback(t.Context()))
+		require.NoError(t, rolledBack.Rollback(t.Context()))
 		require.True(t, b.pass(t).gaps)
 		require.NoError(t, other.Rollback(t.Context()))
 		b.passUntil(t, noGaps)

@@ -1,3 +1,3 @@
-// Package observe turns the events that a node commits into log lines and spans; package metrics beneath it counts them.
-// Each is made from the event as it was written, never from a second look at what happened.
+// Package observe turns the events that a node commits into log lines and spans; its package metrics counts them. All of
+// them are made from the committed event. They must never read the database for more.
 package observe

@@ -13,7 +13,7 @@ import (
 
 // LogConfig says what the lines about jobs show.
 type LogConfig struct {
-	// Payloads shows jobs' args and results, and their meta without what is named like a secret.
+	// Payloads shows the args and results of jobs, and their meta without members that are named like a secret.
 	Payloads bool
 }
 
@@ -26,105 +26,31 @@ type Log struct {
 // NewLog returns the log; its Changes subscribes to the commits of a node.
 func NewLog(logger *slog.Logger, config LogConfig) *Log { return &Log{logger, config} }
 
-// Changes writes the lines. The context of the flush is not used: it may serve many callers.
+// Changes writes the lines. It ignores the context of the flush, because a flush may serve many callers.
 func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 	ctx := context.Background()
 	for i := range changes {
 		c := &changes[i]
-		said := about(c)
-		if said.message == "" || !s.logger.Enabled(ctx, said.level) {
+		line, logged := lineOf(c)
+		if !logged || !s.logger.Enabled(ctx, line.level) {
 			continue
 		}
 		attrs := make([]slog.Attr, 0, 5)
-		attrs = append(attrs, slog.String("category", said.category), ojsAttr(c))
+		attrs = append(attrs, slog.String("category", line.category), ojsAttr(c))
 		if trace, ok := traceAttr(c.Job); ok {
 			attrs = append(attrs, trace)
 		}
 		if c.Error != nil {
 			attrs = append(attrs, workerErrorAttr(c.Error))
 		}
-		if rest := s.restOf(c); len(rest) > 0 {
-			attrs = append(attrs, slog.Attr{Key: "attributes", Value: slog.GroupValue(rest...)})
+		if more := s.attributes(c); len(more) > 0 {
+			attrs = append(attrs, slog.Attr{Key: "attributes", Value: slog.GroupValue(more...)})
 		}
-		s.logger.LogAttrs(ctx, said.level, said.message, attrs...)
+		s.logger.LogAttrs(ctx, line.level, line.message, attrs...)
 	}
 }
 
-// saying is what to say about a change; no message: nothing.
-type saying struct {
-	level    slog.Level
-	message  string
-	category string
-	often    bool // ordinary success on the way, of which a sample is enough
-}
-
-func about(c *eventlog.Change) saying {
-	switch c.Type {
-	case "job.enqueued":
-		return saying{slog.LevelInfo, "job enqueued", "lifecycle", true}
-	case "job.scheduled":
-		return saying{slog.LevelInfo, "job scheduled", "lifecycle", true}
-	case "job.completed":
-		return saying{slog.LevelInfo, "job completed", "lifecycle", false}
-	case "job.cancelled":
-		return saying{slog.LevelInfo, "job cancelled", "lifecycle", false}
-	case "job.started":
-		return saying{slog.LevelDebug, "job fetched", "lifecycle", true}
-	case "job.retrying":
-		if c.Reason != "" { // it did not fail by itself
-			return saying{slog.LevelError, "job timed out, will retry", "error", false}
-		}
-		return saying{slog.LevelWarn, "job failed, will retry", "error", false}
-	case "job.discarded":
-		return saying{slog.LevelError, "job discarded", "error", false}
-	case "job.expired":
-		return saying{slog.LevelWarn, "job expired", "error", false}
-	case "job.heartbeat":
-		return saying{slog.LevelDebug, "job heartbeat", "lifecycle", true}
-	case "job.progress":
-		return saying{slog.LevelDebug, "job progress", "lifecycle", true}
-	case eventlog.StateChanged:
-		return aboutGap(c)
-	case "worker.started":
-		return saying{slog.LevelInfo, "worker started", "worker", false}
-	case "worker.quiet":
-		return saying{slog.LevelInfo, "worker quiet", "worker", false}
-	case "worker.heartbeat":
-		return saying{slog.LevelDebug, "worker heartbeat", "worker", true}
-	case "worker.stopped":
-		if c.Reason == job.WorkerDeath {
-			return saying{slog.LevelError, "worker lost", "worker", false}
-		}
-		return saying{slog.LevelInfo, "worker stopped", "worker", false}
-	case "cron.triggered":
-		return saying{slog.LevelInfo, "cron triggered", "lifecycle", true}
-	case "cron.skipped":
-		return saying{slog.LevelInfo, "cron skipped", "lifecycle", true}
-	}
-	return saying{} // job.failed: what follows from it is told
-}
-
-// aboutGap is about what the catalogue has no event for.
-func aboutGap(c *eventlog.Change) saying {
-	switch c.Reason {
-	case "":
-		return saying{slog.LevelInfo, "job pending", "lifecycle", true}
-	case "requeue":
-		return saying{slog.LevelInfo, "job handed back", "lifecycle", true}
-	case job.VisibilityTimeout, job.WorkerDeath:
-		return saying{slog.LevelError, "job lost its worker", "error", false}
-	case "retry":
-		return saying{slog.LevelDebug, "job is up for another attempt", "lifecycle", true}
-	case "moved":
-		if c.To == "" {
-			return saying{}
-		}
-		return saying{slog.LevelDebug, "job moved", "lifecycle", true}
-	}
-	return saying{slog.LevelDebug, "job removed", "lifecycle", true}
-}
-
-// ojsAttr is the group of that name.
+// ojsAttr is the group ojs: what the change is about.
 func ojsAttr(c *eventlog.Change) slog.Attr {
 	fields := make([]slog.Attr, 0, 7)
 	if c.JobID != [16]byte{} {
@@ -150,7 +76,7 @@ func ojsAttr(c *eventlog.Change) slog.Attr {
 	return slog.Attr{Key: "ojs", Value: slog.GroupValue(fields...)}
 }
 
-// traceAttr is the trace that a job carries, and the span it was made in if that is known.
+// traceAttr is the trace of a job, and the span that enqueued it if the job's meta has it.
 func traceAttr(j *job.Record) (slog.Attr, bool) {
 	if j == nil || !j.TraceID.Valid {
 		return slog.Attr{}, false
@@ -173,11 +99,11 @@ func workerErrorAttr(e *job.WorkerError) slog.Attr {
 	return slog.Attr{Key: "error", Value: slog.GroupValue(attrs...)}
 }
 
-// restOf gives what else there is to say. Args and results only if the server is set up so.
-func (s *Log) restOf(c *eventlog.Change) (attrs []slog.Attr) {
+// attributes are the members of the group attributes.
+func (s *Log) attributes(c *eventlog.Change) (attrs []slog.Attr) {
 	if c.Timed {
 		name := "duration_ms"
-		if c.Type == "job.started" {
+		if c.Type == ojs.EventJobStarted {
 			name = "queue_wait_ms"
 		}
 		attrs = append(attrs, slog.Int64(name, c.Milliseconds()))
@@ -194,24 +120,27 @@ func (s *Log) restOf(c *eventlog.Change) (attrs []slog.Attr) {
 	if c.Job == nil {
 		return attrs
 	}
-	if c.Type == "job.retrying" {
+	if c.Type == ojs.EventJobRetrying {
 		attrs = append(attrs, slog.String("next_retry_at", ojs.FormatTime(c.Job.NextAttemptAt.Time)), slog.Int64("retry_delay_ms", c.Job.RetryDelayMs.Int64))
 	}
-	if c.Type == "job.scheduled" {
+	if c.Type == ojs.EventJobScheduled {
 		attrs = append(attrs, slog.String("scheduled_at", ojs.FormatTime(c.Job.ScheduledAt.Time)))
 	}
 	return append(attrs, s.contents(c)...)
 }
 
-// contents are what the settings logging.meta and logging.payloads add.
+// contents are the attributes that LogConfig.Payloads adds.
 func (s *Log) contents(c *eventlog.Change) (attrs []slog.Attr) {
-	if s.config.Payloads && c.Job.Meta != nil {
+	if !s.config.Payloads {
+		return nil
+	}
+	if c.Job.Meta != nil {
 		attrs = append(attrs, slog.Any("meta", logging.JSON(logging.WithoutSecrets(c.Job.Meta))))
 	}
-	if s.config.Payloads && c.Job.Args != nil {
+	if c.Job.Args != nil {
 		attrs = append(attrs, slog.Any("args", logging.JSON(c.Job.Args)))
 	}
-	if s.config.Payloads && c.Type == "job.completed" && c.Job.Result != nil {
+	if c.Type == ojs.EventJobCompleted && c.Job.Result != nil {
 		attrs = append(attrs, slog.Any("result", logging.JSON(c.Job.Result)))
 	}
 	return attrs

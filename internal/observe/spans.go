@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Spans records the span of each attempt when it ends.
+// Spans records the span of each attempt when the attempt has ended.
 type Spans struct{ tracer *tracing.Tracer }
 
 // NewSpans returns the recorder; its Changes subscribes to the commits of a node.
@@ -25,13 +25,13 @@ func (s *Spans) Changes(_ context.Context, changes []eventlog.Change) {
 	}
 }
 
-// attemptStart tells when the attempt began that ends with the change.
+// attemptStart is the start of the attempt that the change ends; ended is false if it ends none.
 func attemptStart(c *eventlog.Change) (start time.Time, ended bool) {
 	switch {
 	case c.Job == nil:
-	case c.Type == "job.completed", c.Type == "job.cancelled" && c.From == string(ojs.StateActive):
+	case c.Type == ojs.EventJobCompleted, c.Type == ojs.EventJobCancelled && c.From == string(ojs.StateActive):
 		return c.Job.StartedAt.Time, c.Job.StartedAt.Valid
-	case c.Type == "job.failed":
+	case c.Type == ojs.EventJobFailed:
 		return c.At.Add(-c.Took), c.Timed
 	case c.Type == eventlog.StateChanged && c.Reason == "requeue":
 		return c.Started, !c.Started.IsZero()
@@ -45,7 +45,7 @@ func attemptOf(c *eventlog.Change, start time.Time) tracing.Attempt {
 		WorkerID: c.WorkerID, Meta: c.Job.Meta, CreatedAt: c.Job.CreatedAt.Time, Start: start, End: c.At,
 	}
 	if c.Reason == "requeue" {
-		a.Attempt++ // it has been taken back, but there was one
+		a.Attempt++ // a requeue does not count the attempt, but its span has a number
 	}
 	if c.Error != nil {
 		a.Failed, a.ErrorType, a.ErrorMessage = true, c.Error.Type, job.Shorten(c.Error.Message, maxLoggedMessage)

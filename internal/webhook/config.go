@@ -1,6 +1,7 @@
-// Package webhook sends what the relay has put into the delivery table: it claims due deliveries, signs and posts them, and
-// records what came of it (docs/reference/webhooks.md). It never touches a job, never sends before its claim is committed, and never
-// calls an address that package egress does not admit.
+// Package webhook owns subscriptions, their secrets and their deliveries (docs/reference/webhooks.md). FanOut creates
+// deliveries from the event log; Dispatcher claims due ones, signs and sends them, and records the outcomes.
+//
+// It must never change a job, send before the claim is committed, or call an address that package egress does not allow.
 package webhook
 
 import (
@@ -14,15 +15,15 @@ import (
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 )
 
-// What no setting changes.
+// Fixed values of Config.
 const (
 	Workers     = 100 // requests of a node at a time: more need more nodes
-	RetryJitter = 0.1 // so that what failed together does not come back together
+	RetryJitter = 0.1 // spreads the retries of deliveries that failed at the same time
 )
 
-// Config holds what a dispatcher decides by. Values are taken as they are.
+// Config holds the settings of a dispatcher. Values are not validated here.
 type Config struct {
-	// Rules say what may be called.
+	// Rules say which addresses may be called.
 	Rules egress.Rules
 
 	// RootCAs verify endpoints. nil: the system's.
@@ -40,7 +41,7 @@ type Config struct {
 	// Workers is how many requests of this node run at a time.
 	Workers int
 
-	// Retention is how long finished deliveries stay in the log; 0: for ever.
+	// Retention is how long finished deliveries stay in the log; 0: no limit.
 	Retention time.Duration
 
 	// Service is the {service} of the source of test events.
@@ -52,19 +53,19 @@ type Config struct {
 	// LookUp resolves host names. nil: the system's resolver.
 	LookUp func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	// Observer is told of every attempt.
+	// Observer counts attempts.
 	Observer Observer
 
 	// Tracer makes a span of every attempt. nil: none.
 	Tracer *tracing.Tracer
 }
 
-// Observer counts. Its functions must not block; nil ones are not called.
+// Observer counts attempts and deliveries. Its functions must not block; nil ones are not called.
 type Observer struct {
-	// Attempt has ended with status success, failed or dead.
+	// Attempt is called when an attempt has ended with status success, failed or dead.
 	Attempt func(eventType, webhook, status string, took time.Duration)
 
-	// Done: a delivery has ended, after so many retries.
+	// Done is called when a delivery has ended, with the number of its retries.
 	Done func(eventType string, retries int)
 }
 

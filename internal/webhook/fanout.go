@@ -2,88 +2,103 @@ package webhook
 
 import (
 	"context"
-	"errors"
-	"math"
+	"log/slog"
+	"sync/atomic"
+	"time"
 
-	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
 )
 
-// Made is what one pass over the log has made.
-type Made struct {
-	Busy       bool  // another node is at it
-	Active     int64 // subscriptions that may want something
-	Deliveries int64
-	More       bool  // there may be more to do
-	Skipped    int64 // numbers of the log that retention removed before deliveries were made of them
+// fanOutRest lets several publications share a pass.
+const fanOutRest = 10 * time.Millisecond
+
+// FanOut reads published events and creates the deliveries for subscriptions. Every node runs one, and a lock in the database
+// lets one at a time work. Without subscriptions it polls once a minute, and publications do not wake it.
+type FanOut struct {
+	baseservice.BaseService
+	startstop.BaseStartStop
+
+	store      *Store
+	wake       chan struct{}
+	subscribed atomic.Bool // the last pass found active subscriptions
 }
 
-const (
-	// maxMade bounds the deliveries of a pass: 2 000 take a tenth of a second, and claims need the tables, too.
-	maxMade = 2000
-	minRows = 20
-)
+// NewFanOut returns a fan-out; Start it.
+func NewFanOut(archetype *baseservice.Archetype, s *Store) *FanOut {
+	return baseservice.Init(archetype, &FanOut{store: s, wake: make(chan struct{}, 1)})
+}
 
-// MakeDeliveries reads on in the log of events and makes the deliveries that subscriptions want of it (docs/reference/webhooks.md, Deliveries).
-func (s *Store) MakeDeliveries(ctx context.Context) (made Made, err error) {
-	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
-		made = Made{}
-		audience, err := q.WebhookCountSubscribers(ctx)
-		if err != nil || audience == 0 {
-			return err
+// Published runs a pass soon if there are subscriptions, because events were published. It does not block.
+func (m *FanOut) Published() {
+	if m.subscribed.Load() {
+		m.Wake()
+	}
+}
+
+// Wake runs a pass soon, because subscriptions may have changed.
+func (m *FanOut) Wake() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Start runs the loop until stopped.
+func (m *FanOut) Start(ctx context.Context) error {
+	ctx, shouldStart, started, stopped := m.StartInit(ctx)
+	if !shouldStart {
+		return nil
+	}
+	go func() {
+		started()
+		defer stopped()
+		m.loop(ctx)
+	}()
+	return nil
+}
+
+func (m *FanOut) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.wake:
+		case <-timer.C:
 		}
-		cursor, err := q.WebhookCursorLock(ctx)
+		timer.Reset(m.run(ctx))
+		serviceutil.CancellableSleep(ctx, fanOutRest)
+	}
+}
+
+// run runs passes until no published event is left, and returns when the next one is due without a wake-up.
+func (m *FanOut) run(ctx context.Context) time.Duration {
+	for ctx.Err() == nil {
+		// Stop does not cancel a pass that has begun.
+		created, err := m.store.CreateDeliveries(context.WithoutCancel(ctx))
 		if err != nil {
-			return err
+			m.Logger.WarnContext(ctx, "webhook deliveries were not created; trying again", slog.String("category", "webhook"), slog.Any("error", err))
+			serviceutil.CancellableSleep(ctx, errorPause) // even if Wake is called meanwhile
+			return 0
 		}
-		made.Active = audience
-		if made.Busy = len(cursor) == 0; made.Busy {
-			return nil
+		if created.Skipped > 0 {
+			m.Logger.WarnContext(ctx, "retention has removed events before webhook deliveries were created for them; raise OJS_EVENTS_RETENTION_PERIOD",
+				slog.String("category", "webhook"), slog.Group("attributes", "events_at_most", created.Skipped))
 		}
-		return s.makeDeliveries(ctx, q, cursor[0], &made)
-	})
-	return made, err
-}
-
-func (s *Store) makeDeliveries(ctx context.Context, q *dbsqlc.Queries, cursor dbsqlc.WebhookCursorLockRow, made *Made) error {
-	plain, err := q.WebhookListSubscribers(ctx)
-	if err != nil {
-		return err
+		subscribed := m.subscribed.Swap(created.Active > 0)
+		switch {
+		case !subscribed && created.Active > 0: // events published before the Swap have not woken this node
+			continue
+		case created.Busy: // the other node may stop before it has finished
+			return errorPause
+		case !created.More && created.Active > 0:
+			return busyPoll
+		case !created.More:
+			return idlePoll
+		}
 	}
-	ordered, err := q.WebhookListSubscribersOrdered(ctx)
-	if err != nil || len(plain)+len(ordered) == 0 {
-		return err
-	}
-	p := dbsqlc.WebhookDeliveryCreateParams{WebhookIds: [][16]byte{}, OrderedIds: [][16]byte{}}
-	begin, upto := int64(math.MaxInt64), int64(math.MaxInt64)
-	for _, w := range plain {
-		p.WebhookIds = append(p.WebhookIds, w.ID)
-		begin, upto = min(begin, w.FromPlace), min(upto, w.Head)
-	}
-	for _, w := range ordered {
-		p.WebhookIds, p.OrderedIds = append(p.WebhookIds, w.ID), append(p.OrderedIds, w.ID)
-		begin, upto = min(begin, w.FromPlace), min(upto, w.Head)
-	}
-	after, rows := max(cursor.Place, begin), max(minRows, maxMade/int64(len(p.WebhookIds)))
-	made.Skipped = max(0, cursor.Pruned-after>>16)
-	p.AfterSeq, p.AfterSub, p.UptoSeq, p.UptoSub, p.MaxRows = after>>16, int32(after&0xffff), upto>>16, int32(upto&0xffff), int32(rows)
-	row, err := q.WebhookDeliveryCreate(ctx, p)
-	made.Deliveries, made.More = row.Deliveries, row.Scanned == rows
-	return err
-}
-
-// HealDeliveries wakes what waits for nobody; see WebhookDeliveryMakeDue.
-func (s *Store) HealDeliveries(ctx context.Context) (healed int64, err error) {
-	ordered, err := s.db.Q.WebhookListOrdered(ctx)
-	for _, id := range ordered {
-		var n int64
-		err = errors.Join(err, s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
-			if err := q.WebhookLockByID(ctx, [][16]byte{id}); err != nil {
-				return err
-			}
-			n, err = q.WebhookDeliveryMakeDue(ctx, id)
-			return err
-		}))
-		healed += n
-	}
-	return healed, err
+	return idlePoll
 }

@@ -40,7 +40,7 @@ type Message struct {
 	Timeout     time.Duration
 }
 
-// Result is what came of it.
+// Result is the result of a request.
 type Result struct {
 	Code       int    // HTTP status, 0: no response
 	Error      string // timeout, dns, tls, connect, blocked_address or body; "": the response was read
@@ -49,10 +49,10 @@ type Result struct {
 	Duration   time.Duration
 }
 
-// accepted: the endpoint has taken it.
+// accepted reports whether the endpoint has accepted the delivery.
 func (r Result) accepted() bool { return r.Error == "" && r.Code >= 200 && r.Code <= 299 }
 
-// sender makes the requests. It never follows a redirect or reaches an address that the rules do not admit.
+// sender makes the requests. It never follows a redirect or calls an address that the rules do not allow.
 type sender struct {
 	config Config
 	dialer *egress.Dialer
@@ -72,7 +72,7 @@ func newSender(config Config) *sender {
 		IdleConnTimeout:     90 * time.Second,
 	}
 	if config.ProxyURL != nil {
-		// The proxy connects for us, and is the operator's own: the target is checked before each request instead.
+		// The operator's proxy connects to the endpoint, so admit checks the endpoint's address before each request.
 		transport.Proxy = http.ProxyURL(config.ProxyURL)
 		transport.DialContext = (&net.Dialer{Timeout: tlsTimeout}).DialContext
 	}
@@ -80,10 +80,10 @@ func newSender(config Config) *sender {
 	return s
 }
 
-// noRedirect: a redirect is the answer, and no success. Subscriptions name the final URL.
+// noRedirect makes a redirect the response, which is a failed attempt. Subscriptions must name the final URL.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// admit checks a URL as it stands now: the rules may have changed since it was stored.
+// admit checks a URL again: the rules may have changed since it was stored.
 func (s *sender) admit(ctx context.Context, u *url.URL) error {
 	var refused *egress.RefusedError
 	if err := s.config.Rules.CheckURL(u.String()); errors.As(err, &refused) {
@@ -149,7 +149,7 @@ func (s *sender) headers(h http.Header, m *Message) {
 	m.sign(h, time.Now())
 }
 
-// classify turns an error into the word that the delivery log shows; the text may hold what the client should not see.
+// classify turns an error into the word that the delivery log shows. Its text may contain internals that clients must not see.
 func classify(ctx context.Context, err error) string {
 	var (
 		dns      *net.DNSError
@@ -177,7 +177,7 @@ func classify(ctx context.Context, err error) string {
 	return "connect"
 }
 
-// retryAfter reads seconds or a date, of the two answers that may say it.
+// retryAfter reads the header Retry-After of a 429 or 503: seconds or a date.
 func retryAfter(resp *http.Response) time.Duration {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0
@@ -185,7 +185,7 @@ func retryAfter(resp *http.Response) time.Duration {
 	text := strings.TrimSpace(resp.Header.Get("Retry-After"))
 	if text != "" && strings.Trim(text, "0123456789") == "" {
 		seconds, err := strconv.ParseUint(text, 10, 32)
-		if err != nil { // more than anybody should wait
+		if err != nil { // out of range
 			return maxRetryAfter
 		}
 		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
@@ -196,7 +196,7 @@ func retryAfter(resp *http.Response) time.Duration {
 	return 0
 }
 
-// snippet is the beginning of a response in a form that the database takes.
+// snippet is the beginning of a response, as valid text for PostgreSQL.
 func snippet(body []byte) string {
 	if len(body) > maxSnippet {
 		body = body[:maxSnippet]

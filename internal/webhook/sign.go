@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Sign is the value of X-OJS-Signature: the secret's bytes are the key, its prefix included (docs/reference/webhooks.md, Request).
+// Sign is the value of X-OJS-Signature. The key is the whole secret, with its prefix (docs/reference/webhooks.md, Request).
 func Sign(secret string, timestamp int64, body string) string {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write(strconv.AppendInt(nil, timestamp, 10))
@@ -33,11 +33,12 @@ func SignStandard(secret, id string, timestamp int64, body string) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// signer chooses the secret that X-OJS-Signature is made with. While two are valid a receiver may know only one of them: odd
-// attempts use the one that worked last, at first the older one, and even attempts the other (docs/reference/webhooks.md, Rotation).
+// signer chooses the secret for X-OJS-Signature. While two are valid, a receiver may know only one of them: odd attempts use
+// the one that signed the latest success, at first the older one, and even attempts the other (docs/reference/webhooks.md,
+// Rotation).
 func signer(secrets []Secret, proven [16]byte, attempt int) Secret {
 	switch len(secrets) {
-	case 0: // somebody has been at the table; nobody can verify what is sent then
+	case 0: // the table was changed by hand; the receiver cannot verify the request then
 		return Secret{}
 	case 1:
 		return secrets[0]

@@ -1,28 +1,28 @@
 package webhook
 
 import (
+	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// secretOverlap is how long the secret before the current one stays valid, if the call does not say.
-const secretOverlap = 24 * time.Hour
-
-// StoreConfig holds what the subscriptions are kept by. Values are taken as they are.
+// StoreConfig holds the settings of a store. Values are not validated here.
 type StoreConfig struct {
-	// Keys seal the secrets, 32 bytes each; the first is current, the others only open. None: plain text.
+	// Keys encrypt the secrets, 32 bytes each. The first one encrypts and decrypts, the others decrypt. None: plain text.
 	Keys [][]byte
 
-	// MaxWebhooks is the most subscriptions.
+	// MaxWebhooks is the largest number of subscriptions.
 	MaxWebhooks int32
 
-	// DisableAfter is how long a subscription may fail before a delivery that is given up disables it; 0: for ever.
+	// DisableAfter is how long a subscription may fail before a delivery that is given up disables it; 0: no limit.
 	DisableAfter time.Duration
 }
 
-// Store keeps subscriptions, their secrets and their deliveries. Use NewStore.
+// Store owns subscriptions, their secrets and their deliveries in the database. Use NewStore.
 type Store struct {
 	db     *pg.DB
 	config StoreConfig
@@ -39,4 +39,54 @@ func NewStore(db *pg.DB, config StoreConfig) *Store {
 		Key: func(o DeliveryOutcome) ([16]byte, bool) { return o.ID, true },
 	})
 	return s
+}
+
+// batchRows is how many rows one statement changes of a backlog that may be large.
+const batchRows = 5000
+
+// inBatches repeats a statement, each time in a transaction of its own, until it changes less than a whole batch.
+func (s *Store) inBatches(ctx context.Context, change func(q *dbsqlc.Queries) (int64, error)) error {
+	for {
+		var n int64
+		err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+			n, err = change(q)
+			return err
+		})
+		if err != nil || n < batchRows {
+			return pg.ClientError(err)
+		}
+	}
+}
+
+// inPlannedTx runs do in a transaction without sequential scans: the statistics of the delivery table are always out of date.
+func (s *Store) inPlannedTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+	return pg.Retry(func() error { return s.planned(ctx, do) })
+}
+
+func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return pgx.BeginFunc(ctx, s.db.Pool, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		if err := q.WebhookDeliverySetPlanner(ctx); err != nil {
+			return err
+		}
+		return do(q)
+	})
+}
+
+// notNil returns an empty list instead of nil, which would be NULL in SQL.
+func notNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return pg.ClientError(pg.Retry(func() error {
+		return pgx.BeginFunc(ctx, s.db.Pool, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) })
+	}))
 }

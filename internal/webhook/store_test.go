@@ -329,13 +329,13 @@ func TestDeliveryPrune(t *testing.T) {
 func TestWebhookLimit(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var made sync.WaitGroup
+	var created sync.WaitGroup
 	for range 120 {
-		made.Go(func() {
+		created.Go(func() {
 			_, _ = b.Webhooks.Create(t.Context(), &webhook.Definition{URL: "u", Events: []string{"*"}, Ordering: "none", PayloadFormat: "ojs", Secret: "12345678"}, webhook.Match{})
 		})
 	}
-	made.Wait()
+	created.Wait()
 	_, total, err := b.Webhooks.List(t.Context(), webhook.Filter{Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, int64(100), total)
@@ -438,9 +438,9 @@ func TestDeliveryOrder(t *testing.T) {
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT min(seq) FROM ojs.events WHERE job_id = $1`, job.ID).Scan(&seq))
 		done := b.delivery(w, int(seq), ojs.FormatID(job.ID)) // by a replay
 		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'delivered', next_attempt_at = NULL, completed_at = now() WHERE id = $1`, done)
-		made, err := b.Webhooks.MakeDeliveries(t.Context())
+		created, err := b.Webhooks.CreateDeliveries(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, int64(1), made.Deliveries)
+		require.Equal(t, int64(1), created.Deliveries)
 		require.Equal(t, 1, b.sendable())
 	})
 
@@ -450,7 +450,7 @@ func TestDeliveryOrder(t *testing.T) {
 		w := b.subscribed(ordered)
 		first := waiting(b, w, 1)
 		waiting(b, w, 2)
-		n, err := b.Webhooks.HealDeliveries(t.Context())
+		n, err := b.Webhooks.RestartStuckDeliveries(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, int64(1), n)
 		got := b.claimed(10)
@@ -465,7 +465,7 @@ func (b *bundle) publish() {
 	b.Exec(`UPDATE ojs.event_relay SET watermark = (SELECT max(seq) FROM ojs.events)`)
 }
 
-// What was published while a subscription was active is delivered to it, whatever becomes of it before deliveries are made.
+// What was published while a subscription was active is delivered to it, whatever becomes of it before deliveries are created.
 func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -482,23 +482,23 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	set(false)
 	b.Enqueued(domaintest.NewJob("q"))
 	b.publish()
-	made, err := b.Webhooks.MakeDeliveries(t.Context())
+	created, err := b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, int64(2), made.Deliveries, "paused, and no more than that")
+	require.Equal(t, int64(2), created.Deliveries, "paused, and no more than that")
 	require.Empty(t, b.claimed(10))
-	made, err = b.Webhooks.MakeDeliveries(t.Context())
+	created, err = b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, webhook.Made{}, made)
+	require.Equal(t, webhook.Created{}, created)
 	set(true)
 	require.Len(t, b.claimed(10), 2)
 
 	b.Enqueued(domaintest.NewJob("q"))
 	b.publish()
 	set(false)
-	set(true) // before anything is made of it
-	made, err = b.Webhooks.MakeDeliveries(t.Context())
+	set(true) // before anything is created of it
+	created, err = b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, made.Deliveries, int64(1))
+	require.GreaterOrEqual(t, created.Deliveries, int64(1))
 }
 
 // A lost piece of the log is not lost silently.
@@ -509,7 +509,7 @@ func TestDeliveriesOfThePruned(t *testing.T) {
 	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
 	b.publish()
 	b.Exec(`UPDATE ojs.event_relay SET pruned = watermark`)
-	made, err := b.Webhooks.MakeDeliveries(t.Context())
+	created, err := b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)
-	require.Positive(t, made.Skipped)
+	require.Positive(t, created.Skipped)
 }

@@ -12,19 +12,20 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
-// vault seals webhook secrets with AES-256-GCM (docs/reference/webhooks.md, Rotation). Without a key they are stored as they are.
+// vault encrypts webhook secrets with AES-256-GCM (docs/reference/webhooks.md, Rotation). Without a key they are stored in
+// plain text.
 type vault struct {
 	current string // key id, "": none
 	keys    map[string]cipher.AEAD
 }
 
-// newVault takes keys of 32 bytes, the current one first; the others only open.
+// newVault takes keys of 32 bytes. The first one encrypts and decrypts, the others decrypt.
 func newVault(keys [][]byte) vault {
 	v := vault{keys: make(map[string]cipher.AEAD, len(keys))}
 	for i, key := range keys {
 		block, err := aes.NewCipher(key)
 		if err != nil {
-			panic(fmt.Sprintf("webhook key: %v", err)) // the length was checked when it was read
+			panic(fmt.Sprintf("webhook key: %v", err)) // the configuration has checked the length
 		}
 		gcm, err := cipher.NewGCM(block)
 		if err != nil {
@@ -67,8 +68,8 @@ func (v vault) open(sealed []byte, keyID string) (string, error) {
 	return string(secret), nil
 }
 
-// ResealSecrets seals with the current key what another one, or none, has sealed. Call it at start: it fails if a secret
-// could never be used.
+// ResealSecrets encrypts with the current key all secrets that are stored in plain text or under another key. Call it at
+// start: it fails if a secret cannot be decrypted.
 func (s *Store) ResealSecrets(ctx context.Context) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -82,7 +83,7 @@ func (s *Store) ResealSecrets(ctx context.Context) error {
 			return err
 		}
 		if s.vault.current == "" {
-			continue // it can be read, which is what matters
+			continue // without a current key, secrets stay as they are
 		}
 		sealed, keyID, err := s.vault.seal(secret)
 		if err != nil {

@@ -96,7 +96,7 @@ type API struct {
 	server  *grpc.Server
 	routes  map[string]bool
 	running runningCalls
-	tally   eventlog.Tally
+	tally   eventlog.StreamCounter
 }
 
 // pingsAllowed leaves a client that pings every 10 s a little for its clock and the network.
@@ -153,7 +153,7 @@ func loadTLS(config Config) (*tls.Config, error) {
 }
 
 // Tally counts the streams, for metrics.
-func (a *API) Tally() *eventlog.Tally { return &a.tally }
+func (a *API) Tally() *eventlog.StreamCounter { return &a.tally }
 
 // Serve answers calls until Stop.
 func (a *API) Serve(ln net.Listener) error { return a.server.Serve(ln) }

@@ -75,7 +75,7 @@ type API struct {
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	metrics     Metrics
-	sse, socket eventlog.Tally
+	sse, socket eventlog.StreamCounter
 }
 
 // Deps are the parts an API talks to.

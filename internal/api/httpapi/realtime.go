@@ -58,8 +58,8 @@ func (a *API) StopStreams() { a.streams.Stop() }
 func (a *API) AwaitStreams(ctx context.Context) error { return a.streams.Wait(ctx) }
 
 // Tallies counts the streams by transport, for metrics.
-func (a *API) Tallies() map[string]*eventlog.Tally {
-	return map[string]*eventlog.Tally{"sse": &a.sse, "websocket": &a.socket}
+func (a *API) Tallies() map[string]*eventlog.StreamCounter {
+	return map[string]*eventlog.StreamCounter{"sse": &a.sse, "websocket": &a.socket}
 }
 
 // Streams is the number of open streams.

@@ -6,18 +6,19 @@ import (
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
-// JSON is a text of a client that a line shows as what it is. It must be valid.
+// JSON is valid JSON of a client that a line shows unquoted.
 type JSON []byte
 
-// MarshalJSON gives the text.
+// MarshalJSON is for the format json.
 func (j JSON) MarshalJSON() ([]byte, error) { return j, nil }
 
-// MarshalText serves the text format.
+// MarshalText is for the format text.
 func (j JSON) MarshalText() ([]byte, error) { return j, nil }
 
 var secretName = regexp.MustCompile(`(?i)password|token|secret|authorization`)
 
-// WithoutSecrets is meta without the members, at any depth, whose names sound like secrets (docs/reference/observability.md, Logs).
+// WithoutSecrets is meta without the members, at any depth, that are named like secrets (docs/reference/observability.md,
+// Logs).
 func WithoutSecrets(value []byte) []byte { return appendPublic(make([]byte, 0, len(value)), value) }
 
 func appendPublic(b, value []byte) []byte {

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// errorAttr is the error group of docs/reference/observability.md, Logs for what a caller has passed as error.
+// errorAttr turns the attribute error of a caller into the group error (docs/reference/observability.md, Logs).
 func errorAttr(v slog.Value) slog.Attr {
 	err, ok := v.Any().(error)
 	if !ok {
@@ -18,7 +18,7 @@ func errorAttr(v slog.Value) slog.Attr {
 	return slog.Group("error", slog.String("type", TypeOf(err)), slog.String("message", Message(err)))
 }
 
-// TypeOf names the innermost error: that is the one to look for.
+// TypeOf is the type of the innermost error, because the outer ones only wrap it.
 func TypeOf(err error) string {
 	for {
 		switch e := err.(type) { //nolint:errorlint // this walks the chain
@@ -40,10 +40,10 @@ func TypeOf(err error) string {
 	}
 }
 
-// Message is the text of an error without values that Postgres quotes from rows and arguments: those are clients'. Details
-// of Postgres's errors, which quote most, are no part of their text.
+// Message is the text of an error without the values that PostgreSQL quotes from rows and arguments, which belong to clients.
+// The details of PostgreSQL's errors, which quote most, are not part of that text.
 //
-// Passwords in connection strings go, too: pgx hides them as well as it can.
+// It also hides passwords in connection strings: pgx does not hide all of them.
 func Message(err error) string {
 	text := err.Error()
 	for _, pg := range postgresErrors(err) {
@@ -59,12 +59,12 @@ var (
 	keywordPassword = regexp.MustCompile(`(?i)(password\s*=\s*)('[^']*'|[^\s'"` + "`" + `&]+)`)
 )
 
-// HidePasswords takes those of connection strings out of a text.
+// HidePasswords replaces passwords of connection strings in a text.
 func HidePasswords(text string) string {
 	return keywordPassword.ReplaceAllString(urlPassword.ReplaceAllString(text, "$1:xxxxx@"), "${1}xxxxx")
 }
 
-// postgresErrors are all of them in the tree of an error.
+// postgresErrors are all errors of PostgreSQL in the tree of an error.
 func postgresErrors(err error) (list []*pgconn.PgError) {
 	switch e := err.(type) { //nolint:errorlint // this walks the tree
 	case nil:
@@ -80,7 +80,7 @@ func postgresErrors(err error) (list []*pgconn.PgError) {
 	return list
 }
 
-// hideQuoted cuts a message such as `invalid input syntax for type bigint: "…"` before the value.
+// hideQuoted removes the value from a message such as `invalid input syntax for type bigint: "…"`.
 func hideQuoted(message string) string {
 	if at := strings.IndexByte(message, '"'); at >= 0 {
 		return message[:at] + "(hidden)"
@@ -91,7 +91,7 @@ func hideQuoted(message string) string {
 // maxBacktrace bounds a backtrace in the log, in bytes.
 const maxBacktrace = 4096
 
-// Cut bounds a backtrace.
+// Cut shortens a backtrace to maxBacktrace.
 func Cut(backtrace string) string {
 	if len(backtrace) <= maxBacktrace {
 		return backtrace

@@ -1,5 +1,5 @@
-// Package logging gives every log line of the server the shape of docs/reference/observability.md, Logs, whoever writes it and in whatever
-// format. It must never show what clients send in job bodies, nor secrets; what callers hand it as an error is cleaned.
+// Package logging owns the shape of log lines (docs/reference/observability.md, Logs), in both formats and for all callers,
+// libraries included. It must never show secrets, or what clients send in job bodies: it removes both from errors.
 package logging
 
 import (
@@ -41,7 +41,7 @@ func renameFields(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// severity is the name and number of the nearest level that is not above.
+// severity is the name and number of the highest named level at or below a level.
 func severity(level slog.Level) (name string, number int) {
 	switch {
 	case level >= LevelFatal:

@@ -8,8 +8,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// handler puts attributes where docs/reference/observability.md, Logs has them: the groups it names stay at the top, an error becomes its group,
-// everything else moves into attributes. So lines of libraries, which know nothing of it, come out right, too.
+// handler arranges attributes (docs/reference/observability.md, Logs): the groups of that page stay at the top, an error
+// becomes the group error, everything else moves into attributes. Lines of libraries get the same shape.
 type handler struct {
 	next   slog.Handler
 	attrs  []slog.Attr // of the logger, groups applied
@@ -70,11 +70,11 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, out)
 }
 
-// line is what a record says, by place.
+// line is the arranged attributes of a record.
 type line struct {
 	category slog.Attr
-	top      []slog.Attr // groups of the contract
-	rest     []slog.Attr
+	top      []slog.Attr // the groups ojs, error, request and trace
+	rest     []slog.Attr // members of the group attributes
 	traced   bool
 }
 
@@ -92,7 +92,7 @@ func (l *line) add(a slog.Attr) {
 		l.top = append(l.top, errorAttr(a.Value))
 	case a.Key == "attributes" && group:
 		if len(l.rest) == 0 {
-			l.rest = slices.Clip(a.Value.Group()) // the caller's: not to be written to
+			l.rest = slices.Clip(a.Value.Group()) // a later append must not write into the caller's slice
 		} else {
 			l.rest = append(slices.Clip(l.rest), a.Value.Group()...)
 		}
@@ -101,14 +101,14 @@ func (l *line) add(a slog.Attr) {
 	case group && a.Key == "trace":
 		l.traced = true
 		l.top = append(l.top, a)
-	case a.Value.Kind() == slog.KindDuration: // without its unit nobody could read it
+	case a.Value.Kind() == slog.KindDuration: // the key names the unit
 		l.rest = append(l.rest, slog.Float64(a.Key+"_ms", float64(a.Value.Duration().Microseconds())/1000))
 	case !a.Equal(slog.Attr{}):
 		l.rest = merge(l.rest, a)
 	}
 }
 
-// merge adds an attribute; groups of one name, which a logger opens again for each call, become one.
+// merge adds an attribute and joins groups of the same name: a logger repeats its open groups in each call.
 func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 	if a.Value.Kind() == slog.KindGroup {
 		for i, other := range list {
@@ -126,7 +126,7 @@ func merge(list []slog.Attr, a slog.Attr) []slog.Attr {
 	return append(list, a)
 }
 
-// finish writes the line into a record. A line that names no trace gets that of its context.
+// finish writes the line into a record. A line without a trace gets that of its context.
 func (l *line) finish(ctx context.Context, r *slog.Record) {
 	if l.category.Key == "" {
 		l.category = slog.String("category", "system")

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// GaugeTimeout bounds what is read for metrics.
+	// GaugeTimeout bounds one read of gauges.
 	GaugeTimeout = 2 * time.Second
 
-	// OtherQueues stands for the queues beyond the number that is asked for.
+	// OtherQueues stands for the queues beyond the limit.
 	OtherQueues = "__other__"
 
-	gaugeReply = 200 * time.Millisecond // for Postgres to say that a statement took too long
+	gaugeReply = 200 * time.Millisecond // between the statement timeout and GaugeTimeout, for the error to arrive
 	gaugeLock  = "100ms"
 
-	maxUnpublished = 100_000 // rows that are looked at one by one
+	maxUnpublished = 100_000 // rows that are counted one by one
 )
 
-// Database reads what metrics show of the whole deployment.
+// Database reads the gauges of the whole deployment.
 type Database struct{ db *pg.DB }
 
 // NewDatabase returns a reader.
 func NewDatabase(db *pg.DB) *Database { return &Database{db} }
 
-// Gauges are figures of the whole deployment at one snapshot. They come from kept counts, so that they cost the same
-// whatever the backlog is, and every node reads the same.
+// Gauges are figures of the whole deployment in one snapshot. They come from stored counts, so a read takes the same time
+// with any backlog, and all nodes read the same.
 type Gauges struct {
 	Queues map[string]QueueGauges
 	Events EventGauges
@@ -42,10 +42,10 @@ type Gauges struct {
 	QueuesActive  int64
 	WorkersActive int64 // that are not dead
 
-	// EnqueuedTotal, CompletedTotal and DiscardedTotal are published events of these types since the schema has them.
+	// EnqueuedTotal, CompletedTotal and DiscardedTotal are the published events of these types since the schema was created.
 	EnqueuedTotal, CompletedTotal, DiscardedTotal int64
 
-	// Completed and its Ran sum are of the last 60 s.
+	// Completed is the number of jobs of the last 60 s, Ran the sum of their run times.
 	Completed float64
 	Ran       time.Duration
 }
@@ -64,7 +64,7 @@ type EventGauges struct {
 	RetainedFor time.Duration // age of the oldest event that is kept
 }
 
-// gaugeTx reads in a transaction that neither waits long nor reads tables as a whole.
+// gaugeTx reads in a transaction with short timeouts and without sequential scans.
 func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q *dbsqlc.Queries) error) error {
 	ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 	defer cancel()
@@ -81,7 +81,7 @@ func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q
 	return pg.ClientError(err)
 }
 
-// Gauges reads them for up to maxQueues queues, by name; the others are one, OtherQueues.
+// Gauges reads the gauges of the first maxQueues queues by name. The others are added up under OtherQueues.
 func (d *Database) Gauges(ctx context.Context, maxQueues int) (Gauges, error) {
 	g := Gauges{Queues: map[string]QueueGauges{}}
 	err := d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
@@ -144,11 +144,11 @@ func (g *Gauges) readQueues(maxQueues int) func(context.Context, *dbsqlc.Queries
 	}
 }
 
-// readBusy adds the queues that only workers name while there is room for them.
+// readBusy adds the queues that only workers name, up to maxQueues.
 func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) error {
 	return func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsBusyWorkers(ctx)
-		slices.SortFunc(rows, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) }) // every node names the same
+		slices.SortFunc(rows, func(a, b dbsqlc.MetricsBusyWorkersRow) int { return strings.Compare(a.Queue, b.Queue) }) // all nodes choose the same queues
 		_, full := g.Queues[OtherQueues]
 		for _, r := range rows {
 			name := r.Queue
@@ -171,7 +171,7 @@ type ReadyHead struct {
 	Age      time.Duration // since the job became available
 }
 
-// ReadyHeads looks for them in the queues from the start. Under a pinned xmin that walks all dead index entries there.
+// ReadyHeads finds the heads from the start of the index. Under a pinned xmin that reads all dead index entries there.
 func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []ReadyHead, err error) {
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsReadyHeads(ctx, queues)
@@ -183,7 +183,7 @@ func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []Rea
 	return heads, err
 }
 
-// ReadyHeadsFrom looks for them from where they were. It does not find what became visible before that place since.
+// ReadyHeadsFrom finds the heads behind earlier ones. It does not find jobs that became visible before those meanwhile.
 func (d *Database) ReadyHeadsFrom(ctx context.Context, were []ReadyHead) (heads []ReadyHead, err error) {
 	var p dbsqlc.MetricsReadyHeadsFromParams
 	for _, h := range were {
@@ -199,7 +199,7 @@ func (d *Database) ReadyHeadsFrom(ctx context.Context, were []ReadyHead) (heads 
 	return heads, err
 }
 
-// DeadLetterCounts counts dead letters by queue, by an index that has nothing else.
+// DeadLetterCounts counts dead letters by queue, with an index that contains nothing else.
 func (d *Database) DeadLetterCounts(ctx context.Context) (counts map[string]int64, err error) {
 	counts = map[string]int64{}
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
@@ -212,10 +212,11 @@ func (d *Database) DeadLetterCounts(ctx context.Context) (counts map[string]int6
 	return counts, err
 }
 
-// XminHolder keeps dead rows from being cleaned. Seconds are 0 for what has no transaction of its own.
+// XminHolder is a session, slot or prepared transaction that keeps dead rows from being cleaned. Seconds are 0 without a
+// transaction.
 type XminHolder = dbsqlc.MetricsXminHolderRow
 
-// OldestXminHolder is nil if nobody holds any.
+// OldestXminHolder returns nil if there is none.
 func (d *Database) OldestXminHolder(ctx context.Context) (holder *XminHolder, err error) {
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsXminHolder(ctx)
@@ -227,15 +228,15 @@ func (d *Database) OldestXminHolder(ctx context.Context) (holder *XminHolder, er
 	return holder, err
 }
 
-// TableStats is what the statistics know of a table, its partitions and indexes included.
+// TableStats are the statistics of a table with its partitions and indexes.
 type TableStats = dbsqlc.MetricsTablesRow
 
-// statTables are written all the time; those that do not exist are left out.
+// statTables are the tables that are written all the time.
 var statTables = []string{
 	"jobs", "jobs_done", "events", "event_relay", "event_gaps", "queue_counts", "stats_minute", "workers", "webhook_deliveries",
 }
 
-// TableStats reads them.
+// TableStats reads the statistics of statTables.
 func (d *Database) TableStats(ctx context.Context) (tables []TableStats, err error) {
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) (err error) {
 		tables, err = q.MetricsTables(ctx, statTables)

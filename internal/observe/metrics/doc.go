@@ -1,7 +1,7 @@
-// Package metrics counts what this node does and shows it, with figures of the whole deployment, to Prometheus and over
-// OTLP (docs/reference/observability.md, Metrics). There is one set of counters, which both read.
+// Package metrics owns the counters of this node and the gauges of the whole deployment, for Prometheus and OTLP
+// (docs/reference/observability.md, Metrics). Both read the same counters.
 //
-// Counting never touches the database, never waits and allocates nothing once a combination of labels is known: 0.3 µs
-// for what one job brings, where OpenTelemetry's own instruments take 3 µs (BenchmarkJob). Gauges are read when somebody
-// asks, at most once per interval, whoever asks.
+// Counting must never query the database, wait, or allocate for a known combination of labels: it takes 0.3 µs per job, where
+// OpenTelemetry's own instruments take 3 µs (BenchmarkJob). Gauges are read on request, at most once per interval for all
+// readers together.
 package metrics

@@ -9,12 +9,12 @@ import (
 type ReadySurvey = readySurvey
 
 // ErrTooCostly says that a look from the start has to wait.
-var ErrTooCostly = errTooCostly
+var ErrTooCostly = errTooSlow
 
-// Ages looks.
+// Ages reads the ages.
 func (s *readySurvey) Ages(ctx context.Context, db *Database, queues []string) (map[string]time.Duration, error) {
 	return s.ages(ctx, db, queues)
 }
 
-// SetLast sets when it has looked from the start last, and what that has cost.
-func (s *readySurvey) SetLast(at time.Time, cost time.Duration) { s.at, s.cost = at, cost }
+// SetLast sets the time of the last full read, and how long it took.
+func (s *readySurvey) SetLast(at time.Time, cost time.Duration) { s.at, s.took = at, cost }

@@ -16,7 +16,7 @@ import (
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 )
 
-// expose makes what Prometheus reads: a registry of our own, so that nothing else in the process shows up in it.
+// expose sets up the registry that Prometheus reads. It is not the default one, which other code of the process may use.
 func (m *Metrics) expose() error {
 	registry := prometheus.NewRegistry()
 	exporter, err := promexport.New(promexport.WithRegisterer(registry), promexport.WithProducer(m),
@@ -33,8 +33,8 @@ func (m *Metrics) expose() error {
 // WriteText writes all series in the text format of Prometheus, or as OpenMetrics 1.0.
 func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) error {
 	families, err := m.gatherer.Gather()
-	if err != nil { // the rest is of use all the same
-		m.config.Logger.WarnContext(ctx, "some metrics cannot be shown", slog.String("error", err.Error()))
+	if err != nil { // families has those without an error
+		m.config.Logger.WarnContext(ctx, "some metrics are left out of the answer", slog.Any("error", err))
 	}
 	format := expfmt.NewFormat(expfmt.TypeTextPlain)
 	if openMetrics {
@@ -57,7 +57,7 @@ func (m *Metrics) WriteText(ctx context.Context, w io.Writer, openMetrics bool) 
 	return nil
 }
 
-// namesake finds counters that OpenMetrics, where _total is no part of a name, could not tell from another family: the Go
+// namesake finds counters whose name without _total is that of another family, which OpenMetrics does not allow: the Go
 // runtime's go_memstats_alloc_bytes_total.
 func namesake(families []*dto.MetricFamily) func(f *dto.MetricFamily) bool {
 	names := make(map[string]bool, len(families))
@@ -70,7 +70,7 @@ func namesake(families []*dto.MetricFamily) func(f *dto.MetricFamily) bool {
 	}
 }
 
-// Shutdown pushes what has not been pushed yet, as long as ctx allows.
+// Shutdown pushes the last values, until ctx ends.
 func (m *Metrics) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, r := range m.readers {

@@ -7,10 +7,10 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// family is one metric with its series at a moment. The Prometheus name is the OpenTelemetry name with _ for . and, for a
-// counter, _total.
+// family is one metric with its current series. The Prometheus name is the OpenTelemetry name with _ for . and, for a counter,
+// _total.
 type family interface {
-	// data is the metric as OpenTelemetry has it; ok is false if there is no series.
+	// data is the metric in the form of OpenTelemetry; ok is false if there is no series.
 	data(start, now time.Time) (m metricdata.Metrics, ok bool)
 }
 
@@ -71,14 +71,14 @@ func histogramOf(name, unit, help string, bounds []int64, scale float64) *histog
 	return &histogramFamily{head: head{name, unit, help}, bounds: bounds, scale: scale}
 }
 
-// add shows a histogram that has these bounds, or finer ones, if it has counted anything.
+// add adds a series for a histogram with values. Its bounds must contain those of the family.
 func (f *histogramFamily) add(labels attribute.Set, h *histogram, bounds []int64) {
 	var r reading
 	r.add(h, bounds, f.bounds)
 	f.show(labels, r)
 }
 
-// addAll shows several as one.
+// addAll adds one series for the sum of several histograms.
 func (f *histogramFamily) addAll(labels attribute.Set, hs []histogram, bounds []int64) {
 	var r reading
 	for i := range hs {

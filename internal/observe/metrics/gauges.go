@@ -16,37 +16,38 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// gauges are the figures of the whole deployment, each kind read for itself: one that is slow or fails leaves the others.
+// gauges are the figures of the whole deployment. Each kind is read by itself, so that a slow or failing one does not affect
+// the others.
 type gauges struct {
-	overview    part[Gauges]
-	ready       part[map[string]time.Duration]
-	deadLetters part[map[string]int64]
-	xmin        part[*XminHolder]
-	tables      part[[]TableStats]
-	webhooks    part[webhookGauges]
+	overview    cached[Gauges]
+	ready       cached[map[string]time.Duration]
+	deadLetters cached[map[string]int64]
+	xmin        cached[*XminHolder]
+	tables      cached[[]TableStats]
+	webhooks    cached[webhookGauges]
 
 	survey readySurvey
 }
 
 type webhookGauges struct{ subscriptions, pending int64 }
 
-// tablesEvery is how often sizes are looked at, at most: each file of each partition is asked for.
+// tablesEvery is how often sizes are read, at most: PostgreSQL reads the size of each file of each partition.
 const tablesEvery = time.Minute
 
-// longHold is how long a session must have held dead rows to be named: others come and go with every statement.
+// longHold is the least age of the transaction of a session that is named: every statement has a short one.
 const longHold = 10 * time.Second
 
 func (g *gauges) init(every time.Duration, logger *slog.Logger) {
-	told := func(what string) func(error) {
+	failed := func(what string) func(error) {
 		return func(err error) {
-			logger.Warn("gauges cannot be read", slog.String("gauges", what), slog.String("error", err.Error()))
+			logger.Warn("gauges cannot be read; their series are missing until they can", slog.String("gauges", what), slog.Any("error", err))
 		}
 	}
-	g.overview.told, g.ready.told, g.deadLetters.told = told("queues and events"), told("oldest ready jobs"), told("dead letters")
-	g.xmin.told, g.tables.told, g.webhooks.told = told("xmin"), told("tables"), told("webhooks")
+	g.overview.onFailure, g.ready.onFailure, g.deadLetters.onFailure = failed("queues and events"), failed("oldest ready jobs"), failed("dead letters")
+	g.xmin.onFailure, g.tables.onFailure, g.webhooks.onFailure = failed("xmin"), failed("tables"), failed("webhooks")
 	g.overview.every, g.ready.every, g.deadLetters.every, g.xmin.every, g.webhooks.every = every, every, every, every, every
 	g.tables.every = max(every, tablesEvery)
-	g.ready.paced = true
+	g.ready.selfPaced = true
 }
 
 // Gauges are the figures of the whole deployment, at most one interval old.
@@ -56,10 +57,10 @@ func (m *Metrics) Gauges(ctx context.Context) (Gauges, error) {
 	})
 }
 
-// roundTimeout bounds what one who asks waits for all parts together.
+// roundTimeout bounds how long one reader waits for all gauges together.
 const roundTimeout = 3 * time.Second
 
-// gaugeFamilies has no series for what cannot be read.
+// gaugeFamilies leaves out the series of gauges that cannot be read.
 func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
 	if m.sources.Database == nil {
 		return nil
@@ -73,10 +74,10 @@ func (m *Metrics) gaugeFamilies(ctx context.Context) []family {
 	return append(families, up)
 }
 
-// round is what all parts together say of the database.
-type round struct{ up float64 }
+// round is one read of all gauges.
+type round struct{ up float64 } // 1: the database answered
 
-// missing reports whether a part could not be read.
+// missing reports whether a kind of gauges could not be read.
 func (r *round) missing(err error) bool {
 	if err != nil && pg.IsUnavailable(err) {
 		r.up = 0
@@ -87,7 +88,7 @@ func (r *round) missing(err error) bool {
 func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	g, err := m.Gauges(ctx)
 	if r.missing(err) {
-		r.up = 0 // whatever it was
+		r.up = 0 // for any error
 		return nil
 	}
 	families := eventFamilies(g.Events)
@@ -109,7 +110,7 @@ func eventFamilies(e EventGauges) []family {
 	return []family{unpublished, lag, retained, retainedFor}
 }
 
-// states are all there are, so that a queue has a series for each.
+// states are all states, so that a queue has a series for each.
 var states = []ojs.JobState{
 	ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable, ojs.StateCompleted, ojs.StateCancelled, ojs.StateDiscarded,
 }
@@ -145,7 +146,7 @@ func (m *Metrics) queueFamilies(ctx context.Context, g Gauges, r *round) []famil
 	return []family{depth, active, jobs, workers, busy, dead, oldest}
 }
 
-// deadLetters counts them by queue as g has them.
+// deadLetters counts dead letters by the queues of g, and the others under OtherQueues.
 func (m *Metrics) deadLetters(ctx context.Context, g Gauges) (map[string]int64, error) {
 	counts, err := m.gauges.deadLetters.get(ctx, m.sources.Database.DeadLetterCounts)
 	if err != nil {
@@ -161,7 +162,7 @@ func (m *Metrics) deadLetters(ctx context.Context, g Gauges) (map[string]int64, 
 	return shown, nil
 }
 
-// readyAges is how long the oldest heads of the queues have waited.
+// readyAges is how long the next job of each queue has waited.
 func (m *Metrics) readyAges(ctx context.Context, g Gauges) (map[string]time.Duration, error) {
 	return m.gauges.ready.get(ctx, func(ctx context.Context) (map[string]time.Duration, error) {
 		var queues []string
@@ -231,13 +232,13 @@ func (m *Metrics) webhookGauges(ctx context.Context, r *round) []family {
 	return []family{subscriptions, pending}
 }
 
-// readySurvey remembers where the heads of the queues were: under a pinned xmin a look from the start walks all dead index
-// entries there (0.6 µs each), one from where a head was meets few. Only the former finds what became visible late, or
-// a priority that had no jobs before; it takes a twentieth of the time at most.
+// readySurvey caches the positions of the heads of the queues. Under a pinned xmin a full read, from the start of the index,
+// reads all dead entries there (0.6 µs each); a read from an earlier head reads few. Only a full read finds jobs that became
+// visible late, and priorities that had no jobs before. Full reads take a twentieth of the time at most.
 type readySurvey struct {
 	heads map[readyLevel]ReadyHead
-	at    time.Time // of the last look from the start
-	cost  time.Duration
+	at    time.Time     // of the last full read
+	took  time.Duration // by it
 }
 
 type readyLevel struct {
@@ -249,7 +250,7 @@ func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (
 	if len(queues) == 0 {
 		return nil, nil
 	}
-	heads, err := s.look(ctx, st, queues)
+	heads, err := s.read(ctx, st, queues)
 	if err != nil {
 		return nil, err
 	}
@@ -261,17 +262,17 @@ func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (
 	return ages, nil
 }
 
-// errTooCostly says that the next look from the start has to wait, and nothing is known of the last.
-var errTooCostly = errors.New("too many dead index entries")
+// errTooSlow says that the next full read has to wait, and that no earlier one has succeeded.
+var errTooSlow = errors.New("the index of ready jobs has too many dead entries")
 
-func (s *readySurvey) look(ctx context.Context, st *Database, queues []string) ([]ReadyHead, error) {
-	err := errTooCostly
-	if time.Since(s.at) >= share*s.cost {
+func (s *readySurvey) read(ctx context.Context, st *Database, queues []string) ([]ReadyHead, error) {
+	err := errTooSlow
+	if time.Since(s.at) >= share*s.took {
 		var heads []ReadyHead
 		start := time.Now()
 		heads, err = st.ReadyHeads(ctx, queues)
 		s.at = time.Now()
-		s.cost = s.at.Sub(start)
+		s.took = s.at.Sub(start)
 		if err == nil {
 			s.heads = map[readyLevel]ReadyHead{}
 			return heads, nil
@@ -283,7 +284,7 @@ func (s *readySurvey) look(ctx context.Context, st *Database, queues []string) (
 	return st.ReadyHeadsFrom(ctx, slices.Collect(maps.Values(s.heads)))
 }
 
-// componentFamilies shows what health calls the services of this node; those it does without have no series.
+// componentFamilies are the states of this node's services as in health. A service that is off has no series.
 func (m *Metrics) componentFamilies() []family {
 	if m.sources.Components == nil {
 		return nil

@@ -2,10 +2,10 @@ package metrics
 
 import "sync/atomic"
 
-// maxBuckets is what the longest list of bounds needs.
+// maxBuckets is enough for the longest list of bounds.
 const maxBuckets = 17
 
-// histogram counts whole numbers between bounds, which its user keeps; sums are exact, unlike those of floats.
+// histogram counts whole numbers between bounds, which the caller passes. Its sum is exact, unlike one of floats.
 type histogram struct {
 	buckets [maxBuckets]atomic.Uint64
 	sum     atomic.Int64
@@ -21,14 +21,14 @@ func (h *histogram) observe(bounds []int64, value int64) {
 	h.sum.Add(value)
 }
 
-// reading is a histogram at a moment. The zero value is empty.
+// reading is a copy of a histogram. The zero value is empty.
 type reading struct {
 	buckets []uint64 // one more than bounds
 	count   uint64
 	sum     int64
 }
 
-// add adds a histogram with these bounds to a reading with those of wanted, all of which must be among them.
+// add adds a histogram to a reading with the bounds wanted, which must be a subset of bounds.
 func (r *reading) add(h *histogram, bounds, wanted []int64) {
 	if r.buckets == nil {
 		r.buckets = make([]uint64, len(wanted)+1)

@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Bounds of docs/reference/observability.md, Jobs, in ms. What is kept has the finer of each pair, in which the other is contained.
+// Bounds in ms (docs/reference/observability.md, Jobs). Histograms have the finer bounds of each pair, which contain the others.
 var (
 	ranBounds        = []int64{5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 300_000}
 	ranCompatBounds  = []int64{5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000, 300_000}
@@ -22,7 +22,7 @@ var (
 // outcomes are the states an attempt can end in.
 var outcomes = [...]ojs.JobState{ojs.StateCompleted, ojs.StateRetryable, ojs.StateDiscarded, ojs.StateAvailable}
 
-// losses are why the server took a job away from its worker.
+// losses are the reasons for which the server ends an attempt.
 var losses = [...]string{job.VisibilityTimeout, job.WorkerDeath, job.Timeout, job.Stalled, job.TotalTimeout}
 
 type jobKey struct{ jobType, queue string }
@@ -53,14 +53,14 @@ func (m *Metrics) newJobs() *vec[jobKey, jobCounters] {
 // maxPairs bounds the combinations of job type and queue, as a multiple of the values of each.
 const maxPairs = 10
 
-// Changes counts what this node has committed; it is store.Config.OnChanges.
+// Changes counts the events that this node has committed; it subscribes to eventlog.Commits.
 func (m *Metrics) Changes(_ context.Context, changes []eventlog.Change) {
 	var key jobKey
 	var counters *jobCounters
 	for i := range changes {
 		c := &changes[i]
 		if c.Subject != "" {
-			continue // of a worker or a cron
+			continue // the change of a worker or a cron
 		}
 		if counters == nil || c.JobType != key.jobType || c.Queue != key.queue {
 			key = jobKey{c.JobType, c.Queue}
@@ -72,14 +72,14 @@ func (m *Metrics) Changes(_ context.Context, changes []eventlog.Change) {
 
 func (j *jobCounters) count(c *eventlog.Change) {
 	switch c.Type {
-	case "job.started":
+	case ojs.EventJobStarted:
 		if c.Timed {
 			j.waited.observe(waitCompatBounds, c.Milliseconds())
 		}
-	case "job.completed":
+	case ojs.EventJobCompleted:
 		j.completed.Add(1)
 		j.ended(c)
-	case "job.failed":
+	case ojs.EventJobFailed:
 		j.attemptsFailed.Add(1)
 		j.ended(c)
 		for i, reason := range losses {
@@ -104,38 +104,38 @@ func (j *jobCounters) ended(c *eventlog.Change) {
 	}
 }
 
-// add counts events that bring nothing but their number.
-func (j *jobCounters) add(kind string, n int64) {
-	switch kind {
-	case "job.enqueued":
+// add counts events of the types that have no histogram.
+func (j *jobCounters) add(eventType string, n int64) {
+	switch eventType {
+	case ojs.EventJobEnqueued:
 		j.enqueued.Add(n)
-	case "job.scheduled":
+	case ojs.EventJobScheduled:
 		j.scheduled.Add(n)
-	case "job.retrying":
+	case ojs.EventJobRetrying:
 		j.retrying.Add(n)
-	case "job.discarded":
+	case ojs.EventJobDiscarded:
 		j.discarded.Add(n)
-	case "job.cancelled":
+	case ojs.EventJobCancelled:
 		j.cancelled.Add(n)
-	case "job.expired":
+	case ojs.EventJobExpired:
 		j.expired.Add(n)
-	case "job.progress":
+	case ojs.EventJobProgress:
 		j.progress.Add(n)
 	}
 }
 
-// Published counts what the relay of this node has published. What was written from SQL is counted here: by the one relay
-// that published it, so that the sum over all nodes is right.
+// Published counts the events that the relay of this node has published. It also counts the job events written from SQL: only
+// one relay publishes each of them, so the sum over all nodes is right.
 func (m *Metrics) Published(c eventlog.Counts) {
 	for kind, n := range c.Types {
 		m.published.at(kind).Add(n)
 	}
-	for _, u := range c.Unclaimed {
+	for _, u := range c.FromSQL {
 		m.jobs.at(jobKey{u.JobType, u.Queue}).add(u.Type, u.N)
 	}
 }
 
-// jobFamilies are the series of docs/reference/observability.md, Jobs and what follows from the same events.
+// jobFamilies are the series that count job events (docs/reference/observability.md, Jobs).
 func (m *Metrics) jobFamilies() []family {
 	var (
 		enqueued   = counter("ojs.jobs.enqueued", "{job}", "Jobs that became available by being enqueued, promoted on schedule, activated or retried from the dead letters.")

@@ -16,16 +16,16 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
-// What no setting changes.
+// Fixed values of Config.
 const (
-	MaxLabelValues = 1000             // bounds what a client can cost that makes up job types
-	GaugeInterval  = 10 * time.Second // scrapers ask more seldom
+	MaxLabelValues = 1000             // limits the series that a client can create with ever new job types
+	GaugeInterval  = 10 * time.Second // Prometheus scrapes less often
 )
 
 // Config says how metrics are shown.
 type Config struct {
-	// MaxLabelValues is how many job types, queues and other values that clients choose get series of their own; the rest
-	// share __other__.
+	// MaxLabelValues is how many job types, queues and other values of clients have their own series; the others share
+	// __other__.
 	MaxLabelValues int
 
 	// GaugeInterval is how often figures of the whole deployment are read at most.
@@ -34,11 +34,11 @@ type Config struct {
 	// Service and Version describe this process over OTLP, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES do.
 	Service, Version string
 
-	// Protocol is how metrics are pushed: grpc or http/protobuf. Where to and with what else the exporter reads from the
-	// OTEL_ variables of the process. "": they are not pushed.
+	// Protocol is how metrics are pushed: grpc or http/protobuf. The exporter reads the endpoint and all else from the OTEL_
+	// variables of the process. "": metrics are not pushed.
 	Protocol string
 
-	// Logger is told what cannot be shown. slog.Default().
+	// Logger logs metrics that cannot be read or pushed. slog.Default().
 	Logger *slog.Logger
 }
 
@@ -49,7 +49,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Sources are where figures come from that are not counted here. Those that are nil have no series.
+// Sources supply the figures that Metrics does not count. A nil source has no series.
 type Sources struct {
 	// Node is the number of this process, for service.instance.id.
 	Node int32
@@ -60,11 +60,11 @@ type Sources struct {
 	// Pool is the connection pool of this node.
 	Pool *pgxpool.Pool
 
-	// Reconnects is how often the LISTEN connection has been made anew.
+	// Reconnects is how often the listener has connected again.
 	Reconnects func() int64
 
-	// Streams are those of this node, by transport.
-	Streams map[string]*eventlog.Tally
+	// Streams are the stream counters of this node, by transport.
+	Streams map[string]*eventlog.StreamCounter
 
 	// Components reports the state of this node's services by name, as health does.
 	Components func() map[string]string
@@ -73,7 +73,7 @@ type Sources struct {
 	Webhooks func(ctx context.Context) (subscriptions, pending int64, err error)
 }
 
-// Metrics are those of one node. Use New.
+// Metrics are the metrics of one node. Use New.
 type Metrics struct {
 	config  Config
 	sources Sources
@@ -110,12 +110,12 @@ func New(config Config) (*Metrics, error) {
 	return m, nil
 }
 
-// SetSources must be called before anything is shown.
+// SetSources must be called before the first read.
 func (m *Metrics) SetSources(s Sources) { m.sources = s }
 
 func same(key string) string { return key }
 
-// Produce is what the readers call (sdkmetric.Producer).
+// Produce returns all metrics (sdkmetric.Producer).
 func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) {
 	families := m.jobFamilies()
 	families = append(families, m.trafficFamilies()...)
@@ -134,7 +134,7 @@ func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error
 	return []metricdata.ScopeMetrics{scope}, nil
 }
 
-// nodeFamilies are what this node knows without counting.
+// nodeFamilies are the relay, pool, listener and streams of this node.
 func (m *Metrics) nodeFamilies() []family {
 	events := counter("ojs.events.published", "{event}", "Events that the relay of this node has published, by type.")
 	m.published.each(func(_ string, labels attribute.Set, n *atomic.Int64) { events.add(labels, n.Load()) })
@@ -162,7 +162,7 @@ func poolFamilies(s *pgxpool.Stat) []family {
 	return []family{connections, most, waits}
 }
 
-func streamFamilies(streams map[string]*eventlog.Tally) []family {
+func streamFamilies(streams map[string]*eventlog.StreamCounter) []family {
 	open := gauge("ojs.realtime.connections", "{connection}", "Open event streams of this node.")
 	behind := gauge("ojs.realtime.catchup_connections", "{connection}", "Event streams that read from the table because they are too far behind.")
 	dropped := counter("ojs.realtime.dropped", "{event}", "Events that slow streams have lost (realtime.overflow=drop).")

@@ -110,22 +110,22 @@ func TestPart(t *testing.T) {
 	t.Run("LooksOnceForAll", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			p := part[int]{every: time.Hour}
-			looks := 0
+			p := cached[int]{every: time.Hour}
+			reads := 0
 			var callers sync.WaitGroup
 			for range 20 {
 				callers.Go(func() {
 					got, err := p.get(t.Context(), func(context.Context) (int, error) {
-						looks++
+						reads++
 						time.Sleep(time.Millisecond) // it passes when all others wait
-						return looks, nil
+						return reads, nil
 					})
 					require.NoError(t, err)
 					require.Equal(t, 1, got)
 				})
 			}
 			callers.Wait()
-			require.Equal(t, 1, looks)
+			require.Equal(t, 1, reads)
 		})
 	})
 
@@ -134,7 +134,7 @@ func TestPart(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			var p part[int]
+			var p cached[int]
 			_, err := p.get(ctx, func(ctx context.Context) (int, error) { return 1, ctx.Err() })
 			require.NoError(t, err)
 		})
@@ -145,7 +145,7 @@ func TestPart(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*leastTime)
 			defer cancel()
-			var p part[int]
+			var p cached[int]
 			_, err := p.get(ctx, func(ctx context.Context) (int, error) { <-ctx.Done(); return 1, ctx.Err() })
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			_, err = p.get(ctx, func(context.Context) (int, error) { return 1, nil })
@@ -159,13 +159,13 @@ func TestPart(t *testing.T) {
 	t.Run("WaitsForAnotherNoLongerThanItsCaller", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			var p part[int]
-			looking, answer, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+			var p cached[int]
+			reading, answer, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			go func() {
 				defer close(done)
-				_, _ = p.get(t.Context(), func(context.Context) (int, error) { close(looking); <-answer; return 1, nil })
+				_, _ = p.get(t.Context(), func(context.Context) (int, error) { close(reading); <-answer; return 1, nil })
 			}()
-			<-looking
+			<-reading
 			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 			defer cancel()
 			_, err := p.get(ctx, func(context.Context) (int, error) { return 2, nil })
@@ -175,40 +175,40 @@ func TestPart(t *testing.T) {
 		})
 	})
 
-	t.Run("RestsAfterACostlyLook", func(t *testing.T) {
+	t.Run("RestsAfterASlowRead", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			p := part[int]{every: time.Nanosecond}
-			looks := 0
-			look := func(context.Context) (int, error) { looks++; return looks, nil }
-			_, _ = p.get(t.Context(), look)
-			p.cost, p.at = time.Second, time.Now().Add(-19*time.Second)
-			_, _ = p.get(t.Context(), look)
-			require.Equal(t, 1, looks)
+			p := cached[int]{every: time.Nanosecond}
+			reads := 0
+			read := func(context.Context) (int, error) { reads++; return reads, nil }
+			_, _ = p.get(t.Context(), read)
+			p.took, p.at = time.Second, time.Now().Add(-19*time.Second)
+			_, _ = p.get(t.Context(), read)
+			require.Equal(t, 1, reads)
 			p.at = time.Now().Add(-21 * time.Second)
-			_, _ = p.get(t.Context(), look)
-			require.Equal(t, 2, looks)
+			_, _ = p.get(t.Context(), read)
+			require.Equal(t, 2, reads)
 		})
 	})
 
 	t.Run("TriesAgainSoonAfterAFailure", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			p := part[int]{every: time.Hour}
+			p := cached[int]{every: time.Hour}
 			fails := true
-			look := func(context.Context) (int, error) {
+			read := func(context.Context) (int, error) {
 				if fails {
 					return 0, context.DeadlineExceeded
 				}
 				return 1, nil
 			}
-			_, err := p.get(t.Context(), look)
+			_, err := p.get(t.Context(), read)
 			require.Error(t, err)
 			fails = false
-			_, err = p.get(t.Context(), look)
+			_, err = p.get(t.Context(), read)
 			require.Error(t, err, "not at once")
 			p.at = p.at.Add(-afterFailure)
-			got, err := p.get(t.Context(), look)
+			got, err := p.get(t.Context(), read)
 			require.NoError(t, err)
 			require.Equal(t, 1, got)
 		})
@@ -260,8 +260,8 @@ func TestWriteText(t *testing.T) {
 	m := setup(t, Config{})
 	m.Changes(t.Context(), []eventlog.Change{completed("a", "q", 6*time.Millisecond), {Type: "cron.triggered", Subject: "c", JobType: "x", Queue: "q"}})
 	m.Published(eventlog.Counts{
-		Types:     map[string]int64{"job.completed": 2},
-		Unclaimed: []eventlog.Unclaimed{{Type: "job.enqueued", JobType: "sql", Queue: "q", N: 3}, {Type: "job.cancelled", JobType: "sql", Queue: "q", N: 1}},
+		Types:   map[string]int64{"job.completed": 2},
+		FromSQL: []eventlog.SQLCount{{Type: "job.enqueued", JobType: "sql", Queue: "q", N: 3}, {Type: "job.cancelled", JobType: "sql", Queue: "q", N: 1}},
 	})
 
 	t.Run("AsPrometheus", func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
-// Push begins to send all metrics over OTLP, if that is wanted. A collector that does not answer is logged and tried again
-// with the next interval; nobody waits for it.
+// Push starts to send all metrics over OTLP, if Config.Protocol is set. A failed push is logged and tried again at the next
+// interval.
 func (m *Metrics) Push(ctx context.Context) error {
 	if m.config.Protocol == "" {
 		return nil
@@ -51,13 +51,13 @@ func newExporter(ctx context.Context, protocol string) (sdkmetric.Exporter, erro
 	return nil, fmt.Errorf("protocol %q is not supported: use grpc or http/protobuf", protocol)
 }
 
-// resource says who sends: each node is an instance, because counters are per node.
+// resource identifies the sender: each node is an instance, because counters are per node.
 func (m *Metrics) resource(ctx context.Context) (*resource.Resource, error) {
-	about := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
+	attrs := []attribute.KeyValue{attribute.String("service.name", m.config.Service), attribute.String("service.version", m.config.Version)}
 	if m.sources.Node != 0 {
-		about = append(about, attribute.String("service.instance.id", strconv.Itoa(int(m.sources.Node))))
+		attrs = append(attrs, attribute.String("service.instance.id", strconv.Itoa(int(m.sources.Node))))
 	}
-	return resource.New(ctx, resource.WithAttributes(about...), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	return resource.New(ctx, resource.WithAttributes(attrs...), resource.WithTelemetrySDK(), resource.WithFromEnv())
 }
 
 // loggingExporter logs the first of several failures in a row.
@@ -67,7 +67,7 @@ type loggingExporter struct {
 	failed atomic.Bool
 }
 
-// Export never fails: OpenTelemetry would log each failure by itself, and elsewhere.
+// Export never fails: OpenTelemetry would log each failure to its own logger.
 func (e *loggingExporter) Export(ctx context.Context, data *metricdata.ResourceMetrics) error {
 	err := e.Exporter.Export(ctx, data)
 	switch {

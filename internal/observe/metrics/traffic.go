@@ -28,7 +28,7 @@ type requestKey struct {
 
 type rpcKey struct{ method, code string }
 
-// batchCounters are of the statements that callers of one operation share.
+// batchCounters count the statements that callers of one operation share.
 type batchCounters struct{ size, took histogram }
 
 func (m *Metrics) newTraffic() {
@@ -42,7 +42,7 @@ func (m *Metrics) newTraffic() {
 	m.batches = newVec[string, batchCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
 }
 
-// Request counts an HTTP request that has ended; it is httpapi.Deps.RequestDone. Routes are templates.
+// Request counts an HTTP request that has ended. route is a template.
 func (m *Metrics) Request(method, route string, status int, took time.Duration) {
 	m.requests.at(requestKey{method, route, status}).observe(requestBounds, took.Nanoseconds())
 }
@@ -52,7 +52,7 @@ func (m *Metrics) RPC(method, code string, took time.Duration) {
 	m.rpcs.at(rpcKey{method, code}).observe(requestBounds, took.Nanoseconds())
 }
 
-// Flush counts a statement that callers have shared; it is store.Config.OnFlush.
+// Flush counts a statement that callers have shared.
 func (m *Metrics) Flush(operation string, requests int, took time.Duration) {
 	b := m.batches.at(operation)
 	b.size.observe(batchBounds, int64(requests))

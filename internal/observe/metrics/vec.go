@@ -9,25 +9,25 @@ import (
 // other is the label of all values beyond the limit.
 const other = "__other__"
 
-// limiter lets so many values of one label through, first come first served: raw values would make series without number.
+// limiter limits the values of one label to the first max: clients could create any number of series otherwise.
 type limiter struct {
-	max  int
-	mu   sync.Mutex
-	seen map[string]struct{}
+	max    int
+	mu     sync.Mutex
+	values map[string]struct{}
 }
 
-func newLimiter(most int) *limiter { return &limiter{max: most, seen: map[string]struct{}{}} }
+func newLimiter(limit int) *limiter { return &limiter{max: limit, values: map[string]struct{}{}} }
 
 func (l *limiter) label(value string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, known := l.seen[value]; known {
+	if _, known := l.values[value]; known {
 		return value
 	}
-	if len(l.seen) >= l.max {
+	if len(l.values) >= l.max {
 		return other
 	}
-	l.seen[value] = struct{}{}
+	l.values[value] = struct{}{}
 	return value
 }
 
@@ -35,7 +35,7 @@ func (l *limiter) label(value string) string {
 type vec[K comparable, C any] struct {
 	// limit replaces values beyond the limit of their label.
 	limit func(K) K
-	// labels are how a key is shown.
+	// labels are the labels of a key.
 	labels func(K) attribute.Set
 
 	mu    sync.RWMutex
@@ -69,7 +69,7 @@ func (v *vec[K, C]) at(key K) *C {
 	return &c.value
 }
 
-// each passes every key and cell.
+// each calls f for every key and cell.
 func (v *vec[K, C]) each(f func(key K, labels attribute.Set, value *C)) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -10,8 +10,8 @@ import (
 // Outcomes of an attempt to deliver.
 const (
 	WebhookSuccess = "success"
-	WebhookFailed  = "failed" // it will be tried again
-	WebhookDead    = "dead"   // it will not
+	WebhookFailed  = "failed" // will be retried
+	WebhookDead    = "dead"   // will not be retried
 )
 
 var retryBounds = []int64{0, 1, 2, 3, 4, 5, 6, 7}
@@ -49,7 +49,7 @@ func (m *Metrics) WebhookAttempt(eventType, subscriptionID, status string, took 
 	}
 }
 
-// WebhookDone counts a delivery that is finished, well or not, with the attempts after its first.
+// WebhookDone counts a finished delivery, with the attempts after its first.
 func (m *Metrics) WebhookDone(eventType string, retries int) {
 	m.delivered.at(eventType).observe(retryBounds, int64(retries))
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Deliver starts the span of an attempt to deliver an event, in the trace of the event. header is the traceparent for the
-// receiver: empty if nothing is recorded or traceID is none.
+// receiver: empty if nothing is recorded, or traceID is not a trace id.
 func (t *Tracer) Deliver(ctx context.Context, traceID string) (_ context.Context, header string, span Request) {
 	parent, traced := eventTrace(traceID)
 	if traced {
@@ -22,7 +22,7 @@ func (t *Tracer) Deliver(ctx context.Context, traceID string) (_ context.Context
 	return ctx, header, span
 }
 
-// eventTrace is a parent in the trace of an event. Events keep the trace only, not whose span they belong to.
+// eventTrace is a parent span in the trace of an event. Its span id is random, because events keep only the trace id.
 func eventTrace(id string) (trace.SpanContext, bool) {
 	raw, err := hex.DecodeString(id)
 	if err != nil || len(raw) != 16 {

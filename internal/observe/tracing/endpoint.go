@@ -7,7 +7,8 @@ import (
 	"os"
 )
 
-// CheckEndpoint refuses an endpoint of a signal, TRACES or METRICS, that an exporter would silently replace by its default.
+// CheckEndpoint fails for an invalid endpoint of a signal, TRACES or METRICS: the exporter would use its default without an
+// error.
 func CheckEndpoint(signal string) error {
 	const common = "OTEL_EXPORTER_OTLP_ENDPOINT"
 	own := "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"
@@ -19,7 +20,7 @@ func CheckEndpoint(signal string) error {
 	if endpoint == "" {
 		return nil
 	}
-	if u, err := url.Parse(endpoint); err != nil || u.Host == "" { // not shown: it may have a password
+	if u, err := url.Parse(endpoint); err != nil || u.Host == "" { // the value is left out of the error: it may contain a password
 		return fmt.Errorf("%s must be a URL such as http://localhost:4318", name)
 	}
 	return nil

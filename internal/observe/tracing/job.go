@@ -12,11 +12,11 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Enqueue is the span of a job that is being accepted. The zero value is none.
+// Enqueue is the span of enqueuing a job. The zero value records nothing.
 type Enqueue struct{ span trace.Span }
 
-// Enqueue starts the span of a job, and adds the request's trace context to meta if it has none (docs/reference/observability.md, Trace context). It
-// must be called once per job, before it is stored.
+// Enqueue starts the span of a job, and adds the request's trace context to meta if it has none
+// (docs/reference/observability.md, Trace context). Call it once per job, before the job is stored.
 func (t *Tracer) Enqueue(ctx context.Context, j *job.Job) Enqueue {
 	if t == nil {
 		return Enqueue{}
@@ -39,8 +39,8 @@ func (t *Tracer) Enqueue(ctx context.Context, j *job.Job) Enqueue {
 	return e
 }
 
-// startEnqueue chooses the parent: the request if it is part of a trace, else the context in meta. If there are both and
-// they differ, the latter is linked.
+// startEnqueue chooses the parent: the request if it is part of a trace, else the context in meta. If both exist and differ,
+// the one in meta becomes a link.
 func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, own job.TraceContext, job *job.Job) Enqueue {
 	options := []trace.SpanStartOption{
 		trace.WithSpanKind(trace.SpanKindProducer),
@@ -64,7 +64,7 @@ func (t *Tracer) startEnqueue(ctx context.Context, request trace.SpanContext, ow
 	return Enqueue{span}
 }
 
-// inject adds a trace context to meta if there is room.
+// inject adds a trace context to meta, unless meta would exceed its limit.
 func (t *Tracer) inject(j *job.Job, sc trace.SpanContext) {
 	meta := job.WithTraceContext(j.Meta, traceparent(sc), sc.TraceState().String())
 	if len(meta) > t.config.MaxMetaBytes {
@@ -79,7 +79,7 @@ func (t *Tracer) inject(j *job.Job, sc trace.SpanContext) {
 // Begun reports whether there is a span.
 func (e Enqueue) Begun() bool { return e.span != nil }
 
-// Accepted ends the span of a job that has been stored. That of any other job is never seen.
+// Accepted ends the span of a stored job. The span of any other job is never exported.
 func (e Enqueue) Accepted(id [16]byte, state string) {
 	if e.span == nil {
 		return
@@ -111,7 +111,7 @@ type Attempt struct {
 // Executing reports whether attempts are recorded.
 func (t *Tracer) Executing() bool { return t.recording() }
 
-// Execute records an attempt. The job's trace context is its parent, unless that is long ago.
+// Execute records an attempt. Its parent is the job's trace context, unless the job has waited longer than maxParentDelay.
 func (t *Tracer) Execute(a Attempt) {
 	if !t.Executing() {
 		return

@@ -15,12 +15,12 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// Service describes this process to who receives its spans; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+// Service describes this process in its spans. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override it.
 type Service struct {
 	Name, Version, Instance string
 }
 
-// NewProvider follows the standard OTEL_* variables. It is nil if they name no endpoint for traces or switch them off.
+// NewProvider follows the standard OTEL_* variables. It returns nil if they name no endpoint for traces, or switch them off.
 func NewProvider(ctx context.Context, s Service) (*sdktrace.TracerProvider, error) {
 	if !exporting() {
 		return nil, nil //nolint:nilnil // nothing to export is no error
@@ -47,7 +47,7 @@ func exporting() bool {
 	return cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT")) != ""
 }
 
-// newExporter connects when there is something to export, not now.
+// newExporter does not connect; the first export does.
 func newExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	if err := CheckEndpoint("TRACES"); err != nil {
 		return nil, err

@@ -8,10 +8,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Request is the span of one call to this server. The zero value is none.
+// Request is the span of one call. The zero value records nothing.
 type Request struct{ span trace.Span }
 
-// Request starts the span of a call whose context Receive has seen. The name may be given at its end.
+// Request starts the span of a call to this server. ctx comes from Receive. End may change the name.
 func (t *Tracer) Request(ctx context.Context, name string) (context.Context, Request) {
 	if !t.recording() {
 		return ctx, Request{}
@@ -33,7 +33,7 @@ func (t *Tracer) Client(ctx context.Context, name string) (context.Context, Requ
 	return ctx, Request{span}
 }
 
-// Recording reports whether anybody will see the span.
+// Recording reports whether the span will be exported.
 func (r Request) Recording() bool { return r.span != nil && r.span.IsRecording() }
 
 // Outcome is how a call ended.
@@ -41,11 +41,11 @@ type Outcome struct {
 	Name  string // {METHOD} {route}, or the name of the rpc
 	Attrs []attribute.KeyValue
 
-	Failed    bool // by our fault
-	OK        bool // it did what was asked; neither: the caller's fault
+	Failed    bool // by a fault of the server
+	OK        bool // success; if neither is set, the fault is the caller's
 	ErrorType string
 
-	ErrorMessage string // only of a failure, as the caller was told it
+	ErrorMessage string // if Failed: the message of the response
 }
 
 // End ends the span.
@@ -68,11 +68,11 @@ func (r Request) End(o Outcome) {
 	r.span.End()
 }
 
-// Pass is one pass of a loop. The zero value is none.
+// Pass is one pass of a loop. The zero value records nothing.
 type Pass struct{ span trace.Span }
 
-// Pass starts the span of a pass, which nobody sees unless its End says that there was work. A pass that a request has set
-// off (a fetch sweeps what is due) works for all, so it leaves the request's trace behind.
+// Pass starts the span of a pass. It is exported only if End reports work. A pass inside a request (a fetch applies due jobs)
+// works for all clients, so its span is not part of the request's trace.
 func (t *Tracer) Pass(ctx context.Context, name string) (context.Context, Pass) {
 	if received(ctx).IsValid() {
 		ctx = trace.ContextWithSpanContext(context.WithValue(ctx, receivedKey{}, trace.SpanContext{}), trace.SpanContext{})
@@ -84,7 +84,7 @@ func (t *Tracer) Pass(ctx context.Context, name string) (context.Context, Pass) 
 	return context.WithValue(ctx, passKey{}, true), Pass{span}
 }
 
-// End ends the span of a pass that dealt with so many things.
+// End ends the span of a pass with the number of its items. A span without items is dropped.
 func (p Pass) End(items int, err error) {
 	if p.span == nil || items == 0 {
 		return

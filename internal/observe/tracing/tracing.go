@@ -1,6 +1,6 @@
-// Package tracing makes the spans of docs/reference/observability.md, Tracing and keeps the rules of trace contexts: who is whose parent, what
-// links where, and what is added to the meta of jobs. It must cost nothing while nothing is recorded, and it never makes a
-// job or a request fail.
+// Package tracing owns the spans and the rules of trace contexts (docs/reference/observability.md, Tracing): parents, links,
+// and what is added to the meta of jobs. It must cost nothing while nothing is recorded, and never make a job or a request
+// fail.
 package tracing
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 )
 
-// scope names this server as the maker of its spans.
+// scope is the instrumentation scope of the spans.
 const scope = "github.com/ojsd/ojsd"
 
 // Config says what is traced. The zero value of a field means its default.
@@ -22,11 +22,12 @@ type Config struct {
 	// Provider makes the spans. nil: none are recorded.
 	Provider trace.TracerProvider
 
-	// MaxMetaBytes is what meta may not exceed by what is added. 65 536.
+	// MaxMetaBytes is the limit of a job's meta with the added trace context. 65 536.
 	MaxMetaBytes int
 }
 
-// maxParentDelay is the wait of a job beyond which its execution begins a trace of its own: backends drop traces that stay open.
+// maxParentDelay is how long a job may wait for its execution to be in the same trace: tracing backends drop traces that stay
+// open for long.
 const maxParentDelay = time.Hour
 
 // Tracer makes spans. Use New; a nil Tracer makes none and adds nothing.
@@ -62,10 +63,10 @@ func Receive(ctx context.Context, traceparent, tracestate []string) context.Cont
 	return trace.ContextWithRemoteSpanContext(ctx, remote(parent, strings.Join(tracestate, ",")))
 }
 
-// remote makes a span context of a valid traceparent. A tracestate that is none is dropped, as W3C wants it.
+// remote makes a span context of a valid traceparent. It drops an invalid tracestate, as W3C Trace Context demands.
 func remote(traceparent, tracestate string) trace.SpanContext {
 	config := trace.SpanContextConfig{Remote: true}
-	_, _ = hex.Decode(config.TraceID[:], []byte(traceparent[3:35])) // valid, like the others
+	_, _ = hex.Decode(config.TraceID[:], []byte(traceparent[3:35])) // the caller has checked the digits
 	_, _ = hex.Decode(config.SpanID[:], []byte(traceparent[36:52]))
 	var flags [1]byte
 	_, _ = hex.Decode(flags[:], []byte(traceparent[53:55]))
@@ -82,11 +83,11 @@ func traceparent(sc trace.SpanContext) string {
 
 // keys of contexts.
 type (
-	receivedKey struct{} // the trace context of the request, once the span of the server has taken its place
+	receivedKey struct{} // the trace context of the request, after the server's span has replaced it as the current one
 	passKey     struct{} // the context is that of a loop, not of a request
 )
 
-// received is the trace context that came with the request; not valid if none did.
+// received is the trace context of the request; not valid if the request has none.
 func received(ctx context.Context) trace.SpanContext {
 	if sc := trace.SpanContextFromContext(ctx); sc.IsRemote() {
 		return sc

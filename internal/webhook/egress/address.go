@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// blockedPrefixes are the networks of docs/reference/webhooks.md, URL and address rules: private, local, reserved, for documentation, or tunnels into these.
+// blockedPrefixes are private, local, reserved and documentation networks, and tunnels into these
+// (docs/reference/webhooks.md, URL and address rules).
 var blockedPrefixes = prefixes(`
 	0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16
 	198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4
 	::/128 ::1/128 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16 5f00::/16 fc00::/7 fe80::/10 fec0::/10 ff00::/8`)
 
-// nat64 carries an IPv4 address in its last four bytes, which is what it is judged by.
+// nat64 addresses contain an IPv4 address in their last four bytes, which the rules are applied to.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 func prefixes(list string) []netip.Prefix {
@@ -34,7 +35,7 @@ func (r Rules) Blocked(a netip.Addr) bool {
 	return slices.ContainsFunc(blockedPrefixes, inside) && !slices.ContainsFunc(r.AllowNetworks, inside)
 }
 
-// plain is the IPv4 address that an IPv6 one stands for, and has no zone.
+// plain is the IPv4 address inside an IPv6 address, if there is one, without a zone.
 func plain(a netip.Addr) netip.Addr {
 	a = a.WithZone("").Unmap()
 	if nat64.Contains(a) {
@@ -44,8 +45,8 @@ func plain(a netip.Addr) netip.Addr {
 	return a
 }
 
-// parseLiteral reads an address as URLs and C libraries do: also 127.1, 2130706433, 0x7f000001 and 0177.0.0.1. literal is
-// true for what must be an address because its last part is a number; it may be none for all that.
+// parseLiteral reads an address as URLs and C libraries do: also 127.1, 2130706433, 0x7f000001 and 0177.0.0.1. literal means
+// that the host must be an address, because its last part is a number; ok, that it is a valid one.
 func parseLiteral(host string) (a netip.Addr, literal, ok bool) {
 	if strings.Contains(host, ":") {
 		a, err := netip.ParseAddr(host)
@@ -73,7 +74,7 @@ func parseLiteral(host string) (a netip.Addr, literal, ok bool) {
 	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), true, true
 }
 
-// numeric: digits, or a hexadecimal number with its 0x.
+// numeric reports whether a part consists of digits, or is a hexadecimal number with 0x.
 func numeric(part string) bool {
 	if part == "" {
 		return false

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// connectTimeout bounds looking up and connecting together.
+// connectTimeout bounds resolving and connecting together.
 const connectTimeout = 10 * time.Second
 
 // ErrBlocked is returned for a connection to an address that may not be called.
 var ErrBlocked = errors.New("the address may not be called")
 
-// Dialer makes connections only to addresses that the rules admit, and exactly to those it has checked.
+// Dialer connects only to addresses that the rules allow. It connects to the very addresses it has checked.
 type Dialer struct {
 	Rules Rules
 
@@ -45,7 +45,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return nil, failed
 }
 
-// dial takes a fair share of the time that is left, so that a silent address does not use up that of the others.
+// dial takes an equal share of the time left, so that an address that does not answer leaves time for the others.
 func dial(ctx context.Context, network, address string, shares int) (net.Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -56,8 +56,8 @@ func dial(ctx context.Context, network, address string, shares int) (net.Conn, e
 	return dialer.DialContext(ctx, network, address)
 }
 
-// Resolve gives the addresses of a host, all of which may be called. One that may not refuses them all: the next attempt
-// could be made to it.
+// Resolve returns the addresses of a host. It fails if one of them may not be called, because the next attempt could use that
+// one.
 func (d *Dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	addrs, err := d.lookUp(ctx, host)
 	if err != nil {

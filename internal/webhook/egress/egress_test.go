@@ -49,7 +49,7 @@ func TestRulesBypass(t *testing.T) {
 	}
 }
 
-// What is dialled is judged like what is written, and a name that is allowed is not judged.
+// Resolved addresses are checked like literal ones. A name that is allowed is not checked.
 func TestResolve(t *testing.T) {
 	t.Parallel()
 	answer := map[string][]netip.Addr{

@@ -1,7 +1,7 @@
-// Package egress decides which addresses this server may call on behalf of clients, who name the URL of a webhook: never
-// one inside its own network unless the operator allows it (docs/reference/webhooks.md, URL and address rules). A URL is checked when it is stored, without
-// looking its name up; every connection is checked again with the addresses it is about to be made to, so that a name
-// cannot be pointed elsewhere in between.
+// Package egress decides which addresses this server may call for clients, who choose the URL of a webhook. It must never
+// allow an address inside the server's own network, unless the operator does (docs/reference/webhooks.md, URL and address
+// rules). A URL is checked when it is stored, without resolving its name. Every connection is checked again with the resolved
+// addresses, so that a change of the DNS record between both checks has no effect.
 package egress
 
 import (
@@ -15,12 +15,12 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// Rules say what may be called. The zero value admits https to public addresses only.
+// Rules say what may be called. The zero value allows https to public addresses only.
 type Rules struct {
-	// AllowHTTP admits http besides https. For development.
+	// AllowHTTP allows http besides https. For development.
 	AllowHTTP bool
 
-	// AllowNetworks and AllowHosts are admitted although they are private. Hosts are exact names or addresses.
+	// AllowNetworks and AllowHosts are allowed although they are private. Hosts are exact names or addresses.
 	AllowNetworks []netip.Prefix
 	AllowHosts    []string
 }
@@ -32,7 +32,7 @@ func (e *RefusedError) Error() string { return e.Reason }
 
 func refused(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
-// CheckURL checks everything that can be known without a look-up.
+// CheckURL checks a URL without resolving its host name.
 func (r Rules) CheckURL(text string) error {
 	u, err := url.Parse(text)
 	switch {
@@ -87,7 +87,7 @@ func (r Rules) checkHost(host string) error {
 		}
 		return nil
 	}
-	// As the resolver will see it: some letters of other scripts stand for those of localhost.
+	// The name as the resolver gets it: some letters of other scripts are mapped to those of localhost.
 	name, err := lookup.ToASCII(canonical(host))
 	if err != nil || name == "" || strings.Contains("."+name+".", "..") {
 		return refused("%q is not a host name", host)
@@ -104,12 +104,12 @@ func (r Rules) checkHost(host string) error {
 	return nil
 }
 
-// allowsHost compares without case and without the root's dot.
+// allowsHost compares names without case and without a final dot.
 func (r Rules) allowsHost(host string) bool {
 	return slices.ContainsFunc(r.AllowHosts, func(allowed string) bool { return canonical(allowed) == canonical(host) })
 }
 
-// lookup maps names as a client does; underscores are common inside networks that an operator allows.
+// lookup maps names as a client does. It accepts underscores, which are common in private networks.
 var lookup = idna.New(idna.MapForLookup(), idna.StrictDomainName(false), idna.BidiRule())
 
 func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }

@@ -5,23 +5,24 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// testType exists in this transport only, never in the log of events.
+// testType is a type that webhooks alone send. It is never in the event log.
 const testType = "webhook.test"
 
-// Tested is the answer of an endpoint to a test.
+// Tested is the result of a test.
 type Tested struct {
 	DeliveryID string
 	Success    bool
 	Result
 }
 
-// envelope has the members of docs/reference/events.md, Envelope in their order.
+// envelope has the members of an event in the order of docs/reference/events.md, Envelope.
 type envelope struct {
 	SpecVersion     string          `json:"specversion"`
 	ID              string          `json:"id"`
@@ -33,7 +34,7 @@ type envelope struct {
 	Data            json.RawMessage `json:"data"`
 }
 
-// Test sends one event, signed as usual, in one attempt, and waits for the answer. Inactive subscriptions can be tested, too.
+// Test sends one signed event in one attempt and waits for the answer. It also tests inactive subscriptions.
 func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 	secrets, err := d.store.SecretsOf(ctx, w.ID)
 	if err != nil {
@@ -47,7 +48,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 	if err != nil {
 		return Tested{}, err
 	}
-	res := d.sender.send(context.WithoutCancel(ctx), m) // whoever asked may not wait, and it is logged
+	res := d.sender.send(context.WithoutCancel(ctx), m) // the attempt is logged even if the client has disconnected
 	status := "dead"
 	if res.accepted() {
 		status = "delivered"
@@ -84,4 +85,24 @@ func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*
 		Body: string(body), Secrets: secrets, Signer: signer(secrets, w.ProvenSecret.Bytes, 1), Standard: w.StandardWebhooks,
 		CloudEvents: w.PayloadFormat == "cloudevents", Timeout: time.Duration(w.TimeoutMs) * time.Millisecond,
 	}, nil
+}
+
+// TestDelivery is the one attempt of a test event.
+type TestDelivery struct {
+	DeliveryOutcome
+	Webhook [16]byte
+	At      time.Time
+	Type    string
+	Subject string
+	Body    string
+}
+
+// LogTest writes a test delivery to the delivery log.
+func (s *Store) LogTest(ctx context.Context, t TestDelivery) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return pg.ClientError(s.db.Q.WebhookDeliveryInsertTest(ctx, dbsqlc.WebhookDeliveryInsertTestParams{
+		ID: t.ID, WebhookID: t.Webhook, EventTime: pg.Timestamp(t.At), EventType: t.Type, Subject: t.Subject, Body: t.Body, Status: t.Status,
+		Code: int32(t.Code), Error: t.Error, Snippet: t.Snippet, DurationMs: t.Duration.Milliseconds(), Secret: t.Secret,
+	}))
 }

@@ -1,0 +1,132 @@
+package webhook
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
+	"go.opentelemetry.io/otel/attribute"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+)
+
+// deliver makes one attempt and records it. ctx ends when the node stops and stopGrace is over.
+func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
+	attempt := int(delivery.AttemptCount) + 1
+	signer := signer(delivery.Secrets, delivery.ProvenSecret.Bytes, attempt)
+	res := Result{Error: "lease_lost"}
+	if delivery.Lost < maxLost {
+		res = d.send(ctx, d.message(delivery, signer, attempt), delivery.TraceID.String)
+	}
+	if ctx.Err() != nil && res.Code == 0 {
+		d.release(delivery)
+		return
+	}
+	o, gone := d.config.decide(res, attempt-int(delivery.RoundStart))
+	o.ID, o.Webhook, o.Claims, o.Secret = delivery.ID, delivery.WebhookID, delivery.Claims, signer.ID
+	if gone {
+		o.GoneURL = delivery.Url
+	}
+	d.record(context.WithoutCancel(ctx), delivery, o, attempt)
+}
+
+// send makes the request inside a span of the event's trace.
+func (d *Dispatcher) send(ctx context.Context, m *Message, traceID string) Result {
+	ctx, traceparent, span := d.config.Tracer.Deliver(ctx, traceID)
+	m.Traceparent = traceparent
+	res := d.sender.send(ctx, m)
+	if span.Recording() {
+		span.End(deliverySpan(m, res))
+	}
+	return res
+}
+
+func deliverySpan(m *Message, res Result) tracing.Outcome {
+	o := tracing.Outcome{Name: "ojs.webhook.deliver", ErrorType: res.Error, Attrs: []attribute.KeyValue{
+		attribute.String("ojs.event.type", m.EventType), attribute.String("ojs.event.id", m.EventID), attribute.String("ojs.webhook.delivery_id", m.ID),
+		attribute.String("ojs.webhook.subscription_id", m.Webhook), attribute.Int("ojs.webhook.attempt", m.Attempt),
+	}}
+	if res.Code > 0 {
+		o.Attrs = append(o.Attrs, attribute.Int("http.response.status_code", res.Code))
+	}
+	switch {
+	case res.accepted():
+		o.OK = true
+	case res.Error == "":
+		o.Failed, o.ErrorType, o.ErrorMessage = true, strconv.Itoa(res.Code), "the endpoint answered "+strconv.Itoa(res.Code)
+	default:
+		o.Failed, o.ErrorMessage = true, res.Error
+	}
+	return o
+}
+
+func (d *Dispatcher) message(delivery *Delivery, signer Secret, attempt int) *Message {
+	return &Message{
+		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: WebhookID(delivery.WebhookID),
+		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
+		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
+		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond,
+	}
+}
+
+func eventID(delivery *Delivery) string {
+	return eventlog.NewPosition(delivery.EventTime.Time, delivery.EventSeq, delivery.EventSub).String()
+}
+
+// release lets another node send a delivery at once whose request was cancelled. If that fails, the lease expires.
+func (d *Dispatcher) release(delivery *Delivery) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := d.store.ReleaseDelivery(ctx, delivery.ID, delivery.Claims); err != nil {
+		d.warn(ctx, "webhook delivery "+DeliveryID(delivery.ID)+" was not released; another node sends it when its lease expires", err)
+	}
+}
+
+// record tries for as long as the lease lasts: a delivery whose outcome is not recorded is sent again.
+func (d *Dispatcher) record(ctx context.Context, delivery *Delivery, o DeliveryOutcome, attempt int) {
+	pause := errorPause
+	for try := 1; ; try++ {
+		recorded, err := d.store.RecordDelivery(ctx, o)
+		if err == nil {
+			d.report(ctx, delivery, o, recorded, attempt)
+			return
+		}
+		if try == recordTries {
+			d.warn(ctx, "outcome of webhook delivery "+DeliveryID(delivery.ID)+" was not recorded; it is sent again when its lease expires", err)
+			return
+		}
+		d.warn(ctx, "outcome of webhook delivery "+DeliveryID(delivery.ID)+" was not recorded; trying again", err)
+		serviceutil.CancellableSleep(ctx, pause)
+		pause *= 2
+	}
+}
+
+// report counts and logs a recorded outcome.
+func (d *Dispatcher) report(ctx context.Context, delivery *Delivery, o DeliveryOutcome, recorded Recorded, attempt int) {
+	if !recorded.Counted {
+		return
+	}
+	webhook := WebhookID(delivery.WebhookID)
+	status := map[string]string{"delivered": "success", "failed": "failed", "dead": "dead"}[o.Status]
+	d.config.Observer.Attempt(delivery.EventType, webhook, status, o.Duration)
+	if o.Status != "failed" {
+		d.config.Observer.Done(delivery.EventType, attempt-1)
+	}
+	attributes := slog.Group("attributes", "subscription_id", webhook, "delivery_id", DeliveryID(delivery.ID),
+		"attempt", attempt, "status_code", o.Code, "error", o.Error)
+	fields := []any{"event_id", eventID(delivery)}
+	if strings.HasPrefix(delivery.EventType, "job.") {
+		fields = append(fields, "job_id", delivery.Subject)
+	}
+	event := slog.Group("ojs", fields...)
+	if o.Status == "dead" {
+		d.Logger.WarnContext(ctx, "webhook delivery given up", slog.String("category", "webhook"), event, attributes)
+	}
+	if recorded.Disabled != "" {
+		d.Logger.WarnContext(ctx, "webhook subscription disabled", slog.String("category", "webhook"), event, attributes, slog.String("reason", recorded.Disabled))
+	}
+}

@@ -1,0 +1,99 @@
+package webhook
+
+import (
+	"context"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// DeliveryList selects deliveries of the log. Zero values do not filter.
+type DeliveryList struct {
+	Webhook, Before *[16]byte
+	Status, Type    string
+	Event           *EventPlace // nil: any
+	Since, Until    time.Time
+	Offset, Limit   int
+}
+
+// EventPlace is the position of an event in the log.
+type EventPlace struct {
+	Seq int64
+	Sub int32
+}
+
+// maxDeliveryTotal is how far a list counts its total.
+const maxDeliveryTotal = 10_000
+
+// Deliveries lists the log, newest first; the total is counted up to 10 000.
+func (s *Store) Deliveries(ctx context.Context, l DeliveryList) ([]DeliveryRecord, int64, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	p := dbsqlc.WebhookDeliveryListParams{
+		Status: pg.Text(l.Status), EventType: pg.Text(l.Type), Since: pg.Timestamp(l.Since), Until: pg.Timestamp(l.Until),
+		Before: lastID, MaxTotal: max(maxDeliveryTotal, int32(l.Offset+l.Limit)), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit),
+	}
+	if l.Webhook != nil {
+		p.WebhookID = pgtype.UUID{Bytes: *l.Webhook, Valid: true}
+	}
+	if l.Before != nil {
+		p.Before = *l.Before
+	}
+	if l.Event != nil {
+		p.EventSeq, p.EventSub = pgtype.Int8{Int64: l.Event.Seq, Valid: true}, pgtype.Int4{Int32: l.Event.Sub, Valid: true}
+	}
+	found, err := s.db.Q.WebhookDeliveryList(ctx, p)
+	if err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	ids := make([][16]byte, 0, len(found))
+	for _, row := range found {
+		if row.ID != ([16]byte{}) {
+			ids = append(ids, row.ID)
+		}
+	}
+	total := found[0].Total
+	if l.Before != nil { // the total includes the pages before the cursor
+		p.Before, p.SkipRows, p.MaxRows = lastID, 0, 0
+		if found, err = s.db.Q.WebhookDeliveryList(ctx, p); err != nil {
+			return nil, 0, pg.ClientError(err)
+		}
+		total = found[0].Total
+	}
+	rows, err := s.db.Q.WebhookDeliveryListByID(ctx, ids)
+	return deliveryRecords(rows), total, pg.ClientError(err)
+}
+
+// Delivery reads a delivery with its attempts.
+func (s *Store) Delivery(ctx context.Context, id [16]byte) (*DeliveryRecord, []AttemptRecord, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.WebhookDeliveryListByID(ctx, [][16]byte{id})
+	switch {
+	case err != nil:
+		return nil, nil, pg.ClientError(err)
+	case len(rows) == 0:
+		return nil, nil, ErrNoDelivery(DeliveryID(id))
+	}
+	attempts, err := s.db.Q.WebhookAttemptList(ctx, id)
+	return (*DeliveryRecord)(&rows[0]), sliceutil.Map(attempts, func(a dbsqlc.WebhookAttempt) AttemptRecord { return AttemptRecord(a) }), pg.ClientError(err)
+}
+
+// ErrNoDelivery is the API error for an unknown delivery.
+func ErrNoDelivery(id string) error { return ojs.ErrNotFound("webhook_delivery", id) }
+
+// Backlog counts the subscriptions, and the unfinished deliveries up to 100 000.
+func (s *Store) Backlog(ctx context.Context) (webhooks, pending int64, err error) {
+	row, err := s.db.Q.WebhookGetBacklog(ctx, 100_000)
+	return row.Webhooks, row.Pending, err
+}
+
+func deliveryRecords(rows []dbsqlc.WebhookDelivery) []DeliveryRecord {
+	return sliceutil.Map(rows, func(d dbsqlc.WebhookDelivery) DeliveryRecord { return DeliveryRecord(d) })
+}

@@ -1,0 +1,72 @@
+package webhook
+
+import (
+	"context"
+	"math"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// Created is the result of one pass over the log.
+type Created struct {
+	Busy       bool  // another node runs a pass
+	Active     int64 // subscriptions that get events
+	Deliveries int64
+	More       bool  // the next pass may have work at once
+	Skipped    int64 // numbers of the log that retention removed before deliveries were created for them
+}
+
+const (
+	// maxCreated bounds the deliveries of a pass: 2 000 take a tenth of a second, and claims need the tables, too.
+	maxCreated = 2000
+	minRows    = 20
+)
+
+// CreateDeliveries reads the next events of the log and creates a delivery for every subscription that matches
+// (docs/reference/webhooks.md, Deliveries).
+func (s *Store) CreateDeliveries(ctx context.Context) (created Created, err error) {
+	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
+		created = Created{}
+		subscribers, err := q.WebhookCountSubscribers(ctx)
+		if err != nil || subscribers == 0 {
+			return err
+		}
+		cursor, err := q.WebhookCursorLock(ctx)
+		if err != nil {
+			return err
+		}
+		created.Active = subscribers
+		if created.Busy = len(cursor) == 0; created.Busy {
+			return nil
+		}
+		return s.createDeliveries(ctx, q, cursor[0], &created)
+	})
+	return created, err
+}
+
+func (s *Store) createDeliveries(ctx context.Context, q *dbsqlc.Queries, cursor dbsqlc.WebhookCursorLockRow, created *Created) error {
+	plain, err := q.WebhookListSubscribers(ctx)
+	if err != nil {
+		return err
+	}
+	ordered, err := q.WebhookListSubscribersOrdered(ctx)
+	if err != nil || len(plain)+len(ordered) == 0 {
+		return err
+	}
+	p := dbsqlc.WebhookDeliveryCreateParams{WebhookIds: [][16]byte{}, OrderedIds: [][16]byte{}}
+	begin, upto := int64(math.MaxInt64), int64(math.MaxInt64)
+	for _, w := range plain {
+		p.WebhookIds = append(p.WebhookIds, w.ID)
+		begin, upto = min(begin, w.FromPlace), min(upto, w.Head)
+	}
+	for _, w := range ordered {
+		p.WebhookIds, p.OrderedIds = append(p.WebhookIds, w.ID), append(p.OrderedIds, w.ID)
+		begin, upto = min(begin, w.FromPlace), min(upto, w.Head)
+	}
+	after, rows := max(cursor.Place, begin), max(minRows, maxCreated/int64(len(p.WebhookIds)))
+	created.Skipped = max(0, cursor.Pruned-after>>16)
+	p.AfterSeq, p.AfterSub, p.UptoSeq, p.UptoSub, p.MaxRows = after>>16, int32(after&0xffff), upto>>16, int32(upto&0xffff), int32(rows)
+	row, err := q.WebhookDeliveryCreate(ctx, p)
+	created.Deliveries, created.More = row.Deliveries, row.Scanned == rows
+	return err
+}

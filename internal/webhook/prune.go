@@ -1,0 +1,44 @@
+package webhook
+
+import (
+	"context"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// PruneDeliveries removes at most 1 000 finished deliveries that are older than keep, and returns how many.
+func (s *Store) PruneDeliveries(ctx context.Context, keep time.Duration) (n int64, err error) {
+	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+		n, err = q.WebhookDeliveryPrune(ctx, int64(keep/time.Second), 1000)
+		return err
+	})
+	return n, err
+}
+
+// maintain repairs and prunes the deliveries at intervals.
+func (d *Dispatcher) maintain(ctx context.Context) {
+	if time.Now().Before(d.maintainAt) {
+		return
+	}
+	interval := idleMaintain
+	if d.sent.Swap(false) {
+		interval = busyMaintain
+	}
+	d.maintainAt = time.Now().Add(interval)
+	d.repair(ctx)
+	d.prune(ctx)
+}
+
+// prune deletes the finished deliveries that are older than retention.
+func (d *Dispatcher) prune(ctx context.Context) {
+	for d.config.Retention > 0 && ctx.Err() == nil {
+		n, err := d.store.PruneDeliveries(ctx, d.config.Retention)
+		if err != nil && ctx.Err() == nil {
+			d.warn(ctx, "old webhook deliveries were not deleted; trying again later", err)
+		}
+		if err != nil || n < 1000 {
+			return
+		}
+	}
+}

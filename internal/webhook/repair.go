@@ -1,0 +1,61 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+)
+
+// repair cancels and restarts the deliveries that a stopped node has left in a wrong state.
+func (d *Dispatcher) repair(ctx context.Context) {
+	if err := d.store.CancelOrphans(ctx); err != nil && ctx.Err() == nil {
+		d.warn(ctx, "deliveries of deleted webhook subscriptions were not cancelled; trying again later", err)
+	}
+	restarted, err := d.store.RestartStuckDeliveries(ctx)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		d.warn(ctx, "webhook deliveries were not checked for stuck ones; trying again later", err)
+	case restarted > 0:
+		d.Logger.ErrorContext(ctx, "webhook deliveries were stuck behind finished ones and have been restarted; please report this",
+			slog.String("category", "webhook"), slog.Group("attributes", "deliveries", restarted))
+		d.Wake()
+	}
+}
+
+// RestartStuckDeliveries makes ordered deliveries due that wait although no earlier one of their subject is unfinished. Every
+// finished delivery makes the next one due, so there should be none; see WebhookDeliveryMakeDue.
+func (s *Store) RestartStuckDeliveries(ctx context.Context) (restarted int64, err error) {
+	ordered, err := s.db.Q.WebhookListOrdered(ctx)
+	for _, id := range ordered {
+		var n int64
+		err = errors.Join(err, s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+			if err := q.WebhookLockByID(ctx, [][16]byte{id}); err != nil {
+				return err
+			}
+			n, err = q.WebhookDeliveryMakeDue(ctx, id)
+			return err
+		}))
+		restarted += n
+	}
+	return restarted, err
+}
+
+// CancelOrphans cancels deliveries of deleted subscriptions: the node that deleted the subscription has stopped before it
+// cancelled all of them.
+func (s *Store) CancelOrphans(ctx context.Context) error {
+	var orphans [][16]byte
+	err := s.inPlannedTx(ctx, func(q *dbsqlc.Queries) (err error) {
+		orphans, err = q.WebhookDeliveryListOrphans(ctx)
+		return err
+	})
+	for _, webhook := range orphans {
+		err = errors.Join(err, s.cancelDeliveries(ctx, webhook))
+	}
+	return err
+}
+
+func (s *Store) cancelDeliveries(ctx context.Context, webhook [16]byte) error {
+	return s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryCancel(ctx, webhook, batchRows) })
+}

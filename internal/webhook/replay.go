@@ -1,0 +1,76 @@
+package webhook
+
+import (
+	"context"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+)
+
+// Replay delivers events of a time span again: those whose delivery was given up, or all that match and are kept. It returns
+// their number.
+func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error) {
+	if err := job.ResolveAges(ctx, s.db.Now, &r.Since, &r.Until); err != nil {
+		return 0, pg.ClientError(err)
+	}
+	since, until := r.Since.At, r.Until.At
+	w, err := s.Get(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	if r.All {
+		return s.replayAll(ctx, w, since, until)
+	}
+	began, err := s.db.Now(ctx)
+	if err != nil {
+		return 0, pg.ClientError(err)
+	}
+	var total int64
+	for {
+		var n int64
+		err := s.replayPage(ctx, w, func(q *dbsqlc.Queries) error {
+			row, err := q.WebhookReplayFailed(ctx, dbsqlc.WebhookReplayFailedParams{
+				WebhookID: id, Began: pg.Timestamp(began), Since: pg.Timestamp(since), Until: pg.Timestamp(until), MaxRows: replayRows,
+			})
+			n = row.Deliveries
+			return err
+		})
+		if total += n; err != nil || n < replayRows {
+			return total, err
+		}
+	}
+}
+
+const replayRows = 1000
+
+// replayPage locks the subscription, so that two replays do not both insert a missing delivery, and a delivery that finishes
+// meanwhile makes the next one due.
+func (s *Store) replayPage(ctx context.Context, w *Webhook, replay func(q *dbsqlc.Queries) error) error {
+	return pg.ClientError(s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
+		if err := q.WebhookLockByID(ctx, [][16]byte{w.ID}); err != nil {
+			return err
+		}
+		if err := replay(q); err != nil || w.Ordering != "subject" {
+			return err
+		}
+		return q.WebhookDeliveryQueueOrdered(ctx, w.ID)
+	}))
+}
+
+// replayAll reads the log once, one page per transaction.
+func (s *Store) replayAll(ctx context.Context, w *Webhook, since, until time.Time) (total int64, err error) {
+	p := dbsqlc.WebhookReplayAllParams{WebhookID: w.ID, Since: pg.Timestamp(since), Until: pg.Timestamp(until), MaxRows: replayRows}
+	for {
+		var row dbsqlc.WebhookReplayAllRow
+		err := s.replayPage(ctx, w, func(q *dbsqlc.Queries) (err error) {
+			row, err = q.WebhookReplayAll(ctx, p)
+			return err
+		})
+		if total += row.Deliveries; err != nil || row.Scanned < replayRows || row.Over {
+			return total, err
+		}
+		p.AfterSeq, p.AfterSub = row.LastSeq, row.LastSub
+	}
+}

@@ -1,0 +1,27 @@
+package webhook
+
+import (
+	"context"
+
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// RetryDelivery makes a delivery due now under its old id. Its retry schedule begins again.
+func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*DeliveryRecord, []AttemptRecord, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	again, err := s.db.Q.WebhookDeliveryRetry(ctx, id)
+	if err != nil {
+		return nil, nil, pg.ClientError(err)
+	}
+	row, attempts, err := s.Delivery(ctx, id)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case len(again) == 0:
+		return nil, nil, ojs.NewError(ojs.KindInvalidStateTransition,
+			"The delivery cannot be repeated: its subscription is gone, or it was a test.", map[string]any{"delivery_id": DeliveryID(id)})
+	}
+	return row, attempts, pg.ClientError(s.db.Q.WebhookNotify(ctx))
+}

@@ -1,0 +1,113 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// RotateSecret makes secret the current one. The previous one stays valid for overlap; if it is negative, for secretOverlap.
+func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, overlap time.Duration) (*Webhook, error) {
+	if overlap < 0 {
+		overlap = secretOverlap
+	}
+	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, id, secret, overlap) })
+}
+
+// DropPreviousSecret makes the previous secret invalid at once.
+func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, error) {
+	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error {
+		_, err := q.WebhookSecretDeletePrevious(ctx, id)
+		return err
+	})
+}
+
+func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
+	var changed *Webhook
+	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
+		row, err := lockWebhook(ctx, q, id)
+		if err != nil {
+			return err
+		}
+		if err := change(q); err != nil {
+			return err
+		}
+		changed, err = s.oneWebhook(ctx, q, []Record{Record(row)}, id)
+		return err
+	})
+	return changed, err
+}
+
+// rotate stores a new current secret. At most two are valid, so the one before the current one is deleted. The caller has
+// locked the subscription.
+func (s *Store) rotate(ctx context.Context, q *dbsqlc.Queries, id [16]byte, secret string, overlap time.Duration) error {
+	if _, err := q.WebhookSecretDeletePrevious(ctx, id); err != nil {
+		return err
+	}
+	if err := q.WebhookSecretRetire(ctx, int64(overlap/time.Second), id); err != nil {
+		return err
+	}
+	_, err := s.addSecret(ctx, q, id, secret)
+	return err
+}
+
+func (s *Store) addSecret(ctx context.Context, q *dbsqlc.Queries, webhook [16]byte, secret string) (SecretRecord, error) {
+	sealed, keyID, err := s.vault.seal(secret)
+	if err != nil {
+		return SecretRecord{}, err
+	}
+	id := job.NewID()
+	row, err := q.WebhookSecretInsert(ctx, dbsqlc.WebhookSecretInsertParams{
+		ID: id, WebhookID: webhook, Secret: sealed, KeyID: keyID, Hint: secret[max(0, len(secret)-4):],
+	})
+	return SecretRecord(row), err
+}
+
+var errUnknownKey = errors.New("a webhook secret is sealed with a key that is not configured: set OJS_WEBHOOKS_ENCRYPTION_KEY to the key it was stored with, " +
+	"or to NEW,OLD to change keys")
+
+// Secret is a valid secret in plain text.
+type Secret struct {
+	ID    [16]byte
+	Value string
+}
+
+// String keeps the value out of logs.
+func (s Secret) String() string { return "secret " + ojs.FormatID(s.ID) }
+
+// secretsOf opens the valid secrets, newest first. sealed are the subscriptions with one that cannot be opened here.
+func (s *Store) secretsOf(ctx context.Context, q *dbsqlc.Queries, webhooks [][16]byte) (secrets map[[16]byte][]Secret, sealed [][16]byte, err error) {
+	rows, err := q.WebhookSecretList(ctx, webhooks)
+	if err != nil {
+		return nil, nil, err
+	}
+	secrets = make(map[[16]byte][]Secret, len(webhooks))
+	for _, row := range rows {
+		value, err := s.vault.open(row.Secret, row.KeyID)
+		if err != nil {
+			sealed = append(sealed, row.WebhookID)
+			continue
+		}
+		secrets[row.WebhookID] = append(secrets[row.WebhookID], Secret{row.ID, value})
+	}
+	return secrets, sealed, nil
+}
+
+// SecretsOf returns the valid secrets of one subscription.
+func (s *Store) SecretsOf(ctx context.Context, webhook [16]byte) ([]Secret, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	secrets, sealed, err := s.secretsOf(ctx, s.db.Q, [][16]byte{webhook})
+	if err == nil && len(sealed) > 0 {
+		err = errors.Join(ojs.NewError(ojs.KindUnavailable, "The secret of this webhook is sealed with a key that this node does not have; ask another node, or the operator.", nil), errUnknownKey)
+	}
+	return secrets[webhook], pg.ClientError(err)
+}
+
+// secretOverlap is how long the secret before the current one stays valid, if the call does not say.
+const secretOverlap = 24 * time.Hour
