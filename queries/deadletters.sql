@@ -1,5 +1,5 @@
--- Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Both columns have an index with the
--- id, so that pages are found by their key and a prune starts at the oldest.
+-- Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Each of the two columns has an index
+-- with the id, so that a page is found by its key and a prune starts at the oldest row.
 
 -- name: DeadLetterListPage :many
 -- Dead letters behind a key, newest first.
@@ -11,7 +11,7 @@ WHERE j.dead_lettered_at IS NOT NULL
 ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: DeadLetterCount :one
--- The number of dead letters of a filter, exact up to max_rows (10 000), which bounds the work.
+-- The number of dead letters that match a filter, exact up to @max_rows (10 000), which bounds the cost.
 SELECT count(*) FROM (
     SELECT FROM ojs.jobs j
     WHERE j.dead_lettered_at IS NOT NULL
@@ -21,7 +21,7 @@ SELECT count(*) FROM (
 ) c;
 
 -- name: JobDiscardedListPage :many
--- The same list for every discarded job.
+-- Discarded jobs behind a key, newest first, dead letters or not.
 SELECT j.* FROM ojs.jobs j
 WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
     AND j.finished_at >= @since::timestamptz AND j.finished_at <= @until::timestamptz
@@ -30,7 +30,7 @@ WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
 ORDER BY j.finished_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: JobDiscardedCount :one
--- The number of discarded jobs of a filter, exact up to max_rows (10 000), which bounds the work.
+-- The number of discarded jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
 SELECT count(*) FROM (
     SELECT FROM ojs.jobs j
     WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
@@ -49,8 +49,8 @@ ORDER BY j.dead_lettered_at, j.id
 LIMIT @max_rows::bigint;
 
 -- name: DeadLetterDelete :many
--- Deletes the oldest dead letters behind a key. The internal event takes them out of the counts. Rows that another
--- transaction retries or deletes are skipped. The key spares later batches the dead index entries of earlier ones.
+-- Deletes the oldest dead letters behind a key. The internal event subtracts them from the counts. Rows that another
+-- transaction retries or deletes are skipped. With the key, a batch does not walk the dead index entries of earlier ones.
 WITH picked AS MATERIALIZED (
     SELECT j.id, j.dead_lettered_at FROM ojs.jobs j
     WHERE j.dead_lettered_at IS NOT NULL AND (j.dead_lettered_at, j.id) > (@after::timestamptz, @after_id::uuid)
@@ -70,7 +70,7 @@ WITH picked AS MATERIALIZED (
 SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id;
 
 -- name: DeadLetterStats :many
--- Dead letters per queue, job type and error type. error_type is written as in the text of the error.
+-- Dead letters per queue, job type and error type. error_type is encoded as in the JSON of the error.
 SELECT j.queue, j.type, COALESCE(ojs.error_type(j.error), '')::text AS error_type, count(*) AS count,
     min(j.dead_lettered_at)::timestamptz AS oldest, max(j.dead_lettered_at)::timestamptz AS newest
 FROM ojs.jobs j
@@ -78,7 +78,7 @@ WHERE j.dead_lettered_at IS NOT NULL AND (cardinality(@queues::text[]) = 0 OR j.
 GROUP BY 1, 2, 3;
 
 -- name: DeadLetterCutoff :many
--- The newest dead letter beyond the newest max_count; no row if there are not that many.
+-- The newest dead letter that is not among the newest @max_count; no row if there are not more than that.
 SELECT j.dead_lettered_at, j.id FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT NULL
 ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET @max_count::bigint LIMIT 1;
 

@@ -1,11 +1,11 @@
--- Every state change of jobs is one statement over arrays: it changes the jobs and writes their events. State and owner
--- are guarded in the WHERE clause. A job that is missing from the result was refused; the caller then looks at the job
--- to tell why.
+-- Every state change of jobs is one statement over arrays: it changes the jobs and writes their events. State, owner and
+-- attempt are guarded in the WHERE clause. A job that is missing from the result was refused; the caller then reads the
+-- job to choose the error.
 
 -- name: JobInsert :many
 -- Stores new jobs as pending, scheduled or available. All times come from one reading of the clock, so the jobs of a
--- batch are due together. A time sent as a duration is echoed as the time it stands for; that text is put into extra
--- here, because only the database knows the time. A job whose id is taken is missing from the result.
+-- batch are due together. A time that was sent as a duration is echoed as an absolute time. The statement adds that text
+-- to extra, because only the database knows the time. A job whose id is taken is missing from the result.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), request AS (
@@ -72,15 +72,15 @@ WITH clock AS MATERIALIZED (
 SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra, event_type::text AS event_type FROM described;
 
 -- name: JobListDoneIDs :many
--- Which of the ids belong to finished jobs. Called after an insert with ids that clients chose, as a statement of its
--- own: only a new snapshot sees a job that an ack moved away while the insert waited for its key.
+-- Which of the ids belong to finished jobs. Called after an insert with client-chosen ids, as a statement of its own:
+-- only a new snapshot includes a job that an ack moved to jobs_done while the insert waited for the lock on its id.
 SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobFetch :many
--- Claims the next available jobs. probe lists the places to look at, in dispatch order, each with the lowest ready_seq
--- that this node may still find there. The nested loop keeps that order and the outer LIMIT ends it. The jobs are
--- picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery again and claim more
--- jobs than asked.
+-- Claims the next available jobs. probe lists queues and priorities in dispatch order, each with the cursor of this node:
+-- the lowest ready_seq of an available job. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
+-- picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
+-- more jobs than wanted.
 WITH probe AS (
     SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
 ), found AS (
@@ -148,8 +148,8 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 
 -- name: JobComplete :many
 -- Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
--- the rows first, to skip those that another transaction holds, costs a fifth of the throughput. Instead the statement
--- gives up after the lock timeout `patience`; the caller then tries the jobs apart.
+-- the rows first, to skip those that another transaction has locked, costs a fifth of the throughput. Instead the
+-- statement fails after the lock timeout; the caller then completes the unlocked jobs.
 WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
 ), request AS (
@@ -188,14 +188,14 @@ WITH setting AS MATERIALIZED (
 SELECT * FROM moved;
 
 -- name: JobListForFail :many
--- What decides the outcome of a failure. All of it is fixed at enqueue except attempt and started_at, which JobFail
--- guards. A manual retry starts the total timeout anew; entered_at is then the time of that retry.
+-- The values that decide the outcome of a failure. All are fixed at enqueue, except attempt and started_at, which JobFail
+-- guards. A manual retry restarts the total timeout; entered_at is then the time of that retry.
 SELECT id, state, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
     lease_until, timeout_ms, grace_ms, total_due_at, clock_timestamp()::timestamptz AS now
 FROM ojs.jobs WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobListOverdue :many
--- Active jobs whose lease or run time has ended. The rows are not locked: JobFail looks at due_at again.
+-- Active jobs whose lease, run time or total timeout has ended. The rows are not locked: JobFail compares due_at again.
 SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
     lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now
 FROM ojs.jobs
@@ -207,7 +207,7 @@ LIMIT @max_rows;
 -- Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
 -- change while attempt and started_at stay the same; started_at is compared too, because a job that was handed back
 -- gets the same attempt number again. The rows are locked first, so that the clock is read under the lock and times
--- never decrease along a job. Rows that another transaction holds are skipped.
+-- never decrease along a job. Rows that another transaction has locked are skipped.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id,
         unnest(@workers::text[]) AS worker_id,
@@ -292,8 +292,8 @@ SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_a
 FROM failed;
 
 -- name: JobCancel :many
--- Cancels jobs by moving them to jobs_done. worker_id and previous_state stay with the row, to answer a late ack of the
--- worker that held the job.
+-- Cancels jobs by moving them to jobs_done. The row keeps worker_id and previous_state, to answer a late ack of the
+-- worker that ran the job.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@event_data::json[]) AS event_data
 ), deleted AS (
@@ -320,7 +320,7 @@ WITH request AS (
 SELECT * FROM moved;
 
 -- name: JobLockUnlocked :many
--- Locks those of the jobs that no other transaction holds, and returns them.
+-- Locks those of the jobs that no other transaction has locked, and returns them.
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED;
 
 -- name: JobActivate :many
@@ -341,8 +341,9 @@ WITH locked AS MATERIALIZED (
 SELECT * FROM moved;
 
 -- name: JobLockForRetry :many
--- Returns the JSON that Go rewrites before JobRetry in the same transaction, because SQL does not take JSON of clients
--- apart. With everything the retry changes attributes; without it only the echo of an expiry can change.
+-- Locks the jobs and returns the JSON that Go rewrites before JobRetry in the same transaction, because json functions of
+-- SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
+-- change.
 SELECT j.id, j.max_attempts,
     (CASE WHEN @everything::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN @everything::boolean THEN j.meta END)::json AS meta,
@@ -352,10 +353,10 @@ WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[]) AND j.state IN
 ORDER BY j.id FOR UPDATE;
 
 -- name: JobRetry :many
--- Makes discarded jobs available again with all their attempts, and jobs in backoff without waiting any longer; only
--- the former take changed attributes. extras replaces what is echoed, and unexpired_extras is the same without an
--- expiry, for jobs that have expired. NULL keeps the old object, {} stands for none. A job that moves to another queue
--- leaves the counts of the old queue and enters those of the new one as discarded.
+-- Makes discarded jobs available again with all their attempts, and ends the backoff of retryable jobs. Only discarded jobs
+-- take changed attributes. @extras replaces extra; @unexpired_extras is the same without an expiry, for jobs that have
+-- expired. NULL keeps the old object, {} stands for none. A job that changes its queue has two more internal events, which
+-- move it from the counts of the old queue to those of the new one.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@extras::json[]) AS extra, unnest(@unexpired_extras::json[]) AS unexpired_extra
 ), locked AS MATERIALIZED (
@@ -449,9 +450,9 @@ WITH deleted AS (
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b;
 
 -- name: JobHeartbeat :many
--- Extends the reservation of active jobs that the worker holds or nobody holds, by the given time or by the one chosen
--- at fetch. Jobs that are being taken away from a worker that was declared dead and has come back are not extended.
--- Rows that another transaction holds are skipped. At most one event per job is written in event_gap_s seconds.
+-- Extends the lease of active jobs that are reserved for the worker, or for no worker, by the given time or by the one
+-- chosen at fetch. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
+-- Rows that another transaction has locked are skipped. At most one event per job is written in @event_gap_s seconds.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
@@ -486,9 +487,9 @@ SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at,
 FROM extended b;
 
 -- name: JobListUnextended :many
--- For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
--- finished, and which it still holds because another transaction had the row. taken means that the job was fetched
--- before the worker was declared dead.
+-- For ids that a worker reported and that were not extended: which jobs were cancelled during its run, which are
+-- finished, and which are still reserved for it because another transaction had locked the row. taken means that the
+-- worker fetched the job before it was declared dead.
 SELECT d.id, d.state, d.previous_state, d.worker_id, false AS taken FROM ojs.jobs_done d WHERE d.id = ANY(@ids::uuid[])
 UNION ALL
 SELECT j.id, j.state, j.previous_state, j.worker_id,
@@ -496,10 +497,10 @@ SELECT j.id, j.state, j.previous_state, j.worker_id,
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 
 -- name: JobListByDeadWorkers :many
--- The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
--- because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
--- so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
--- ones, once for all workers that died together.
+-- The jobs that are reserved for dead workers: active jobs fetched before dead_at. There is no index on worker_id, because
+-- every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead. So this
+-- reads index jobs_due up to that time and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
+-- ones, once for all workers that expire together.
 SELECT j.id, j.attempt, j.started_at, d.worker_id::text AS worker_id
 FROM (SELECT unnest(@worker_ids::text[]) AS worker_id, unnest(@dead_at::timestamptz[]) AS dead_at) d
 JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.dead_at
@@ -508,7 +509,7 @@ WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
 LIMIT @max_rows;
 
 -- name: JobListByWorker :many
--- Of the ids that a worker reported, the jobs it holds.
+-- Of the ids that a worker reported, the jobs that are reserved for it.
 SELECT j.id, j.type, j.queue, j.attempt, j.started_at, j.lease_until
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id = @worker_id::text
 ORDER BY j.id;
@@ -521,9 +522,9 @@ WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id IS NOT NUL
 
 -- name: JobPromoteDue :many
 -- Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
--- deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron is due from
--- time to time although nothing moves it; the caller then runs CronReleaseQueued, in case the node that should have done so
--- has stopped. now() is used instead of clock_timestamp(), which cannot be an index condition.
+-- deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron becomes due every
+-- minute; the caller then runs CronReleaseQueued, in case the node that should have released the job has stopped. now() is
+-- used instead of clock_timestamp(), which cannot be an index condition.
 WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
@@ -577,7 +578,7 @@ WITH due AS MATERIALIZED (
 SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
--- Jobs wherever they are. One snapshot covers both tables, so a job that is being moved is found exactly once.
+-- Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once.
 SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
 UNION ALL
 SELECT d.* FROM ojs.job_finished d WHERE d.id = ANY(@ids::uuid[]);
@@ -602,7 +603,7 @@ SELECT p.* FROM (
 ) p ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: JobCountPage :one
--- The number of jobs of a filter, exact up to max_rows (10 000), which bounds the work.
+-- The number of jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
 SELECT count(*) FROM (
     (SELECT FROM ojs.jobs j
      WHERE (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
@@ -618,8 +619,8 @@ SELECT count(*) FROM (
 ) c;
 
 -- name: JobListForBulk :many
--- The jobs of a bulk filter, oldest first. The caller compares meta: -> on json fails for a row with \u0000 in any
--- string.
+-- The jobs that match a bulk filter, oldest first. The caller compares meta, because -> on json fails for a row with
+-- \u0000 in any string.
 SELECT p.id, p.state, p.meta FROM (
     SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
     WHERE j.state = ANY(@states::text[]) AND j.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')

@@ -1,10 +1,10 @@
--- Reports of workers about jobs they hold. Each report is also a sign of life: it extends the reservation by the time
--- chosen at fetch. Like a heartbeat it skips rows that another transaction holds.
+-- Reports of workers about jobs that they run. Each report also extends the lease, like a heartbeat, by the time chosen at
+-- fetch. Rows that another transaction has locked are skipped.
 
 -- name: JobProgress :many
--- Stores reports of progress. The number never decreases. An event is written at most once a second per job, and when 1
--- is reached. progress_at is shown in milliseconds; its microseconds below hold the time in ms from the latest event to
--- the latest report.
+-- Stores reports of progress. progress never decreases. An event is written at most once a second per job, and when
+-- progress reaches 1. Clients see progress_at in milliseconds; its last three digits, microseconds, store the time in ms
+-- from the latest event to the latest report.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt,
         unnest(@progress::double precision[]) AS progress, -- < 0: not sent
@@ -43,11 +43,11 @@ WITH request AS (
     FROM decided l
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS told_by, l.event_data, l.source
+        j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS reported_by, l.event_data, l.source
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT @event_type::text, CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
-        COALESCE(NULLIF(m.told_by, ''), m.worker_id), m.trace_id, @node::integer,
+        COALESCE(NULLIF(m.reported_by, ''), m.worker_id), m.trace_id, @node::integer,
         ('{"progress_percent":' || trim_scale(round((COALESCE(m.progress, 0) * 100)::numeric, 6)) || m.event_data
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
     FROM reported m WHERE m.emitted
@@ -57,7 +57,7 @@ SELECT id, type, queue, state, attempt, worker_id, progress, progress_message, p
 FROM reported;
 
 -- name: JobCheckpoint :many
--- Stores checkpoints, also of jobs that wait; only a running job is kept alive by one. sequence < 0 takes the next
+-- Stores checkpoints of live jobs. Only for an active job this extends the lease. A sequence below 0 stands for the next
 -- number.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt,
@@ -89,7 +89,7 @@ WITH request AS (
 SELECT id, state, worker_id, checkpoint, checkpoint_seq, checkpoint_at, due_at, now::timestamptz AS now FROM saved;
 
 -- name: JobCheckpointDelete :many
--- Deletes checkpoints and returns the jobs that have none now. The next one has number 1 again.
+-- Deletes checkpoints and returns the jobs that have none now. The sequence begins at 1 again.
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) FOR UPDATE OF j SKIP LOCKED
 ), cleared AS (
@@ -100,7 +100,7 @@ WITH locked AS MATERIALIZED (
 SELECT id FROM locked;
 
 -- name: JobReportGet :many
--- What was reported about a job, without its args; at most one row. A finished job has no checkpoint.
+-- The latest report about a job, without its args; at most one row. A finished job has no checkpoint.
 SELECT j.id, j.state, j.attempt, j.worker_id, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.next_attempt_at, j.retry_delay_ms,
     j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
 FROM ojs.jobs j WHERE j.id = @id::uuid

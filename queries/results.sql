@@ -1,5 +1,5 @@
 -- name: JobResultList :many
--- The outcome of jobs, without their args. A result ends by the database's clock.
+-- The outcome of jobs, without their args. The clock of the database decides whether the TTL of a result is over.
 SELECT j.id, j.state, j.finished_at, j.error, NULL::json AS result, j.failed, false AS pruned
 FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
 UNION ALL

@@ -3,19 +3,19 @@
 SELECT ojs.reset();
 
 -- name: SystemLockTimeout :exec
--- For the rest of the transaction.
+-- Sets the lock timeout for the rest of the transaction.
 SELECT set_config('lock_timeout', @lock_timeout::text, true);
 
 -- name: SystemPing :one
--- The database's clock.
+-- Reads the clock of the database.
 SELECT clock_timestamp()::timestamptz AS now;
 
 -- name: PartitionEnsure :one
--- Creates the partitions of the coming days and numbers.
+-- Creates the partitions for the next days and for the next event numbers.
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;
 
 -- name: EventPartitionPrune :one
--- Drops at most one partition of the log.
+-- Drops at most one partition of the event log.
 SELECT ojs.event_partitions_prune(sqlc.narg('max_age')::interval, @max_count)::integer AS dropped;
 
 -- name: JobFinishedPartitionPrune :one
@@ -37,14 +37,14 @@ ON CONFLICT (operation, key) DO NOTHING;
 UPDATE ojs.idempotency_keys SET status = @status, response = @response WHERE operation = @operation AND key = @key;
 
 -- name: IdempotencyKeyPrune :execrows
--- Keeps 25 hours: an hour more than is promised.
+-- Deletes keys after 25 hours; clients can rely on 24.
 DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
     SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT @max_rows);
 
 -- name: DueGetNext :one
--- The earliest of everything that time brings: one probe of an index each. Jobs due before `after` have been swept
--- already. Under a pinned xmin their dead index entries stay, and every look would walk them all; '-infinity' looks at
--- everything.
+-- The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before
+-- @after. Under a pinned xmin their dead index entries stay, and every call would walk all of them. '-infinity' reads from
+-- the start of the index.
 SELECT clock_timestamp()::timestamptz AS now,
     (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= @after ORDER BY j.due_at LIMIT 1) AS job_due,
     (SELECT w.last_seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.last_seen_at LIMIT 1) AS worker_seen,

@@ -1,10 +1,12 @@
--- The worker registry. A worker gets no jobs while it has an operator's directive or a reported state of quiet or
--- terminate. Whoever changes that notifies ojs_workers, so that every node knows it without asking.
+-- The worker registry. A worker is quiet, and gets no jobs, while its directive or its reported state is quiet or
+-- terminate. Every statement that changes whether a worker is quiet notifies channel ojs_workers, so that nodes can keep
+-- the quiet workers in memory.
 
 -- name: WorkerHeartbeat :many
 -- Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
--- the clock is read under the lock and a worker that was declared dead meanwhile is noticed. A worker that another node
--- inserts at the same moment is missing from the result; the next call finds it.
+-- the clock is read under the lock and a concurrent WorkerExpire is taken into account. A dead worker that sends a
+-- heartbeat is revived: it starts anew, without its earlier jobs. A worker that another node inserts at the same moment is
+-- missing from the result; the next call finds it.
 WITH request AS (
     SELECT unnest(@ids::text[]) AS id,
         unnest(@registers::boolean[]) AS register,
@@ -90,7 +92,7 @@ SELECT b.id::text AS id, b.state::text AS state, COALESCE(b.directive, '')::text
 FROM described b;
 
 -- name: WorkerUpdateSeen :exec
--- Notes signs of life other than heartbeats, of workers that are known and not dead, by how long ago they were.
+-- Stores calls other than heartbeats, of workers that are known and not dead. @ages_ms is how long ago they were.
 UPDATE ojs.workers w SET last_seen_at = GREATEST(w.last_seen_at, clock_timestamp() - a.age_ms * interval '1 millisecond')
 FROM (
     SELECT k.id, i.age_ms FROM (SELECT unnest(@ids::text[]) AS id, unnest(@ages_ms::bigint[]) AS age_ms) i
@@ -101,12 +103,12 @@ FROM (
 WHERE w.id = a.id;
 
 -- name: WorkerListQuiet :many
--- The workers that get no jobs.
+-- The quiet workers.
 SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate');
 
 -- name: WorkerExpire :many
--- Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
--- away; if it stops before, another node does so when reap_at is past.
+-- Declares silent workers dead. From now on the jobs that they had fetched are not extended. The caller fails these jobs;
+-- if it stops before, another node does so after reap_at.
 WITH silent AS MATERIALIZED (
     SELECT w.id, w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet FROM ojs.workers w
     WHERE w.stale_at IS NULL AND w.last_seen_at <= now() - interval '1 millisecond' * @expire_after_ms::bigint
@@ -131,7 +133,7 @@ WITH silent AS MATERIALIZED (
 SELECT e.id, e.dead_at, e.last_seen_at, e.stopped, (CASE WHEN e.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM expired e;
 
 -- name: WorkerReapClaim :many
--- Dead workers whose jobs have not all been taken away: the node that declared them dead has stopped, or a job was
+-- Dead workers whose jobs have not all been failed, because the node that declared them dead has stopped or a job was
 -- locked. The next try is five seconds later.
 UPDATE ojs.workers w SET reap_at = clock_timestamp() + interval '5 seconds'
 WHERE w.id IN (
@@ -139,8 +141,8 @@ WHERE w.id IN (
 RETURNING w.id, w.dead_at, w.last_seen_at;
 
 -- name: WorkerReapDone :exec
--- Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later dead_at and is left
--- alone.
+-- Records that no jobs of dead workers are left. A worker that was declared dead again meanwhile has a later dead_at and
+-- does not change.
 UPDATE ojs.workers w SET reap_at = NULL
 FROM (SELECT unnest(@ids::text[]) AS id, unnest(@dead_at::timestamptz[]) AS dead_at) b
 WHERE w.id = b.id AND w.dead_at = b.dead_at;
@@ -153,7 +155,7 @@ DELETE FROM ojs.workers w WHERE w.id IN (
     ORDER BY p.stale_at LIMIT @max_rows FOR UPDATE SKIP LOCKED);
 
 -- name: WorkerReapAgain :one
--- Prepares the removal of a dead worker: the jobs it holds now are taken away too.
+-- Prepares the deletion of a dead worker: a later dead_at covers all jobs that are reserved for it now.
 UPDATE ojs.workers w SET dead_at = clock_timestamp(), reap_at = clock_timestamp() + interval '5 seconds'
 WHERE w.id = @id AND w.stale_at IS NOT NULL
 RETURNING w.id, w.dead_at, w.last_seen_at;
@@ -163,7 +165,7 @@ RETURNING w.id, w.dead_at, w.last_seen_at;
 DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL;
 
 -- name: WorkerDeregister :many
--- Deletes a worker that says it stops. Its jobs stay reserved until their leases end.
+-- Deletes a worker that deregisters. Its jobs stay reserved until their leases end.
 WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = @id::text
     RETURNING w.id, w.started_at, clock_timestamp() AS now,
@@ -178,12 +180,12 @@ WITH deleted AS (
 SELECT d.id, d.now::timestamptz AS now, (CASE WHEN d.was_quiet THEN pg_notify('ojs_workers', 'changed')::text ELSE '' END)::text AS notified FROM deleted d;
 
 -- name: WorkerUpdateDirective :many
--- Stores what an operator asks of one worker.
+-- Stores the directive of an operator for one worker.
 UPDATE ojs.workers w SET directive = @directive::text WHERE w.id = @id::text
 RETURNING w.id, w.state, pg_notify('ojs_workers', 'changed')::text AS notified;
 
 -- name: WorkerUpdateDirectiveAll :many
--- Stores what an operator asks of all living workers. Locks them in the order of WorkerHeartbeat.
+-- Stores the directive of an operator for all workers that are not dead. Locks them in the order of WorkerHeartbeat.
 WITH live AS MATERIALIZED (
     SELECT l.id FROM ojs.workers l WHERE l.stale_at IS NULL ORDER BY l.id FOR UPDATE
 ), directed AS (
@@ -196,7 +198,7 @@ SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS notified FROM
 SELECT * FROM ojs.workers WHERE id = @id;
 
 -- name: WorkerListPage :many
--- A page of workers by id. queues holds only valid names, so SQL may read its elements.
+-- A page of workers by id. queues contains valid names only, so the json functions of SQL cannot fail for it.
 SELECT w.* FROM ojs.workers w
 WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
     AND (cardinality(@queues::text[]) = 0
@@ -204,7 +206,7 @@ WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
 ORDER BY w.id OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: WorkerCount :one
--- The number of workers of the same filters.
+-- The number of workers that match the same filters.
 SELECT count(*) FROM ojs.workers w
 WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
     AND (cardinality(@queues::text[]) = 0

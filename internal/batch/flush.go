@@ -101,7 +101,7 @@ func (b *Batcher[Req, Res]) take() ([]*call[Req, Res], []Req) {
 		calls  = make([]*call[Req, Res], 0, len(b.pending))
 		reqs   = make([]Req, 0, len(b.pending))
 		kept   = b.pending[:0]
-		seen   map[[16]byte]struct{}
+		keys   map[[16]byte]struct{}
 		full   bool
 	)
 	for _, c := range b.pending {
@@ -110,7 +110,7 @@ func (b *Batcher[Req, Res]) take() ([]*call[Req, Res], []Req) {
 			kept = append(kept, c)
 			continue
 		}
-		if b.config.Key != nil && !b.claim(&seen, c) {
+		if b.config.Key != nil && !b.claim(&keys, c) {
 			kept = append(kept, c)
 			continue
 		}
@@ -124,22 +124,22 @@ func (b *Batcher[Req, Res]) take() ([]*call[Req, Res], []Req) {
 	return calls, reqs
 }
 
-// claim adds the keys of the call to seen and reports whether none of them was there. It adds the keys of a refused call too,
+// claim adds the keys of the call to keys and reports whether none of them was there. It adds the keys of a refused call too,
 // so that a later call with the same key does not overtake it.
-func (b *Batcher[Req, Res]) claim(seen *map[[16]byte]struct{}, c *call[Req, Res]) bool {
+func (b *Batcher[Req, Res]) claim(keys *map[[16]byte]struct{}, c *call[Req, Res]) bool {
 	free := true
 	for _, req := range c.reqs {
 		key, keyed := b.config.Key(req)
 		if !keyed {
 			continue
 		}
-		if *seen == nil {
-			*seen = make(map[[16]byte]struct{})
+		if *keys == nil {
+			*keys = make(map[[16]byte]struct{})
 		}
-		if _, taken := (*seen)[key]; taken {
+		if _, taken := (*keys)[key]; taken {
 			free = false
 		}
-		(*seen)[key] = struct{}{}
+		(*keys)[key] = struct{}{}
 	}
 	return free
 }

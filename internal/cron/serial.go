@@ -36,7 +36,7 @@ func (s *Store) release(ctx context.Context, names []string) {
 		s.timer.Schedule(queuedRetry)
 		return
 	}
-	s.jobs.BecameAvailable(places)
+	s.jobs.NotifyAvailable(places)
 }
 
 func (s *Store) releaseQueued(ctx context.Context, names []string) (places []queue.Place, err error) {

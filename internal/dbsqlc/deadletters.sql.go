@@ -32,7 +32,7 @@ type DeadLetterCountParams struct {
 	MaxRows      int64
 }
 
-// The number of dead letters of a filter, exact up to max_rows (10 000), which bounds the work.
+// The number of dead letters that match a filter, exact up to @max_rows (10 000), which bounds the cost.
 func (q *Queries) DeadLetterCount(ctx context.Context, arg DeadLetterCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, deadLetterCount,
 		arg.Since,
@@ -59,7 +59,7 @@ type DeadLetterCutoffRow struct {
 	ID             [16]byte
 }
 
-// The newest dead letter beyond the newest max_count; no row if there are not that many.
+// The newest dead letter that is not among the newest @max_count; no row if there are not more than that.
 func (q *Queries) DeadLetterCutoff(ctx context.Context, maxCount int64) ([]DeadLetterCutoffRow, error) {
 	rows, err := q.db.Query(ctx, deadLetterCutoff, maxCount)
 	if err != nil {
@@ -128,8 +128,8 @@ type DeadLetterDeleteRow struct {
 	Now            pgtype.Timestamptz
 }
 
-// Deletes the oldest dead letters behind a key. The internal event takes them out of the counts. Rows that another
-// transaction retries or deletes are skipped. The key spares later batches the dead index entries of earlier ones.
+// Deletes the oldest dead letters behind a key. The internal event subtracts them from the counts. Rows that another
+// transaction retries or deletes are skipped. With the key, a batch does not walk the dead index entries of earlier ones.
 func (q *Queries) DeadLetterDelete(ctx context.Context, arg DeadLetterDeleteParams) ([]DeadLetterDeleteRow, error) {
 	rows, err := q.db.Query(ctx, deadLetterDelete,
 		arg.After,
@@ -259,8 +259,8 @@ type DeadLetterListPageParams struct {
 	PageRows     int64
 }
 
-// Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Both columns have an index with the
-// id, so that pages are found by their key and a prune starts at the oldest.
+// Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Each of the two columns has an index
+// with the id, so that a page is found by its key and a prune starts at the oldest row.
 // Dead letters behind a key, newest first.
 func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, deadLetterListPage,
@@ -363,7 +363,7 @@ type DeadLetterStatsRow struct {
 	Newest    pgtype.Timestamptz
 }
 
-// Dead letters per queue, job type and error type. error_type is written as in the text of the error.
+// Dead letters per queue, job type and error type. error_type is encoded as in the JSON of the error.
 func (q *Queries) DeadLetterStats(ctx context.Context, queues []string) ([]DeadLetterStatsRow, error) {
 	rows, err := q.db.Query(ctx, deadLetterStats, queues)
 	if err != nil {
@@ -412,7 +412,7 @@ type JobDiscardedCountParams struct {
 	MaxRows      int64
 }
 
-// The number of discarded jobs of a filter, exact up to max_rows (10 000), which bounds the work.
+// The number of discarded jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
 func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, jobDiscardedCount,
 		arg.Since,
@@ -452,7 +452,7 @@ type JobDiscardedListPageParams struct {
 	PageRows     int64
 }
 
-// The same list for every discarded job.
+// Discarded jobs behind a key, newest first, dead letters or not.
 func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobDiscardedListPage,
 		arg.Since,

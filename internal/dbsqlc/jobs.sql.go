@@ -251,8 +251,8 @@ type JobCancelRow struct {
 	Result          []byte
 }
 
-// Cancels jobs by moving them to jobs_done. worker_id and previous_state stay with the row, to answer a late ack of the
-// worker that held the job.
+// Cancels jobs by moving them to jobs_done. The row keeps worker_id and previous_state, to answer a late ack of the
+// worker that ran the job.
 func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCancelRow, error) {
 	rows, err := q.db.Query(ctx, jobCancel,
 		arg.Ids,
@@ -439,8 +439,8 @@ type JobCompleteRow struct {
 }
 
 // Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
-// the rows first, to skip those that another transaction holds, costs a fifth of the throughput. Instead the statement
-// gives up after the lock timeout `patience`; the caller then tries the jobs apart.
+// the rows first, to skip those that another transaction has locked, costs a fifth of the throughput. Instead the
+// statement fails after the lock timeout; the caller then completes the unlocked jobs.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
 		arg.LockTimeout,
@@ -547,7 +547,7 @@ type JobCountPageParams struct {
 	MaxRows int64
 }
 
-// The number of jobs of a filter, exact up to max_rows (10 000), which bounds the work.
+// The number of jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
 func (q *Queries) JobCountPage(ctx context.Context, arg JobCountPageParams) (int64, error) {
 	row := q.db.QueryRow(ctx, jobCountPage,
 		arg.States,
@@ -790,7 +790,7 @@ type JobFailRow struct {
 // Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
 // change while attempt and started_at stay the same; started_at is compared too, because a job that was handed back
 // gets the same attempt number again. The rows are locked first, so that the clock is read under the lock and times
-// never decrease along a job. Rows that another transaction holds are skipped.
+// never decrease along a job. Rows that another transaction has locked are skipped.
 func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow, error) {
 	rows, err := q.db.Query(ctx, jobFail,
 		arg.Ids,
@@ -997,10 +997,10 @@ type JobFetchRow struct {
 	Result          []byte
 }
 
-// Claims the next available jobs. probe lists the places to look at, in dispatch order, each with the lowest ready_seq
-// that this node may still find there. The nested loop keeps that order and the outer LIMIT ends it. The jobs are
-// picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery again and claim more
-// jobs than asked.
+// Claims the next available jobs. probe lists queues and priorities in dispatch order, each with the cursor of this node:
+// the lowest ready_seq of an available job. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
+// picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
+// more jobs than wanted.
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
 		arg.Queues,
@@ -1188,9 +1188,9 @@ type JobHeartbeatRow struct {
 	Emitted  bool
 }
 
-// Extends the reservation of active jobs that the worker holds or nobody holds, by the given time or by the one chosen
-// at fetch. Jobs that are being taken away from a worker that was declared dead and has come back are not extended.
-// Rows that another transaction holds are skipped. At most one event per job is written in event_gap_s seconds.
+// Extends the lease of active jobs that are reserved for the worker, or for no worker, by the given time or by the one
+// chosen at fetch. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
+// Rows that another transaction has locked are skipped. At most one event per job is written in @event_gap_s seconds.
 func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]JobHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, jobHeartbeat,
 		arg.Ids,
@@ -1336,12 +1336,12 @@ type JobInsertRow struct {
 	EventType   string
 }
 
-// Every state change of jobs is one statement over arrays: it changes the jobs and writes their events. State and owner
-// are guarded in the WHERE clause. A job that is missing from the result was refused; the caller then looks at the job
-// to tell why.
+// Every state change of jobs is one statement over arrays: it changes the jobs and writes their events. State, owner and
+// attempt are guarded in the WHERE clause. A job that is missing from the result was refused; the caller then reads the
+// job to choose the error.
 // Stores new jobs as pending, scheduled or available. All times come from one reading of the clock, so the jobs of a
-// batch are due together. A time sent as a duration is echoed as the time it stands for; that text is put into extra
-// here, because only the database knows the time. A job whose id is taken is missing from the result.
+// batch are due together. A time that was sent as a duration is echoed as an absolute time. The statement adds that text
+// to extra, because only the database knows the time. A job whose id is taken is missing from the result.
 func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInsertRow, error) {
 	rows, err := q.db.Query(ctx, jobInsert,
 		arg.Ids,
@@ -1420,10 +1420,10 @@ type JobListByDeadWorkersRow struct {
 	WorkerID  string
 }
 
-// The jobs that dead workers hold: active jobs fetched before the worker's death. There is no index on worker_id,
-// because every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead,
-// so this reads jobs_due up to there and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
-// ones, once for all workers that died together.
+// The jobs that are reserved for dead workers: active jobs fetched before dead_at. There is no index on worker_id, because
+// every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead. So this
+// reads index jobs_due up to that time and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
+// ones, once for all workers that expire together.
 func (q *Queries) JobListByDeadWorkers(ctx context.Context, arg JobListByDeadWorkersParams) ([]JobListByDeadWorkersRow, error) {
 	rows, err := q.db.Query(ctx, jobListByDeadWorkers,
 		arg.WorkerIds,
@@ -1460,7 +1460,7 @@ UNION ALL
 SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result FROM ojs.job_finished d WHERE d.id = ANY($1::uuid[])
 `
 
-// Jobs wherever they are. One snapshot covers both tables, so a job that is being moved is found exactly once.
+// Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once.
 func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListByID, ids)
 	if err != nil {
@@ -1548,7 +1548,7 @@ type JobListByWorkerRow struct {
 	LeaseUntil pgtype.Timestamptz
 }
 
-// Of the ids that a worker reported, the jobs it holds.
+// Of the ids that a worker reported, the jobs that are reserved for it.
 func (q *Queries) JobListByWorker(ctx context.Context, ids [][16]byte, workerID string) ([]JobListByWorkerRow, error) {
 	rows, err := q.db.Query(ctx, jobListByWorker, ids, workerID)
 	if err != nil {
@@ -1580,8 +1580,8 @@ const jobListDoneIDs = `-- name: JobListDoneIDs :many
 SELECT id FROM ojs.jobs_done WHERE id = ANY($1::uuid[])
 `
 
-// Which of the ids belong to finished jobs. Called after an insert with ids that clients chose, as a statement of its
-// own: only a new snapshot sees a job that an ack moved away while the insert waited for its key.
+// Which of the ids belong to finished jobs. Called after an insert with client-chosen ids, as a statement of its own:
+// only a new snapshot includes a job that an ack moved to jobs_done while the insert waited for the lock on its id.
 func (q *Queries) JobListDoneIDs(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, jobListDoneIDs, ids)
 	if err != nil {
@@ -1638,8 +1638,8 @@ type JobListForBulkRow struct {
 	Meta  []byte
 }
 
-// The jobs of a bulk filter, oldest first. The caller compares meta: -> on json fails for a row with \u0000 in any
-// string.
+// The jobs that match a bulk filter, oldest first. The caller compares meta, because -> on json fails for a row with
+// \u0000 in any string.
 func (q *Queries) JobListForBulk(ctx context.Context, arg JobListForBulkParams) ([]JobListForBulkRow, error) {
 	rows, err := q.db.Query(ctx, jobListForBulk,
 		arg.States,
@@ -1692,8 +1692,8 @@ type JobListForFailRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// What decides the outcome of a failure. All of it is fixed at enqueue except attempt and started_at, which JobFail
-// guards. A manual retry starts the total timeout anew; entered_at is then the time of that retry.
+// The values that decide the outcome of a failure. All are fixed at enqueue, except attempt and started_at, which JobFail
+// guards. A manual retry restarts the total timeout; entered_at is then the time of that retry.
 func (q *Queries) JobListForFail(ctx context.Context, ids [][16]byte) ([]JobListForFailRow, error) {
 	rows, err := q.db.Query(ctx, jobListForFail, ids)
 	if err != nil {
@@ -1787,7 +1787,7 @@ type JobListOverdueRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// Active jobs whose lease or run time has ended. The rows are not locked: JobFail looks at due_at again.
+// Active jobs whose lease, run time or total timeout has ended. The rows are not locked: JobFail compares due_at again.
 func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, maxRows int32) ([]JobListOverdueRow, error) {
 	rows, err := q.db.Query(ctx, jobListOverdue, after, maxRows)
 	if err != nil {
@@ -1949,9 +1949,9 @@ type JobListUnextendedRow struct {
 	Taken         bool
 }
 
-// For ids that a worker reported and that were not extended: which jobs were cancelled while it held them, which are
-// finished, and which it still holds because another transaction had the row. taken means that the job was fetched
-// before the worker was declared dead.
+// For ids that a worker reported and that were not extended: which jobs were cancelled during its run, which are
+// finished, and which are still reserved for it because another transaction had locked the row. taken means that the
+// worker fetched the job before it was declared dead.
 func (q *Queries) JobListUnextended(ctx context.Context, ids [][16]byte) ([]JobListUnextendedRow, error) {
 	rows, err := q.db.Query(ctx, jobListUnextended, ids)
 	if err != nil {
@@ -2002,8 +2002,9 @@ type JobLockForRetryRow struct {
 	Extra       []byte
 }
 
-// Returns the JSON that Go rewrites before JobRetry in the same transaction, because SQL does not take JSON of clients
-// apart. With everything the retry changes attributes; without it only the echo of an expiry can change.
+// Locks the jobs and returns the JSON that Go rewrites before JobRetry in the same transaction, because json functions of
+// SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
+// change.
 func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams) ([]JobLockForRetryRow, error) {
 	rows, err := q.db.Query(ctx, jobLockForRetry, arg.Everything, arg.Ids, arg.States)
 	if err != nil {
@@ -2034,7 +2035,7 @@ const jobLockUnlocked = `-- name: JobLockUnlocked :many
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED
 `
 
-// Locks those of the jobs that no other transaction holds, and returns them.
+// Locks those of the jobs that no other transaction has locked, and returns them.
 func (q *Queries) JobLockUnlocked(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, jobLockUnlocked, ids)
 	if err != nil {
@@ -2133,9 +2134,9 @@ type JobPromoteDueRow struct {
 }
 
 // Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
-// deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron is due from
-// time to time although nothing moves it; the caller then runs CronReleaseQueued, in case the node that should have done so
-// has stopped. now() is used instead of clock_timestamp(), which cannot be an index condition.
+// deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron becomes due every
+// minute; the caller then runs CronReleaseQueued, in case the node that should have released the job has stopped. now() is
+// used instead of clock_timestamp(), which cannot be an index condition.
 func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([]JobPromoteDueRow, error) {
 	rows, err := q.db.Query(ctx, jobPromoteDue,
 		arg.After,
@@ -2281,10 +2282,10 @@ type JobRetryRow struct {
 	EventType  string
 }
 
-// Makes discarded jobs available again with all their attempts, and jobs in backoff without waiting any longer; only
-// the former take changed attributes. extras replaces what is echoed, and unexpired_extras is the same without an
-// expiry, for jobs that have expired. NULL keeps the old object, {} stands for none. A job that moves to another queue
-// leaves the counts of the old queue and enters those of the new one as discarded.
+// Makes discarded jobs available again with all their attempts, and ends the backoff of retryable jobs. Only discarded jobs
+// take changed attributes. @extras replaces extra; @unexpired_extras is the same without an expiry, for jobs that have
+// expired. NULL keeps the old object, {} stands for none. A job that changes its queue has two more internal events, which
+// move it from the counts of the old queue to those of the new one.
 func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryRow, error) {
 	rows, err := q.db.Query(ctx, jobRetry,
 		arg.Ids,

@@ -62,7 +62,7 @@ type JobCheckpointRow struct {
 	Now           pgtype.Timestamptz
 }
 
-// Stores checkpoints, also of jobs that wait; only a running job is kept alive by one. sequence < 0 takes the next
+// Stores checkpoints of live jobs. Only for an active job this extends the lease. A sequence below 0 stands for the next
 // number.
 func (q *Queries) JobCheckpoint(ctx context.Context, arg JobCheckpointParams) ([]JobCheckpointRow, error) {
 	rows, err := q.db.Query(ctx, jobCheckpoint,
@@ -111,7 +111,7 @@ WITH locked AS MATERIALIZED (
 SELECT id FROM locked
 `
 
-// Deletes checkpoints and returns the jobs that have none now. The next one has number 1 again.
+// Deletes checkpoints and returns the jobs that have none now. The sequence begins at 1 again.
 func (q *Queries) JobCheckpointDelete(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, jobCheckpointDelete, ids)
 	if err != nil {
@@ -172,11 +172,11 @@ WITH request AS (
     FROM decided l
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS told_by, l.event_data, l.source
+        j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS reported_by, l.event_data, l.source
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT $12::text, CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
-        COALESCE(NULLIF(m.told_by, ''), m.worker_id), m.trace_id, $13::integer,
+        COALESCE(NULLIF(m.reported_by, ''), m.worker_id), m.trace_id, $13::integer,
         ('{"progress_percent":' || trim_scale(round((COALESCE(m.progress, 0) * 100)::numeric, 6)) || m.event_data
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
     FROM reported m WHERE m.emitted
@@ -218,11 +218,11 @@ type JobProgressRow struct {
 	Emitted         bool
 }
 
-// Reports of workers about jobs they hold. Each report is also a sign of life: it extends the reservation by the time
-// chosen at fetch. Like a heartbeat it skips rows that another transaction holds.
-// Stores reports of progress. The number never decreases. An event is written at most once a second per job, and when 1
-// is reached. progress_at is shown in milliseconds; its microseconds below hold the time in ms from the latest event to
-// the latest report.
+// Reports of workers about jobs that they run. Each report also extends the lease, like a heartbeat, by the time chosen at
+// fetch. Rows that another transaction has locked are skipped.
+// Stores reports of progress. progress never decreases. An event is written at most once a second per job, and when
+// progress reaches 1. Clients see progress_at in milliseconds; its last three digits, microseconds, store the time in ms
+// from the latest event to the latest report.
 func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]JobProgressRow, error) {
 	rows, err := q.db.Query(ctx, jobProgress,
 		arg.Ids,
@@ -301,7 +301,7 @@ type JobReportGetRow struct {
 	CheckpointAt    pgtype.Timestamptz
 }
 
-// What was reported about a job, without its args; at most one row. A finished job has no checkpoint.
+// The latest report about a job, without its args; at most one row. A finished job has no checkpoint.
 func (q *Queries) JobReportGet(ctx context.Context, id [16]byte) ([]JobReportGetRow, error) {
 	rows, err := q.db.Query(ctx, jobReportGet, id)
 	if err != nil {

@@ -27,8 +27,8 @@ type QueueCountListRow struct {
 	Retryable int64
 }
 
-// Counts for live views. Only published events count, so the cost is a row per queue and state however busy the queues
-// are.
+// Counts for live views. They include published events only, so the cost is a row per queue and state and does not depend
+// on the number of events.
 func (q *Queries) QueueCountList(ctx context.Context, maxRows int32) ([]QueueCountListRow, error) {
 	rows, err := q.db.Query(ctx, queueCountList, maxRows)
 	if err != nil {
@@ -74,8 +74,8 @@ type QueueCountListByQueueRow struct {
 	Count int64
 }
 
-// Jobs of a queue per state, exact in its snapshot: the counts of published events plus the unpublished ones from the
-// log.
+// Jobs of a queue per state, exact in the snapshot: the stored counts, which include published events, plus the
+// unpublished events.
 func (q *Queries) QueueCountListByQueue(ctx context.Context, queue string) ([]QueueCountListByQueueRow, error) {
 	rows, err := q.db.Query(ctx, queueCountListByQueue, queue)
 	if err != nil {
@@ -100,7 +100,7 @@ const queueExists = `-- name: QueueExists :one
 SELECT EXISTS (SELECT FROM ojs.queues WHERE name = $1)::boolean AS found
 `
 
-// Whether a queue ever had a job.
+// Whether a queue has ever had a job or a setting.
 func (q *Queries) QueueExists(ctx context.Context, name string) (bool, error) {
 	row := q.db.QueryRow(ctx, queueExists, name)
 	var found bool
@@ -142,7 +142,7 @@ type QueueGetRatesRow struct {
 	WaitMs     int64
 }
 
-// The last 60 minutes of a queue.
+// What happened in a queue in the last 60 minutes.
 func (q *Queries) QueueGetRates(ctx context.Context, queue string) (QueueGetRatesRow, error) {
 	row := q.db.QueryRow(ctx, queueGetRates, queue)
 	var i QueueGetRatesRow
@@ -178,7 +178,7 @@ const queueInsert = `-- name: QueueInsert :exec
 INSERT INTO ojs.queues (name) SELECT unnest($1::text[]) ON CONFLICT (name) DO NOTHING
 `
 
-// A queue exists from its first job on. Callers skip the queues they know, so those cost an enqueue no write.
+// A queue exists from its first job on. Callers skip the queues that they know, so that an enqueue need not write.
 func (q *Queries) QueueInsert(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, queueInsert, names)
 	return err
@@ -248,9 +248,8 @@ type StatsMinuteGetLatestRow struct {
 	Failed    float64
 }
 
-// The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
-// the planner from looking for the minutes in the history of all queues: 420 ms for 1 000 000 rows of 10 queues, 0.2 ms
-// with it.
+// The last 60 s of all queues: this minute, and the share of the minute before that is younger than 60 s. Without
+// OFFSET 0 the planner reads the history of all queues: 420 ms for 1 000 000 rows of 10 queues, 0.2 ms with it.
 func (q *Queries) StatsMinuteGetLatest(ctx context.Context) (StatsMinuteGetLatestRow, error) {
 	row := q.db.QueryRow(ctx, statsMinuteGetLatest)
 	var i StatsMinuteGetLatestRow

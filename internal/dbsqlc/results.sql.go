@@ -30,7 +30,7 @@ type JobResultListRow struct {
 	Pruned     bool
 }
 
-// The outcome of jobs, without their args. A result ends by the database's clock.
+// The outcome of jobs, without their args. The clock of the database decides whether the TTL of a result is over.
 func (q *Queries) JobResultList(ctx context.Context, ids [][16]byte) ([]JobResultListRow, error) {
 	rows, err := q.db.Query(ctx, jobResultList, ids)
 	if err != nil {

@@ -28,9 +28,9 @@ type DueGetNextRow struct {
 	CronDue    pgtype.Timestamptz
 }
 
-// The earliest of everything that time brings: one probe of an index each. Jobs due before `after` have been swept
-// already. Under a pinned xmin their dead index entries stay, and every look would walk them all; '-infinity' looks at
-// everything.
+// The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before
+// @after. Under a pinned xmin their dead index entries stay, and every call would walk all of them. '-infinity' reads from
+// the start of the index.
 func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz) (DueGetNextRow, error) {
 	row := q.db.QueryRow(ctx, dueGetNext, after)
 	var i DueGetNextRow
@@ -48,7 +48,7 @@ const eventPartitionPrune = `-- name: EventPartitionPrune :one
 SELECT ojs.event_partitions_prune($1::interval, $2)::integer AS dropped
 `
 
-// Drops at most one partition of the log.
+// Drops at most one partition of the event log.
 func (q *Queries) EventPartitionPrune(ctx context.Context, maxAge pgtype.Interval, maxCount int64) (int32, error) {
 	row := q.db.QueryRow(ctx, eventPartitionPrune, maxAge, maxCount)
 	var dropped int32
@@ -123,7 +123,7 @@ DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
     SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT $1)
 `
 
-// Keeps 25 hours: an hour more than is promised.
+// Deletes keys after 25 hours; clients can rely on 24.
 func (q *Queries) IdempotencyKeyPrune(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, idempotencyKeyPrune, maxRows)
 	if err != nil {
@@ -153,7 +153,7 @@ type PartitionEnsureRow struct {
 	JobsDoneBefore pgtype.Timestamptz
 }
 
-// Creates the partitions of the coming days and numbers.
+// Creates the partitions for the next days and for the next event numbers.
 func (q *Queries) PartitionEnsure(ctx context.Context) (PartitionEnsureRow, error) {
 	row := q.db.QueryRow(ctx, partitionEnsure)
 	var i PartitionEnsureRow
@@ -165,7 +165,7 @@ const systemLockTimeout = `-- name: SystemLockTimeout :exec
 SELECT set_config('lock_timeout', $1::text, true)
 `
 
-// For the rest of the transaction.
+// Sets the lock timeout for the rest of the transaction.
 func (q *Queries) SystemLockTimeout(ctx context.Context, lockTimeout string) error {
 	_, err := q.db.Exec(ctx, systemLockTimeout, lockTimeout)
 	return err
@@ -175,7 +175,7 @@ const systemPing = `-- name: SystemPing :one
 SELECT clock_timestamp()::timestamptz AS now
 `
 
-// The database's clock.
+// Reads the clock of the database.
 func (q *Queries) SystemPing(ctx context.Context) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, systemPing)
 	var now pgtype.Timestamptz

@@ -18,7 +18,7 @@ WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
 `
 
-// The number of workers of the same filters.
+// The number of workers that match the same filters.
 func (q *Queries) WorkerCount(ctx context.Context, states []string, queues []string) (int64, error) {
 	row := q.db.QueryRow(ctx, workerCount, states, queues)
 	var count int64
@@ -69,7 +69,7 @@ type WorkerDeregisterRow struct {
 	Notified string
 }
 
-// Deletes a worker that says it stops. Its jobs stay reserved until their leases end.
+// Deletes a worker that deregisters. Its jobs stay reserved until their leases end.
 func (q *Queries) WorkerDeregister(ctx context.Context, arg WorkerDeregisterParams) ([]WorkerDeregisterRow, error) {
 	rows, err := q.db.Query(ctx, workerDeregister,
 		arg.ID,
@@ -137,8 +137,8 @@ type WorkerExpireRow struct {
 	Notified   string
 }
 
-// Declares silent workers dead. From now on the jobs they had fetched are no longer theirs. The caller takes the jobs
-// away; if it stops before, another node does so when reap_at is past.
+// Declares silent workers dead. From now on the jobs that they had fetched are not extended. The caller fails these jobs;
+// if it stops before, another node does so after reap_at.
 func (q *Queries) WorkerExpire(ctx context.Context, arg WorkerExpireParams) ([]WorkerExpireRow, error) {
 	rows, err := q.db.Query(ctx, workerExpire,
 		arg.ExpireAfterMs,
@@ -348,11 +348,13 @@ type WorkerHeartbeatRow struct {
 	Notified   string
 }
 
-// The worker registry. A worker gets no jobs while it has an operator's directive or a reported state of quiet or
-// terminate. Whoever changes that notifies ojs_workers, so that every node knows it without asking.
+// The worker registry. A worker is quiet, and gets no jobs, while its directive or its reported state is quiet or
+// terminate. Every statement that changes whether a worker is quiet notifies channel ojs_workers, so that nodes can keep
+// the quiet workers in memory.
 // Registers workers or stores their heartbeats, and writes the events of changes. Known rows are locked first, so that
-// the clock is read under the lock and a worker that was declared dead meanwhile is noticed. A worker that another node
-// inserts at the same moment is missing from the result; the next call finds it.
+// the clock is read under the lock and a concurrent WorkerExpire is taken into account. A dead worker that sends a
+// heartbeat is revived: it starts anew, without its earlier jobs. A worker that another node inserts at the same moment is
+// missing from the result; the next call finds it.
 func (q *Queries) WorkerHeartbeat(ctx context.Context, arg WorkerHeartbeatParams) ([]WorkerHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, workerHeartbeat,
 		arg.Ids,
@@ -452,7 +454,7 @@ type WorkerListPageParams struct {
 	PageRows int64
 }
 
-// A page of workers by id. queues holds only valid names, so SQL may read its elements.
+// A page of workers by id. queues contains valid names only, so the json functions of SQL cannot fail for it.
 func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) ([]Worker, error) {
 	rows, err := q.db.Query(ctx, workerListPage,
 		arg.States,
@@ -502,7 +504,7 @@ const workerListQuiet = `-- name: WorkerListQuiet :many
 SELECT w.id FROM ojs.workers w WHERE w.state IN ('quiet', 'terminate') OR w.directive IN ('quiet', 'terminate')
 `
 
-// The workers that get no jobs.
+// The quiet workers.
 func (q *Queries) WorkerListQuiet(ctx context.Context) ([]string, error) {
 	rows, err := q.db.Query(ctx, workerListQuiet)
 	if err != nil {
@@ -551,7 +553,7 @@ type WorkerReapAgainRow struct {
 	LastSeenAt pgtype.Timestamptz
 }
 
-// Prepares the removal of a dead worker: the jobs it holds now are taken away too.
+// Prepares the deletion of a dead worker: a later dead_at covers all jobs that are reserved for it now.
 func (q *Queries) WorkerReapAgain(ctx context.Context, id string) (WorkerReapAgainRow, error) {
 	row := q.db.QueryRow(ctx, workerReapAgain, id)
 	var i WorkerReapAgainRow
@@ -572,7 +574,7 @@ type WorkerReapClaimRow struct {
 	LastSeenAt pgtype.Timestamptz
 }
 
-// Dead workers whose jobs have not all been taken away: the node that declared them dead has stopped, or a job was
+// Dead workers whose jobs have not all been failed, because the node that declared them dead has stopped or a job was
 // locked. The next try is five seconds later.
 func (q *Queries) WorkerReapClaim(ctx context.Context, maxRows int32) ([]WorkerReapClaimRow, error) {
 	rows, err := q.db.Query(ctx, workerReapClaim, maxRows)
@@ -600,8 +602,8 @@ FROM (SELECT unnest($1::text[]) AS id, unnest($2::timestamptz[]) AS dead_at) b
 WHERE w.id = b.id AND w.dead_at = b.dead_at
 `
 
-// Notes that no jobs of dead workers are left. A worker that died again meanwhile has a later dead_at and is left
-// alone.
+// Records that no jobs of dead workers are left. A worker that was declared dead again meanwhile has a later dead_at and
+// does not change.
 func (q *Queries) WorkerReapDone(ctx context.Context, ids []string, deadAt []pgtype.Timestamptz) error {
 	_, err := q.db.Exec(ctx, workerReapDone, ids, deadAt)
 	return err
@@ -618,7 +620,7 @@ type WorkerUpdateDirectiveRow struct {
 	Notified string
 }
 
-// Stores what an operator asks of one worker.
+// Stores the directive of an operator for one worker.
 func (q *Queries) WorkerUpdateDirective(ctx context.Context, directive string, iD string) ([]WorkerUpdateDirectiveRow, error) {
 	rows, err := q.db.Query(ctx, workerUpdateDirective, directive, iD)
 	if err != nil {
@@ -654,7 +656,7 @@ type WorkerUpdateDirectiveAllRow struct {
 	Notified string
 }
 
-// Stores what an operator asks of all living workers. Locks them in the order of WorkerHeartbeat.
+// Stores the directive of an operator for all workers that are not dead. Locks them in the order of WorkerHeartbeat.
 func (q *Queries) WorkerUpdateDirectiveAll(ctx context.Context, directive string) ([]WorkerUpdateDirectiveAllRow, error) {
 	rows, err := q.db.Query(ctx, workerUpdateDirectiveAll, directive)
 	if err != nil {
@@ -686,7 +688,7 @@ FROM (
 WHERE w.id = a.id
 `
 
-// Notes signs of life other than heartbeats, of workers that are known and not dead, by how long ago they were.
+// Stores calls other than heartbeats, of workers that are known and not dead. @ages_ms is how long ago they were.
 func (q *Queries) WorkerUpdateSeen(ctx context.Context, ids []string, agesMs []int64) error {
 	_, err := q.db.Exec(ctx, workerUpdateSeen, ids, agesMs)
 	return err

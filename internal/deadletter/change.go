@@ -5,7 +5,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
-func deadLetterDeleteChange(reason string) func([]eventlog.Change, *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
+func deleteChange(reason string) func([]eventlog.Change, *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
 	return func(changes []eventlog.Change, r *dbsqlc.DeadLetterDeleteRow) []eventlog.Change {
 		return append(changes, eventlog.Change{
 			Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reason,

@@ -19,14 +19,16 @@ type Filter struct {
 	Types                  []string // exact, or a prefix if it ends in *
 	ErrorTypes, ErrorCodes []string
 
-	// Bounds of discarded_at, included. An age counts back from the database's now; the earlier of Until and OlderThan counts.
+	// Inclusive bounds of discarded_at. An age is subtracted from the time of the database. The earlier one of Until and
+	// OlderThan applies.
 	Since, Until, OlderThan job.When
 }
 
-// shownCut is what a time loses when it is shown in milliseconds: a job is never later than the discarded_at that it shows.
+// shownCut is added to upper bounds, because clients see times cut to milliseconds: a bound that a client has copied from
+// discarded_at must include that job.
 const shownCut = time.Millisecond - time.Microsecond
 
-// criteria are a filter in the form that the statements take.
+// criteria is a filter as parameters of the statements.
 type criteria struct {
 	since, until           pgtype.Timestamptz
 	ids                    [][16]byte
@@ -41,7 +43,7 @@ func everything(until pgtype.Timestamptz) criteria {
 	return criteria{since: pg.Beginning, until: until, ids: anyIDs, queues: none, types: none, typePrefixes: none, errorTypes: none, errorCodes: none}
 }
 
-// criteria resolves ages by the clock of the database.
+// criteria converts a filter. It resolves ages by the clock of the database.
 func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 	w := everything(forever)
 	if err := job.ResolveAges(ctx, s.db.Now, &f.Since, &f.Until, &f.OlderThan); err != nil {
@@ -67,11 +69,12 @@ func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 	return w, nil
 }
 
-// literals are texts as they stand in JSON between the quotes, which is how they are compared (ojs.error_type).
+// literals encodes texts as JSON strings without the quotes. SQL compares error types and codes in that form (ojs.error_type),
+// because it cannot decode strings with \u0000.
 func literals(list []string) []string {
 	res := make([]string, len(list))
 	for i, text := range list {
-		quoted, _ := jsontext.AppendQuote(nil, text) // no error has a text that is not UTF-8
+		quoted, _ := jsontext.AppendQuote(nil, text) // fails only for invalid UTF-8, which decoding refuses
 		res[i] = string(quoted[1 : len(quoted)-1])
 	}
 	return res

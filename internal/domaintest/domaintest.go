@@ -254,11 +254,3 @@ func (b *Bundle) Lock(id [16]byte) pgx.Tx {
 	b.T.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	return tx
 }
-
-// LockWaiters waits until n backends of this database wait for a lock.
-func (b *Bundle) LockWaiters(n int) {
-	b.T.Helper()
-	require.Eventually(b.T, func() bool {
-		return b.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == n
-	}, WaitFor, time.Millisecond)
-}

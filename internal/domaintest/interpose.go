@@ -1,7 +1,6 @@
 package domaintest
 
 import (
-	"github.com/ojsd/ojsd/internal/job"
 	"context"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 // interposer calls do once, before the first statement of that name is sent.

@@ -1,9 +1,9 @@
 package domaintest
 
 import (
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/worker"
 )
 

@@ -13,6 +13,3 @@ func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
 	t.Helper()
 	return &bundle{domaintest.New(t, change...)}
 }
-
-// node is another node on the same database.
-func (b *bundle) node() *bundle { return &bundle{b.Bundle.Node()} }

@@ -5,18 +5,17 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Checkpoint is what a job needs to go on where an earlier attempt stopped. It is gone when the job ends.
+// Checkpoint is what a job needs to continue where an earlier attempt stopped. It is deleted when the job ends.
 type Checkpoint struct {
 	JobID    [16]byte
-	Stored   []byte // the object with state, step_index and metadata; nil: there is none
+	Stored   []byte // JSON object with state, step_index and metadata; nil: there is none
 	Sequence int64
 	SavedAt  time.Time
 }
@@ -32,7 +31,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (sa
 			saved = Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}
 			return nil
 		}
-		stored, err := s.reported(ctx, save.JobID)
+		stored, err := s.getReport(ctx, save.JobID)
 		if err != nil {
 			return err
 		}
@@ -41,7 +40,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (sa
 	return saved, err
 }
 
-// refusedSave chooses the conflict; a job that could have been changed is held by another transaction.
+// refusedSave chooses the error for a job that the statement did not change. A job that no condition excludes is locked.
 func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	id, state := ojs.FormatID(save.JobID), ojs.JobState(row.State)
 	switch {
@@ -85,21 +84,21 @@ func (s *Store) flushCheckpoint(ctx context.Context, saves []job.CheckpointSave)
 
 // Checkpoint reads the checkpoint of a job; Stored is nil if there is none.
 func (s *Store) Checkpoint(ctx context.Context, id [16]byte) (Checkpoint, error) {
-	row, err := s.reported(ctx, id)
+	row, err := s.getReport(ctx, id)
 	if err != nil {
 		return Checkpoint{}, err
 	}
 	return Checkpoint{JobID: id, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}, nil
 }
 
-// DeleteCheckpoint forgets the checkpoint of a job, if there is one.
+// DeleteCheckpoint deletes the checkpoint of a job, if there is one.
 func (s *Store) DeleteCheckpoint(ctx context.Context, id [16]byte) error {
 	return s.jobs.RetryLocked(ctx, func() error {
 		cleared, err := s.clearCheckpoint(ctx, id)
 		if err != nil || cleared {
 			return err
 		}
-		row, err := s.reported(ctx, id)
+		row, err := s.getReport(ctx, id)
 		if err != nil || row.CheckpointSeq.Int64 == 0 {
 			return err
 		}

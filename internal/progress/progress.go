@@ -15,18 +15,18 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Progress is how far a job has come.
+// Progress is the latest reported progress of a job.
 type Progress struct {
 	JobID     [16]byte
 	State     ojs.JobState
 	Progress  pgtype.Float8
 	Message   pgtype.Text
 	Data      []byte
-	UpdatedAt time.Time // of the job, if nothing was reported
-	Refused   bool      // the job is not active, so nothing was changed
+	UpdatedAt time.Time // of the latest report or change of state
+	Refused   bool      // nothing was stored, because the job is not active
 }
 
-// Report stores a report; one about a job that is not active changes nothing and is no error.
+// Report stores a report. If the job is not active it changes nothing, which is not an error.
 func (s *Store) Report(ctx context.Context, r job.ProgressReport) (p Progress, err error) {
 	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.progress.Do(ctx, r)
@@ -40,7 +40,7 @@ func (s *Store) Report(ctx context.Context, r job.ProgressReport) (p Progress, e
 			}
 			return nil
 		}
-		stored, err := s.reported(ctx, r.JobID)
+		stored, err := s.getReport(ctx, r.JobID)
 		if err != nil {
 			return err
 		}
@@ -58,22 +58,22 @@ func reportedRun(r job.ProgressReport) queue.Run {
 	return queue.Run{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
 }
 
-// refusedActive is why an active job was not touched.
-func refusedActive(h queue.Run, row *dbsqlc.JobReportGetRow) error {
-	_, err := h.Refused(&job.Record{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
+// refusedActive chooses the error for an active job that the statement did not change.
+func refusedActive(run queue.Run, row *dbsqlc.JobReportGetRow) error {
+	_, err := run.Refused(&job.Record{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
 	return err
 }
 
-// Get reads how far a job has come.
+// Get reads the progress of a job.
 func (s *Store) Get(ctx context.Context, id [16]byte) (Progress, error) {
-	row, err := s.reported(ctx, id)
+	row, err := s.getReport(ctx, id)
 	if err != nil {
 		return Progress{}, err
 	}
 	return progressOf(row), nil
 }
 
-func (s *Store) reported(ctx context.Context, id [16]byte) (*dbsqlc.JobReportGetRow, error) {
+func (s *Store) getReport(ctx context.Context, id [16]byte) (*dbsqlc.JobReportGetRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.db.Q.JobReportGet(ctx, id)
@@ -93,7 +93,8 @@ func progressOf(row *dbsqlc.JobReportGetRow) Progress {
 	}
 }
 
-// lastChange is the latest time that is known of the job. A failure is known by when its backoff ends.
+// lastChange is the latest time that the row shows. The time of a failure is not stored; it is the end of the backoff less
+// its delay.
 func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
 	times := []pgtype.Timestamptz{row.CreatedAt, row.StartedAt, row.FinishedAt, row.EnqueuedAt, row.ProgressAt}
 	if row.State == string(ojs.StateRetryable) && row.NextAttemptAt.Valid {
@@ -109,6 +110,24 @@ func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
 }
 
 func (s *Store) flushProgress(ctx context.Context, reports []job.ProgressReport) ([]*dbsqlc.JobProgressRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.JobProgress(ctx, s.progressParams(reports))
+	if err != nil {
+		return nil, err
+	}
+	eventlog.Emit(ctx, s.commits, rows, progressChange)
+	for _, row := range rows {
+		s.timer.Schedule(row.DueAt.Time.Sub(row.Now.Time))
+		s.workers.Beat(row.WorkerID.String)
+	}
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	return queue.InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
+}
+
+func (s *Store) progressParams(reports []job.ProgressReport) dbsqlc.JobProgressParams {
 	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
 	for _, r := range reports {
 		progress, source := -1.0, ""
@@ -130,34 +149,20 @@ func (s *Store) flushProgress(ctx context.Context, reports []job.ProgressReport)
 		p.Messages = append(p.Messages, message)
 		p.Data = append(p.Data, r.Data)
 		p.Checkpoints = append(p.Checkpoints, r.Checkpoint)
-		p.EventData = append(p.EventData, s.progressData(r.Message))
+		p.EventData = append(p.EventData, progressData(r.Message))
 		p.Sources = append(p.Sources, source)
 	}
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.db.Q.JobProgress(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	eventlog.Emit(ctx, s.commits, rows, progressChange)
-	for _, row := range rows {
-		s.timer.Schedule(row.DueAt.Time.Sub(row.Now.Time))
-		s.workers.Beat(row.WorkerID.String)
-	}
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	return queue.InOrder(len(reports), func(i int) [16]byte { return reports[i].JobID }, rows, func(r *dbsqlc.JobProgressRow) ([16]byte, *dbsqlc.JobProgressRow) { return r.ID, r }), nil
+	return p
 }
 
-// progressData is the message as a member of an event's payload, cut to what fits (docs/reference/events.md, Size of data).
-func (s *Store) progressData(message *string) string {
+// progressData is the message as a JSON member of an event, cut so that it fits (docs/reference/events.md, Size of data).
+func progressData(message *string) string {
 	if message == nil || *message == "" {
 		return ""
 	}
 	text := job.Shorten(*message, 2048)
 	for {
-		b, _ := jsontext.AppendQuote([]byte(`,"progress_message":`), text) // the text was checked when decoded
+		b, _ := jsontext.AppendQuote([]byte(`,"progress_message":`), text) // fails only for invalid UTF-8, which decoding refuses
 		if len(b) <= eventlog.MaxPayload-eventlog.PayloadRoom {
 			return string(b)
 		}

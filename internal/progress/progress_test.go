@@ -16,7 +16,7 @@ import (
 func TestReportProgress(t *testing.T) {
 	t.Parallel()
 
-	t.Run("SharesAStatementWithoutMixingJobsUp", func(t *testing.T) {
+	t.Run("ReportsThatShareAStatementStayApart", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		const n = 50
@@ -67,7 +67,7 @@ func TestReportProgress(t *testing.T) {
 		require.True(t, extended())
 	})
 
-	t.Run("ShowsThatTheWorkerLives", func(t *testing.T) {
+	t.Run("CountsAsABeatOfTheWorker", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.Beat("w1")
@@ -85,7 +85,7 @@ func TestReportProgress(t *testing.T) {
 		require.Equal(t, []string{"w1"}, seen)
 	})
 
-	t.Run("LeavesTheDueTimeOfAWaitingJobAlone", func(t *testing.T) {
+	t.Run("DoesNotChangeTheDueTimeOfAWaitingJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		j := domaintest.NewJob("q")
@@ -104,7 +104,7 @@ func TestReportProgress(t *testing.T) {
 	})
 }
 
-// A job whose row another transaction has locked keeps its own caller waiting, and no other.
+// A locked row delays the calls for its own job only.
 func TestLockedJobs(t *testing.T) {
 	t.Parallel()
 
@@ -127,7 +127,7 @@ func TestLockedJobs(t *testing.T) {
 		}, Then: ojs.StateActive},
 	})
 
-	t.Run("DeletesACheckpointWhenTheRowIsFree", func(t *testing.T) {
+	t.Run("DeletesACheckpointWhenTheRowIsUnlocked", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		var sent domaintest.Statements
@@ -150,7 +150,7 @@ func TestLockedJobs(t *testing.T) {
 	})
 }
 
-// A job that was handed back and fetched again has the same attempt number, but it is another run.
+// A job that was handed back and fetched again is in another run with the same attempt.
 func TestLateForTheRun(t *testing.T) {
 	t.Parallel()
 

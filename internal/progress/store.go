@@ -1,5 +1,5 @@
-// Package progress is what workers report about a job while it runs: how far it has come, and the checkpoint from which a
-// later attempt can go on.
+// Package progress owns what workers report about a running job: its progress, and the checkpoint from which a later attempt
+// can continue. A report also extends the reservation, like a heartbeat. The package must never change the state of a job.
 package progress
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/ojsd/ojsd/internal/worker/cache"
 )
 
-// Config holds what the store decides by.
+// Config holds the settings of the store. It has no defaults: a zero is taken as a zero.
 type Config struct {
-	// DefaultTimeout is the execution timeout of a job that has none.
+	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
-	// OnFlush gets, for each statement that callers share, the operation, how many requests shared it and what it took.
-	// It must not block. nil: nobody.
+	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
+	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-// Deps are the parts of a node that the store works with.
+// Deps are the parts of a node that the store uses.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -63,7 +63,7 @@ func New(deps Deps, config Config) *Store {
 	return s
 }
 
-// flushed is nil if nobody wants to know.
+// flushed is OnFlush for one operation, or nil.
 func (s *Store) flushed(operation string) func(requests int, took time.Duration) {
 	if s.config.OnFlush == nil {
 		return nil
@@ -71,5 +71,5 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 	return func(requests int, took time.Duration) { s.config.OnFlush(operation, requests, took) }
 }
 
-// weight keeps a statement below a few MiB: a checkpoint may have one.
+// weight keeps the size of a statement below a few MiB; a single checkpoint may have 1 MiB.
 func weight(bytes int) int { return 1 + bytes/4096 }

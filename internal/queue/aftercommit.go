@@ -38,7 +38,7 @@ func (a *afterCommit) due(at, now pgtype.Timestamptz) {
 
 // notify wakes fetches, schedules the timer and lets crons release the jobs that waited for the changed ones.
 func (s *Store) notify(ctx context.Context, a afterCommit) {
-	s.BecameAvailable(a.places)
+	s.NotifyAvailable(a.places)
 	s.releaseCrons(ctx, a.crons)
 	if a.timed {
 		s.timer.Schedule(a.earliest)

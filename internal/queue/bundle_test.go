@@ -14,7 +14,7 @@ func setup(t *testing.T, change ...func(*domaintest.Config)) *bundle {
 	return &bundle{domaintest.New(t, change...)}
 }
 
-// unchecked is for tests that delete events.
+// unchecked leaves out the comparison of changes and events, for tests that delete events.
 func unchecked(c *domaintest.Config) { c.Unchecked = true }
 
 // node is another node on the same database.

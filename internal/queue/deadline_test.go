@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// What becomes of a job when no call ends it.
+// Jobs that no call ends before their deadline.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 
@@ -51,7 +51,7 @@ func TestDeadlines(t *testing.T) {
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.failed", "job.discarded:active>discarded"}, b.EventTypes(id))
 	})
 
-	t.Run("TotalTimeoutLeavesNoRoomForARetry", func(t *testing.T) {
+	t.Run("TotalTimeoutThatARetryWouldExceed", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 60_000, 60_000 }))[0].ID
@@ -95,7 +95,7 @@ func TestDeadlines(t *testing.T) {
 		require.Equal(t, ojs.StateAvailable, b.State(claimed))
 	})
 
-	t.Run("AnEnqueueTTLThatIsOverIsNotDelivered", func(t *testing.T) {
+	t.Run("JobsAfterTheirEnqueueTTLAreNotDelivered", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 1 }), domaintest.With(func(j *job.Job) { j.TotalTimeoutMS = 1 }))
@@ -122,7 +122,7 @@ func TestDeadlines(t *testing.T) {
 		require.GreaterOrEqual(t, f.Elapsed, 3600.)
 	})
 
-	t.Run("ExecutionTimeoutBeatsTheReservation", func(t *testing.T) {
+	t.Run("ExecutionTimeoutTakesPrecedenceOverTheLease", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TimeoutMS, j.VisibilityMS = 50, 50 }))[0].ID
@@ -133,7 +133,7 @@ func TestDeadlines(t *testing.T) {
 		require.Equal(t, domaintest.Failure{Code: "timeout", TimeoutKind: "execution", Limit: 0.05, Elapsed: f.Elapsed, Retryable: true}, f)
 	})
 
-	t.Run("DeadLettersWhereThePolicySaysSo", func(t *testing.T) {
+	t.Run("DeadLettersIfTheRetryPolicyKeepsThem", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		policy := []byte(`{"max_attempts":1,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"dead_letter","backoff_strategy":"exponential"}`)

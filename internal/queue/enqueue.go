@@ -60,14 +60,14 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job whose id is taken, or -1.
 func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
-	seen := make(map[[16]byte]bool)
+	ids := make(map[[16]byte]bool)
 	for i, job := range jobs {
 		assignID(job)
 		if job.ClientID {
-			if seen[job.ID] {
+			if ids[job.ID] {
 				return nil, i, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
 			}
-			seen[job.ID] = true
+			ids[job.ID] = true
 		}
 	}
 	spans := s.beginEnqueues(ctx, jobs)

@@ -8,12 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
-
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 func args(jobs []*job.Record) (texts []string) {
@@ -189,7 +189,7 @@ func TestLongPolling(t *testing.T) {
 		require.Zero(t, b.Parked())
 	})
 
-	t.Run("EndsWithTheTimeTheClientAndTheServer", func(t *testing.T) {
+	t.Run("EndsByTimeoutCancellationAndDrain", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, Wait: 10 * time.Millisecond})
@@ -206,7 +206,7 @@ func TestLongPolling(t *testing.T) {
 		cancel()
 		<-done
 		b.add("q", 0, "1")
-		require.Len(t, b.Fetched(1, "q"), 1, "a client that hung up claims nothing")
+		require.Len(t, b.Fetched(1, "q"), 1, "a cancelled fetch claims nothing")
 
 		b.Drain()
 		jobs, err = b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, Wait: 20 * time.Second})

@@ -10,17 +10,17 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// List chooses jobs, newest id first (docs/reference/http.md, List jobs). Empty filters match all.
+// List is a filter of jobs, newest id first (docs/reference/http.md, List jobs). Empty fields match all.
 type List struct {
 	States, Queues, Types []string
 	Before                *[16]byte // cursor: ids below it
 	Offset, Limit         int
 }
 
-// CountLimit bounds what a list counts.
+// CountLimit bounds the number of matches that a list counts.
 const CountLimit = 10_000
 
-// List returns a page, whether there is more, and the number of matches up to 10 000.
+// List returns a page, whether there are more pages, and the number of matches up to CountLimit.
 func (s *Store) List(ctx context.Context, l List) (jobs []*job.Record, more bool, total int64, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -74,7 +74,7 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 			return nil, false, err
 		}
 		for _, r := range rows {
-			if !f.MatchesMeta(r.Meta) { // compared here: -> on json fails for a row with \u0000 in it
+			if !f.MatchesMeta(r.Meta) { // compared in Go, because -> on json fails for a row with \u0000
 				continue
 			}
 			if len(ids) == limit {

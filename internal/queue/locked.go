@@ -17,7 +17,7 @@ import (
 // caller of the locked job tries again by itself and has no connection while it waits.
 
 // ErrLocked means that the job is in a state that the request accepts, but another transaction has locked its row.
-var ErrLocked = errors.New("another transaction holds the job")
+var ErrLocked = errors.New("another transaction has locked the row of the job")
 
 const (
 	// lockTimeout is how long an ack waits for locked rows, as Postgres writes it. Statements of this server lock them for

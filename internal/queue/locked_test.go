@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// A job whose row another transaction has locked keeps its own caller waiting, and no other.
+// A locked row delays the calls for its own job only.
 func TestLockedJobs(t *testing.T) {
 	t.Parallel()
 
@@ -47,7 +47,7 @@ func TestLockedJobs(t *testing.T) {
 		b.Lock(id)
 		_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1})
 		require.ErrorIs(t, err, ojs.ErrTimeout())
-		require.ErrorContains(t, err, "another transaction holds the job")
+		require.ErrorContains(t, err, "another transaction has locked the row of the job")
 		_, errs := b.CompleteEach(t.Context(), []job.Ack{{JobID: id, Attempt: -1}})
 		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
 		require.Equal(t, ojs.StateActive, b.State(id))
@@ -55,8 +55,8 @@ func TestLockedJobs(t *testing.T) {
 
 }
 
-// An application that has enqueued with an id that it chose, and keeps its transaction open, blocks only those who enqueue
-// with the same id.
+// An application that has enqueued a job with a client-chosen id, and keeps its transaction open, delays only enqueues of the
+// same id.
 func TestLockedIDs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

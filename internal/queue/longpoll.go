@@ -63,8 +63,8 @@ func (s *Store) Parked() int {
 // maxWoken bounds the fetches of a queue that one notification wakes.
 const maxWoken = 1000
 
-// BecameAvailable wakes fetches for jobs that a commit of this node made available.
-func (s *Store) BecameAvailable(places []Place) {
+// NotifyAvailable wakes fetches for jobs that a commit of this node made available.
+func (s *Store) NotifyAvailable(places []Place) {
 	counts := make(map[string]int, 4)
 	for _, p := range places {
 		s.cursors.lower(p)

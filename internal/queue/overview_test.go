@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The plan that a connection makes on a new database stays until the tables are analysed: it must not be one that reads
-// the history of all queues.
+// A connection keeps the plan that it made on an empty database until the tables are analysed. That plan must not read the
+// history of all queues.
 func TestOverviewReadsTwoMinutes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -4,12 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
 )
 

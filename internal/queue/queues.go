@@ -12,8 +12,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// QueueStats are the figures of one queue.
-type QueueStats struct {
+// Stats are the figures of one queue.
+type Stats struct {
 	Name       string
 	Status     string // active, paused, draining
 	Counts     map[ojs.JobState]int64
@@ -22,8 +22,8 @@ type QueueStats struct {
 }
 
 // QueueStats reads the figures in one snapshot, so the counts are exact. An unknown queue has zeros and is not created.
-func (s *Store) QueueStats(ctx context.Context, name string) (QueueStats, error) {
-	stats := QueueStats{Name: name, Status: "active", Counts: map[ojs.JobState]int64{}}
+func (s *Store) QueueStats(ctx context.Context, name string) (Stats, error) {
+	stats := Stats{Name: name, Status: "active", Counts: map[ojs.JobState]int64{}}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, s.db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {

@@ -5,14 +5,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
 )
 
-// One waiter per job and node: woken by the end of its job here, by a notification for ends elsewhere.
+// The end of a job wakes the waiters on the same node directly, and those on other nodes by a notification.
 func TestAwaitResult(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

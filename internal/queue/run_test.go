@@ -3,22 +3,21 @@ package queue_test
 import (
 	"testing"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// A job that was handed back and fetched again has the same attempt number, and perhaps the same worker, but it is another
-// run. A decision that was made about the first run must not be applied to the second.
+// A job that was handed back and fetched again is in another run, with the same attempt and perhaps the same worker. A decision
+// about the first run must not be applied to the second one.
 func TestLateForTheRun(t *testing.T) {
 	t.Parallel()
 	failure := domaintest.DecodeError(t, `{"code":"x","message":"no"}`)
 
-	t.Run("NackWithoutWorkerDecidesAnew", func(t *testing.T) {
+	t.Run("NackWithoutWorkerEndsTheSecondRun", func(t *testing.T) {
 		t.Parallel()
 		// A nack without a worker id is accepted; its events must name the worker whose run it ends.
 		b, late, id := domaintest.Rerun(t, "JobFail", "w2")
@@ -38,7 +37,7 @@ func TestLateForTheRun(t *testing.T) {
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})
 
-	t.Run("SweepLeavesIt", func(t *testing.T) {
+	t.Run("SweepDoesNotFailTheSecondRun", func(t *testing.T) {
 		t.Parallel()
 		b, late, id := domaintest.Rerun(t, "JobListForFail", "w2")
 		b.Exec(`UPDATE ojs.jobs SET due_at = now() - interval '1 hour', lease_until = now() - interval '1 hour' WHERE id = $1`, id)

@@ -21,7 +21,7 @@ const producerGrants = `
 GRANT USAGE ON SCHEMA ojs TO producer;
 GRANT EXECUTE ON FUNCTION ojs.enqueue(text, json, text, json) TO producer;`
 
-// roles is a database that was migrated by a role without special rights and is used by a producer.
+// roles is a database that a role without special rights has migrated, with a role for a producer.
 type roles struct {
 	owner, producer *pgx.Conn
 	name            string // of the producer
@@ -108,7 +108,7 @@ func TestSQLProducerRole(t *testing.T) {
 	}
 }
 
-// TestSQLGrants looks at everything there is, so that later migrations cannot open a door unseen.
+// TestSQLGrants compares the grants of all objects, so that a later migration cannot add one unnoticed.
 func TestSQLGrants(t *testing.T) {
 	t.Parallel()
 	r := setupRoles(t)
@@ -133,7 +133,7 @@ func TestSQLGrants(t *testing.T) {
 			AND NOT COALESCE(p.proconfig, '{}') @> '{"search_path=pg_catalog, pg_temp"}'`), "functions with their owner's rights need a pinned search path")
 }
 
-// TestSQLEnqueueIgnoresSearchPath: what runs with the owner's rights must not call the caller's functions.
+// TestSQLEnqueueIgnoresSearchPath: functions that run with the rights of the owner must not call functions of the caller.
 func TestSQLEnqueueIgnoresSearchPath(t *testing.T) {
 	t.Parallel()
 	r := setupRoles(t)
@@ -150,12 +150,12 @@ func TestSQLEnqueueIgnoresSearchPath(t *testing.T) {
 		require.NoError(t, err, sql)
 	}
 	_, err = r.producer.Exec(t.Context(), "SELECT 'a'::text = 'b'::text")
-	require.ErrorContains(t, err, "evil", "the trap is set")
+	require.ErrorContains(t, err, "evil", "the function of the caller shadows the built-in one")
 	_, err = push{typ: "a", args: "[ 1 ]", options: `{"priority":7,"tags":["a"],"scheduled_at":"PT5M"}`}.sql(t.Context(), r.producer)
 	require.NoError(t, err)
 }
 
-// TestSQLEnqueueUnderAnySettings: dates, numbers and quotes read the same whatever a session has set.
+// TestSQLEnqueueUnderAnySettings: session settings do not change how dates, numbers and quotes are read.
 func TestSQLEnqueueUnderAnySettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)

@@ -13,17 +13,16 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -33,11 +32,11 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// push is a job as SQL and HTTP can say it; nil is NULL there and absent here. id is one of the options in SQL, and of
-// the top level over HTTP.
+// push is a job as the arguments of ojs.enqueue and as the body of an HTTP request. nil is NULL in SQL and absent in HTTP. id
+// is an option in SQL and a top-level member in HTTP.
 type push struct{ typ, args, queue, options, id any }
 
-// options wraps members of an options object into an ordinary job.
+// options returns a job with these members of the options object.
 func options(members string) push {
 	return push{typ: "mail.send", args: "[]", queue: "default", options: "{" + members + "}"}
 }
@@ -76,7 +75,7 @@ func (p push) http() (*job.Job, *ojs.Error) {
 	return job.DecodeJob([]byte(b.String()+"}"), job.Limits{})
 }
 
-// difference sends p both ways and says in what they differ; "" if in nothing.
+// difference enqueues p in SQL and over HTTP and describes the difference; "" if there is none.
 func (b *bundle) difference(p push) string { return b.differenceOn(b.Pool, p) }
 
 // differenceOn is difference for SQL sent on db.
@@ -105,7 +104,7 @@ func (b *bundle) differenceOn(db querier, p push) string {
 	return ""
 }
 
-// rowSQL shows a job and its events without what differs from call to call: id, numbers, times of now.
+// rowSQL reads a job and its events without the values that differ from call to call: ids, sequence numbers, times.
 const rowSQL = `
 SELECT ARRAY['type=' || j.type, 'queue=' || j.queue, 'state=' || j.state, 'priority=' || j.priority, 'attempt=' || j.attempt,
     'max_attempts=' || j.max_attempts, 'numbered=' || (j.ready_seq IS NOT NULL), 'due_as=' || concat_ws(',', j.due_at = j.scheduled_at, j.due_at = j.expires_at),
@@ -143,7 +142,7 @@ func (b *bundle) row(id [16]byte, job *job.Job) []string {
 	return append(row, fmt.Sprintf("%+v", policy))
 }
 
-// values has for each option what SQL and HTTP take alike.
+// values has, for each option, values for which SQL and HTTP must agree.
 var values = map[string][]string{
 	"priority":     {`0`, `5`, `-100`, `100`, `5.0`, `1e1`, `-0`, `50e-1`, `null`},
 	"pending":      {`true`, `false`, `null`},
@@ -173,7 +172,7 @@ func seconds(limit string) []string {
 	return []string{`0`, `1`, `1500`, limit, limit + ".0", `1e2`, `null`}
 }
 
-// refused has for each option what SQL does not take, whether HTTP does or not.
+// refused has, for each option, values that SQL refuses.
 var refused = map[string][]string{
 	"priority": {`101`, `-101`, `0.5`, `1e99`, `1e-1`, `9223372036854775808`, `"HIGH"`, `"5"`, `true`, `[]`, `1.00000000000000000000000000000000000001`},
 	"pending":  {`1`, `"true"`, `[]`}, "notify": {`1`, `"yes"`},
@@ -204,7 +203,7 @@ func nested(levels int) string {
 	return strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
 }
 
-// TestSQLEnqueueEqualsHTTP sends everything in values both ways, alone.
+// TestSQLEnqueueEqualsHTTP compares SQL and HTTP for each value of values alone.
 func TestSQLEnqueueEqualsHTTP(t *testing.T) {
 	t.Parallel()
 	for name, list := range values {
@@ -218,7 +217,7 @@ func TestSQLEnqueueEqualsHTTP(t *testing.T) {
 	}
 }
 
-// TestSQLEnqueueRefusesOptions: an option that is wrong, unknown or cannot be honoured is named, and nothing is stored.
+// TestSQLEnqueueRefusesOptions: the error names the invalid or unknown option, and nothing is stored.
 func TestSQLEnqueueRefusesOptions(t *testing.T) {
 	t.Parallel()
 	for name, list := range refused {
@@ -303,7 +302,8 @@ func TestSQLEnqueueKeepsArgsAndMeta(t *testing.T) {
 	require.True(t, json.Valid(jobs[0].Args))
 }
 
-// TestSQLEnqueueReadsLargeDocuments: 1 MB costs a moment however it is filled. As text of jsonb, the numbers here have 10 GB.
+// TestSQLEnqueueReadsLargeDocuments: the cost of 1 MB does not depend on its content. As jsonb text, the numbers here would
+// take 10 GB.
 func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
@@ -323,7 +323,7 @@ func TestSQLEnqueueReadsLargeDocuments(t *testing.T) {
 	}
 }
 
-// TestSQLEnqueueKnowsTheNamesOfPackageJob finds options that HTTP got and SQL neither takes nor is meant to refuse.
+// TestSQLEnqueueKnowsTheNamesOfPackageJob finds options that HTTP accepts and that neither values nor refused contains.
 func TestSQLEnqueueKnowsTheNamesOfPackageJob(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("../job/attrs.go")
@@ -338,7 +338,7 @@ func TestSQLEnqueueKnowsTheNamesOfPackageJob(t *testing.T) {
 	}
 }
 
-// TestSQLEnqueueEqualsHTTPForAnyOptions combines values.
+// TestSQLEnqueueEqualsHTTPForAnyOptions compares SQL and HTTP for combinations of values.
 func TestSQLEnqueueEqualsHTTPForAnyOptions(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
@@ -361,7 +361,7 @@ func TestSQLEnqueueEqualsHTTPForAnyOptions(t *testing.T) {
 	})
 }
 
-// TestSQLEnqueueCannotStopTheServer: a job that SQL takes and the server cannot use as it is meant fails alone.
+// TestSQLEnqueueCannotStopTheServer: a job that SQL accepts, with a policy that Go refuses, does not affect other jobs.
 func TestSQLEnqueueCannotStopTheServer(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.New(t)

@@ -7,25 +7,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
-
-// count reads one number.
-func (b *bundle) count(sql string, args ...any) (n int) {
-	b.T.Helper()
-	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
-	return n
-}
 
 func (b *bundle) begin(level pgx.TxIsoLevel) pgx.Tx {
 	b.T.Helper()
@@ -63,7 +55,7 @@ func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tx.Commit(t.Context()))
 	require.Equal(t, 3, b.Number(stored), "what was refused left nothing")
-	require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.events WHERE node IS NULL"), "every node wakes its fetchers")
+	require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.events WHERE node IS NULL"), "no node owns the events, so every node wakes its fetches")
 
 	jobs := b.Fetched(1, "q")
 	require.Len(t, jobs, 1)
@@ -128,7 +120,7 @@ func TestSQLEnqueueRefuses(t *testing.T) {
 	b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]", queue: "pause"})
 }
 
-// TestSQLEnqueueCreatesQueues: a transaction that stays open must not hold up others that use the same new queue.
+// TestSQLEnqueueCreatesQueues: a transaction that stays open must not block others that use the same new queue.
 func TestSQLEnqueueCreatesQueues(t *testing.T) {
 	t.Parallel()
 	const rows = "SELECT count(*) FROM ojs.queues WHERE name = 'new' AND status = 'active'"
@@ -176,7 +168,7 @@ func TestSQLEnqueueMakesIDs(t *testing.T) {
 func TestSQLEnqueueClientIDs(t *testing.T) {
 	t.Parallel()
 
-	t.Run("RefusesUsedOnes", func(t *testing.T) {
+	t.Run("RefusesTakenIDs", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, unchecked)
 		live, done := domaintest.NewJob("q"), domaintest.NewJob("q")
@@ -200,7 +192,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 		require.Equal(t, "23505", sqlState(err), "twice in one transaction")
 	})
 
-	t.Run("OneOfManyWins", func(t *testing.T) {
+	t.Run("OneOfManySucceeds", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, unchecked)
 		for range 20 {
@@ -264,7 +256,7 @@ func (b *bundle) sqlWithID(db querier, id [16]byte) ([16]byte, error) {
 	return options(`"id":"`+ojs.FormatID(id)+`"`).sql(b.T.Context(), db)
 }
 
-// TestSQLCancelEqualsHTTP cancels jobs of every state both ways.
+// TestSQLCancelEqualsHTTP compares the cancellation of jobs of every state in SQL and over HTTP.
 func TestSQLCancelEqualsHTTP(t *testing.T) {
 	t.Parallel()
 	const shown = `
@@ -303,7 +295,7 @@ func (b *bundle) activeThenCancelled() [16]byte {
 	return id
 }
 
-// oneOfEachState gives jobs that can be cancelled.
+// oneOfEachState returns a job in each state that can be cancelled.
 func (b *bundle) oneOfEachState() [][16]byte {
 	b.T.Helper()
 	var ids [][16]byte
@@ -355,7 +347,7 @@ func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
 	require.Equal(t, []string{"job.enqueued>available"}, b.EventTypes(id))
 }
 
-// TestSQLNeedsNoServer: the partitions are made when they are needed.
+// TestSQLNeedsNoServer: SQL creates missing partitions itself.
 func TestSQLNeedsNoServer(t *testing.T) {
 	t.Parallel()
 	b := setup(t, unchecked)
@@ -433,7 +425,7 @@ func TestSQLJobViewUsesIndexes(t *testing.T) {
 	}
 }
 
-// BenchmarkSQLEnqueue stores 1 000 jobs per transaction; an op is one of them.
+// BenchmarkSQLEnqueue stores 1 000 jobs per transaction; an op is one job.
 func BenchmarkSQLEnqueue(b *testing.B) {
 	for name, call := range map[string]string{
 		"Plain":   `ojs.enqueue('mail.send', '[1,"x"]')`,

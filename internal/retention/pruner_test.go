@@ -60,7 +60,7 @@ func TestPruner(t *testing.T) {
 		require.Equal(t, retention.Pruned{}, pruned)
 	})
 
-	t.Run("LooksAgainWhenJobsMoved", func(t *testing.T) {
+	t.Run("RunsAgainWhenJobsMoved", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		p, pruned := started(t, b, retention.Config{Interval: 50 * time.Millisecond, DeadLetterMaxCount: 4})
@@ -72,7 +72,7 @@ func TestPruner(t *testing.T) {
 		require.Equal(t, retention.Pruned{DeadLetters: 6}, domaintest.Await(t, p.TestSignals.Pruned.WaitC()))
 	})
 
-	t.Run("DiscardedJobsThatAreNoDeadLetters", func(t *testing.T) {
+	t.Run("DiscardedJobsThatAreNotDeadLetters", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.InsertDeadLetters(3000)

@@ -34,18 +34,18 @@ type Due struct {
 	Crons   pgtype.Timestamptz
 }
 
-// Next is the earliest time; ok is false if there is none.
-func (d Due) Next() (next time.Time, ok bool) {
+// next is the earliest time; ok is false if there is none.
+func (d Due) next() (earliest time.Time, ok bool) {
 	for _, t := range []pgtype.Timestamptz{d.Jobs, d.Workers, d.Crons} {
-		if t.Valid && (!ok || t.Time.Before(next)) {
-			next, ok = t.Time, true
+		if t.Valid && (!ok || t.Time.Before(earliest)) {
+			earliest, ok = t.Time, true
 		}
 	}
-	return next, ok
+	return earliest, ok
 }
 
-// Is reports whether one of the times has come.
-func (d Due) Is(t pgtype.Timestamptz) bool { return t.Valid && !t.Time.After(d.Now) }
+// reached reports whether one of the times has come.
+func (d Due) reached(t pgtype.Timestamptz) bool { return t.Valid && !t.Time.After(d.Now) }
 
 // NextDue reads the earliest due time of each kind. It leaves out jobs due before after, which a sweep has applied.
 func (t *Timer) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, error) {

@@ -79,7 +79,7 @@ func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.
 		if full {
 			t.fullAt, t.fullCost, full = start, time.Since(start), false
 		}
-		at, waiting := due.Next()
+		at, waiting := due.next()
 		if !waiting || at.After(due.Now) {
 			t.swept = pgtype.Timestamptz{Time: due.Now.Add(-commitDelay), Valid: true}
 			if !waiting {
@@ -103,18 +103,18 @@ func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.
 
 // apply applies one batch of each kind that is due.
 func (t *Timer) apply(ctx context.Context, due Due, after pgtype.Timestamptz) (moved int, err error) {
-	if due.Is(due.Crons) {
+	if due.reached(due.Crons) {
 		n, cronErr := t.sources.Crons(ctx)
 		moved += n
 		defer func() { err = errors.Join(err, cronErr) }() // a cron that cannot be fired must not stop the jobs
 	}
-	if due.Is(due.Workers) {
+	if due.reached(due.Workers) {
 		n, err := t.sources.Workers(ctx)
 		if moved += n; err != nil {
 			return moved, err
 		}
 	}
-	if !due.Is(due.Jobs) {
+	if !due.reached(due.Jobs) {
 		return moved, nil
 	}
 	n, err := t.sources.Jobs(ctx, after)

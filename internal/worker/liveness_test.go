@@ -23,7 +23,7 @@ func TestLiveness(t *testing.T) {
 		startstoptest.Stress(t.Context(), t, b.liveness())
 	})
 
-	t.Run("ReadsWhoIsQuiet", func(t *testing.T) {
+	t.Run("ReadsQuietWorkers", func(t *testing.T) {
 		t.Parallel()
 		here := setup(t)
 		there := here.node()

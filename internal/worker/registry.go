@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/riverqueue/river/rivershared/util/sliceutil"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/riverqueue/river/rivershared/util/sliceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"

@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker"
-
-	"github.com/stretchr/testify/require"
-
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -26,7 +25,7 @@ func (b *bundle) reap() int {
 	return n
 }
 
-// nextDue is when the timer of this node would look next.
+// nextDue returns the due times that the timer of this node reads.
 func (b *bundle) nextDue() timer.Due {
 	b.T.Helper()
 	b.ServeTimer(b.Timer)
@@ -84,13 +83,13 @@ func TestReap(t *testing.T) {
 		require.NoError(t, restarted.Workers.Prepare(t.Context()))
 		due := restarted.nextDue()
 		asked := time.Now()
-		// It listens for 10 s from Prepare on. Of the time that has passed since, the test knows only the bounds.
+		// It listens for 10 s from Prepare on; the test knows bounds of the time that has passed since.
 		left := due.Workers.Time.Sub(due.Now)
 		require.GreaterOrEqual(t, left, 10*time.Second-asked.Sub(earliest))
 		require.LessOrEqual(t, left, 10*time.Second)
 		require.Zero(t, restarted.reap())
 		require.Equal(t, "running", b.workerState("w"))
-		require.Equal(t, 1, b.reap(), "this node has listened all the time")
+		require.Equal(t, 1, b.reap(), "this node does not listen")
 	})
 
 	t.Run("MoreJobsThanABatch", func(t *testing.T) {
@@ -112,7 +111,7 @@ func TestReap(t *testing.T) {
 		b.many(1)
 		id := b.FetchedBy("w", 1)[0]
 		b.Beat("w")
-		// What a node leaves that is killed right after it has declared the worker dead.
+		// The state after a node was killed right after it had declared the worker dead.
 		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now() + interval '1 minute'`)
 		left, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
@@ -126,7 +125,7 @@ func TestReap(t *testing.T) {
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE reap_at IS NOT NULL`))
 	})
 
-	t.Run("AWorkerThatComesBackMeanwhileHasLostItsJobs", func(t *testing.T) {
+	t.Run("ARevivedWorkerHasLostItsJobs", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.many(2)
@@ -149,7 +148,7 @@ func TestReap(t *testing.T) {
 		require.Equal(t, [][16]byte{newer}, b.Beat("w", newer).Extended)
 	})
 
-	t.Run("LockedRowsAreLeftToTheNextTry", func(t *testing.T) {
+	t.Run("LockedJobsAreFailedByTheNextRun", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.many(2)
@@ -166,7 +165,7 @@ func TestReap(t *testing.T) {
 		require.Equal(t, ojs.StateAvailable, b.State(ids[0]))
 	})
 
-	t.Run("OnceByManyNodes", func(t *testing.T) {
+	t.Run("FailsEachJobOnceOnManyNodes", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.many(200)
@@ -189,7 +188,7 @@ func TestReap(t *testing.T) {
 	})
 
 	// Either the worker is alive and keeps its jobs, or it is dead and they are lost.
-	t.Run("AgainstAHeartbeat", func(t *testing.T) {
+	t.Run("DuringAHeartbeat", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		other := b.node()
@@ -306,11 +305,11 @@ func TestBeats(t *testing.T) {
 	})
 }
 
-// Each node knows from memory which workers get no jobs.
+// Each node keeps the quiet workers in memory.
 func TestQuietWorkers(t *testing.T) {
 	t.Parallel()
 
-	t.Run("AreReadFromOtherNodes", func(t *testing.T) {
+	t.Run("OfOtherNodesAreRead", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		other := b.node()
@@ -327,7 +326,7 @@ func TestQuietWorkers(t *testing.T) {
 		require.Len(t, b.FetchedBy("w", 1), 1)
 	})
 
-	t.Run("GetNothingOfASharedFetch", func(t *testing.T) {
+	t.Run("GetNoJobsOfASharedFetch", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.Beat("w")
@@ -353,7 +352,7 @@ func TestQuietWorkers(t *testing.T) {
 		}
 	})
 
-	t.Run("ANewWorkersFirstBeatsOnTwoNodes", func(t *testing.T) {
+	t.Run("FirstBeatsOnTwoNodes", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		one, two := b.node(), b.node()
@@ -372,7 +371,7 @@ func TestQuietWorkers(t *testing.T) {
 	})
 }
 
-// A job whose row another transaction has locked keeps its own caller waiting, and no other.
+// A locked row delays the calls for its own job only.
 func TestLockedJobs(t *testing.T) {
 	t.Parallel()
 	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
@@ -387,11 +386,11 @@ func TestLockedJobs(t *testing.T) {
 	})
 }
 
-// A job that was handed back and fetched again has the same attempt number, but it is another run.
+// A job that was handed back and fetched again is in another run with the same attempt.
 func TestLateForTheRun(t *testing.T) {
 	t.Parallel()
 
-	t.Run("ReapLeavesIt", func(t *testing.T) {
+	t.Run("ReapDoesNotFailTheSecondRun", func(t *testing.T) {
 		t.Parallel()
 		b, late, id := domaintest.Rerun(t, "JobListForFail", "w1")
 		b.Beat("w1")

@@ -75,7 +75,7 @@ func (a *API) getQueueStats(c echo.Context) error {
 	return send(c, http.StatusOK, out)
 }
 
-func newQueueStats(s queue.QueueStats) queueStatsBody {
+func newQueueStats(s queue.Stats) queueStatsBody {
 	counts := queueCounts{
 		Available: s.Counts[ojs.StateAvailable], Active: s.Counts[ojs.StateActive], Scheduled: s.Counts[ojs.StateScheduled],
 		Retryable: s.Counts[ojs.StateRetryable], Pending: s.Counts[ojs.StatePending], Completed: s.Counts[ojs.StateCompleted],

@@ -73,7 +73,7 @@ func TestLifecycle(t *testing.T) {
 		}, b.EventTypes(j.ID))
 	})
 
-	t.Run("RequeueGivesTheAttemptBack", func(t *testing.T) {
+	t.Run("RequeueDoesNotCountTheAttempt", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		j := b.Enqueued(domaintest.NewJob("q"))[0]
@@ -112,7 +112,7 @@ func TestLifecycle(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 	})
 
-	t.Run("RefusesOthersAndOldAttempts", func(t *testing.T) {
+	t.Run("RefusesOtherWorkersAndStaleAttempts", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		j := b.Enqueued(domaintest.NewJob("q"))[0]
@@ -141,7 +141,7 @@ func TestLifecycle(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 	})
 
-	t.Run("ExpiredIsNeverDelivered", func(t *testing.T) {
+	t.Run("ExpiredJobsAreNotDelivered", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		in := domaintest.NewJob("q")
@@ -158,7 +158,7 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, []string{"job.enqueued>available", "job.expired:available>discarded"}, b.EventTypes(j.ID))
 	})
 
-	t.Run("LostLeaseGoesBack", func(t *testing.T) {
+	t.Run("LostLeaseMakesTheJobAvailable", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		j := b.Enqueued(domaintest.NewJob("q"))[0]

@@ -17,7 +17,7 @@ import (
 func TestRetry(t *testing.T) {
 	t.Parallel()
 
-	t.Run("StartsTheTotalTimeoutAnew", func(t *testing.T) {
+	t.Run("RestartsTheTotalTimeout", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		stored := b.DeadLetter(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 3_600_000, 60_000 })
@@ -49,7 +49,7 @@ func TestRetry(t *testing.T) {
 		require.InDelta(t, 3600, domaintest.ErrorOf(t, dead).Limit, 0.01)
 	})
 
-	t.Run("ClearsWhatBelongsToTheOldRun", func(t *testing.T) {
+	t.Run("ClearsTheColumnsOfTheOldRun", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		stored := b.DeadLetter()
@@ -123,7 +123,7 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// Of the failures of a stored the newest 50 are kept.
+// The newest 50 failures of a job are kept.
 func TestErrorHistory(t *testing.T) {
 	t.Parallel()
 	const failures, kept = 53, 50

@@ -1,0 +1,115 @@
+package deadletter
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Delete deletes a discarded job.
+func (s *Store) Delete(ctx context.Context, id ID) error {
+	if !id.valid {
+		return id.missing()
+	}
+	deleted, err := s.deleteDiscarded(ctx, id.id)
+	if err == nil && !deleted {
+		err = id.missing()
+	}
+	return err
+}
+
+func (s *Store) deleteDiscarded(ctx context.Context, id [16]byte) (deleted bool, err error) {
+	err = s.jobs.InTx(ctx, func(tx *queue.Tx) error {
+		res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
+		deleted = res.Changed[id]
+		return err
+	})
+	return deleted, err
+}
+
+// Purge deletes the dead letters that match, oldest first, in statements of up to 1 000 rows. It returns their number.
+func (s *Store) Purge(ctx context.Context, f Filter) (int64, error) {
+	w, err := s.criteria(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	return s.deleteMatching(ctx, w, deletion{source: "api", reason: "purged"})
+}
+
+// deletion says who deletes dead letters and why.
+type deletion struct {
+	source, reason string // of the events
+	upTo           Key    // if set: this dead letter and older ones only
+}
+
+func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (deleted int64, err error) {
+	p := dbsqlc.DeadLetterDeleteParams{
+		After: pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, UntilID: highest, Ids: w.ids, Queues: w.queues,
+		Types: w.types, TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes,
+		MaxRows: batchRows, Source: d.source, Reason: d.reason, Node: s.commits.Node, EventType: eventlog.StateChanged,
+	}
+	if !d.upTo.At.IsZero() {
+		p.Until, p.UntilID = pgtype.Timestamptz{Time: d.upTo.At, Valid: true}, d.upTo.ID
+	}
+	for {
+		rows, err := s.deleteBatch(ctx, p)
+		deleted += int64(len(rows))
+		if err != nil || len(rows) < batchRows {
+			return deleted, err
+		}
+		last := rows[len(rows)-1]
+		p.After, p.AfterID = last.DeadLetteredAt, last.ID
+	}
+}
+
+func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams) ([]dbsqlc.DeadLetterDeleteRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.DeadLetterDelete(ctx, p)
+	if err == nil {
+		eventlog.Emit(ctx, s.commits, rows, deleteChange(p.Reason))
+	}
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	return rows, pg.ClientError(err)
+}
+
+// Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.
+func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64) (deleted int64, err error) {
+	if maxAge > 0 {
+		now, err := s.db.Now(ctx)
+		if err != nil {
+			return 0, err
+		}
+		if deleted, err = s.deleteMatching(ctx, everything(pg.Timestamp(now.Add(-maxAge))), deletion{source: "scheduler", reason: "retention"}); err != nil {
+			return deleted, err
+		}
+	}
+	if maxCount == 0 {
+		return deleted, nil
+	}
+	beyond, err := s.beyond(ctx, maxCount)
+	if err != nil || len(beyond) == 0 {
+		return deleted, err
+	}
+	n, err := s.deleteMatching(ctx, everything(forever), deletion{
+		source: "scheduler", reason: "retention", upTo: Key{At: beyond[0].DeadLetteredAt.Time, ID: beyond[0].ID},
+	})
+	return deleted + n, err
+}
+
+// beyond returns the newest dead letter that is not among the newest maxCount; none if there are not more than that.
+func (s *Store) beyond(ctx context.Context, maxCount int64) ([]dbsqlc.DeadLetterCutoffRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return s.db.Q.DeadLetterCutoff(ctx, maxCount)
+}

@@ -1,0 +1,134 @@
+// Package deadletter owns lists, statistics, bulk retries and deletion of dead letters: discarded jobs that are kept because
+// their retry policy says so. It deletes dead letters itself; it must never change a job in another way than through package
+// queue.
+package deadletter
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Store reads, retries and deletes dead letters. Use New.
+type Store struct {
+	db      *pg.DB
+	commits *eventlog.Commits
+	jobs    *queue.Store
+}
+
+// New returns a store on the database.
+func New(db *pg.DB, commits *eventlog.Commits, jobs *queue.Store) *Store {
+	return &Store{db, commits, jobs}
+}
+
+// batchRows bounds the rows of one statement. A delete of 1 000 rows takes 20 ms.
+const batchRows = 1000
+
+// Key is a position in the list, which has the newest dead letter first and, of the same time, the highest id.
+type Key struct {
+	At time.Time
+	ID [16]byte
+}
+
+// String encodes the key as a cursor: the time in microseconds, the precision of the database, and the id.
+func (k Key) String() string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(k.At.UnixMicro()))
+	return base64.RawURLEncoding.EncodeToString(append(b, k.ID[:]...))
+}
+
+// ParseKey decodes a cursor.
+func ParseKey(text string) (key Key, ok bool) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) != 24 {
+		return key, false
+	}
+	key.At, key.ID = time.UnixMicro(int64(binary.BigEndian.Uint64(b))), [16]byte(b[8:])
+	year := key.At.UTC().Year()
+	return key, year > 0 && year < 10_000
+}
+
+// Page chooses a part of the list.
+type Page struct {
+	Everything    bool // all discarded jobs, also those that are not dead letters
+	Before        *Key // nil: from the newest
+	Offset, Limit int
+}
+
+var (
+	forever = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	noID    [16]byte
+	highest = [16]byte(bytes.Repeat([]byte{0xff}, 16))
+	anyIDs  = [][16]byte{}
+)
+
+// List returns a page, whether there are more pages, and the number of matches up to queue.CountLimit.
+func (s *Store) List(ctx context.Context, f Filter, page Page) (jobs []*job.Record, more bool, total int64, err error) {
+	w, err := s.criteria(ctx, f)
+	if err != nil {
+		return nil, false, 0, err
+	}
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	count := dbsqlc.DeadLetterCountParams{
+		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
+		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: queue.CountLimit,
+	}
+	list := dbsqlc.DeadLetterListPageParams{
+		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
+		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: forever, BeforeID: highest,
+		SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1,
+	}
+	if page.Before != nil {
+		list.Before, list.BeforeID = pgtype.Timestamptz{Time: page.Before.At, Valid: true}, page.Before.ID
+	}
+	var rows []dbsqlc.Job
+	if page.Everything {
+		rows, err = s.db.Q.JobDiscardedListPage(ctx, dbsqlc.JobDiscardedListPageParams(list))
+	} else {
+		rows, err = s.db.Q.DeadLetterListPage(ctx, list)
+	}
+	if err != nil {
+		return nil, false, 0, pg.ClientError(err)
+	}
+	if page.Everything {
+		total, err = s.db.Q.JobDiscardedCount(ctx, dbsqlc.JobDiscardedCountParams(count))
+	} else {
+		total, err = s.db.Q.DeadLetterCount(ctx, count)
+	}
+	if err != nil {
+		return nil, false, 0, pg.ClientError(err)
+	}
+	if more = len(rows) > page.Limit; more {
+		rows = rows[:page.Limit]
+	}
+	for i := range rows {
+		jobs = append(jobs, (*job.Record)(&rows[i]))
+	}
+	return jobs, more, total, nil
+}
+
+// Get reads a dead letter. The error of a job in another state is that of an unknown dead letter.
+func (s *Store) Get(ctx context.Context, id ID) (*job.Record, error) {
+	if !id.valid {
+		return nil, id.missing()
+	}
+	found, err := s.jobs.Get(ctx, id.id)
+	if err != nil {
+		return nil, id.orMissing(err)
+	}
+	if found.State != string(ojs.StateDiscarded) {
+		return nil, id.missing()
+	}
+	return found, nil
+}

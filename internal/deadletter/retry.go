@@ -1,0 +1,103 @@
+package deadletter
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// RetryOne moves a dead letter back to available; see queue.Store.Retry.
+func (s *Store) RetryOne(ctx context.Context, id ID, override *job.Override) (*job.Record, error) {
+	if !id.valid {
+		return nil, id.missing()
+	}
+	retried, err := s.jobs.Retry(ctx, id.id, override)
+	return retried, id.orMissing(err)
+}
+
+// Retried is the outcome of a bulk retry.
+type Retried struct {
+	Matched, Succeeded int
+	Failed             []FailedRetry
+}
+
+// FailedRetry is a job that matched the filter but was deleted, or no longer discarded, when it was retried.
+type FailedRetry struct {
+	ID     [16]byte
+	Reason string
+}
+
+// Retry retries the jobs that match and were dead letters when it began, oldest first, in transactions of up to 1 000 jobs.
+func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
+	var res Retried
+	now, err := s.db.Now(ctx) // a retried job that fails again is newer and must not match again
+	if err != nil {
+		return res, pg.ClientError(err)
+	}
+	w, err := s.criteria(ctx, f)
+	if err != nil {
+		return res, err
+	}
+	if w.until.InfinityModifier != pgtype.Finite || w.until.Time.After(now) {
+		w.until = pg.Timestamp(now)
+	}
+	p := dbsqlc.DeadLetterListForBulkParams{
+		After: pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, Ids: w.ids, Queues: w.queues, Types: w.types,
+		TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: batchRows,
+	}
+	for {
+		rows, err := s.listForBulk(ctx, p)
+		if err != nil || len(rows) == 0 {
+			return res, err
+		}
+		ids := make([][16]byte, len(rows))
+		for i, r := range rows {
+			ids[i] = r.ID
+		}
+		if err := s.retryBatch(ctx, ids, &res); err != nil {
+			return res, err
+		}
+		last := rows[len(rows)-1]
+		p.After, p.AfterID = last.DeadLetteredAt, last.ID
+		if len(rows) < batchRows {
+			return res, nil
+		}
+	}
+}
+
+func (s *Store) listForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkParams) ([]dbsqlc.DeadLetterListForBulkRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.DeadLetterListForBulk(ctx, p)
+	return rows, pg.ClientError(err)
+}
+
+func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *Retried) error {
+	var done queue.BulkResult
+	err := s.jobs.InTx(ctx, func(tx *queue.Tx) (err error) {
+		done, err = tx.Bulk(ctx, queue.BulkChange{Op: job.BulkRetry, IDs: ids, States: []ojs.JobState{ojs.StateDiscarded}})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	res.Matched += len(ids)
+	res.Succeeded += len(done.Changed)
+	for _, id := range ids {
+		if done.Changed[id] {
+			continue
+		}
+		reason := "not found"
+		if state, ok := done.Skipped[id]; ok {
+			reason = "job is " + string(state)
+		}
+		res.Failed = append(res.Failed, FailedRetry{id, reason})
+	}
+	return nil
+}

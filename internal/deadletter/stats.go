@@ -1,0 +1,49 @@
+package deadletter
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/pg"
+)
+
+// Stats are the figures of all dead letters, or of those of some queues.
+type Stats struct {
+	Total                        int64
+	ByQueue, ByType, ByErrorType map[string]int64
+	Oldest, Newest               time.Time // zero if there are no dead letters
+	Now                          time.Time // by the clock of the database
+}
+
+// Stats reads the figures in one statement. Without queues it reads those of all.
+func (s *Store) Stats(ctx context.Context, queues []string) (Stats, error) {
+	stats := Stats{ByQueue: map[string]int64{}, ByType: map[string]int64{}, ByErrorType: map[string]int64{}}
+	now, err := s.db.Now(ctx)
+	if err != nil {
+		return stats, pg.ClientError(err)
+	}
+	stats.Now = now
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	groups, err := s.db.Q.DeadLetterStats(ctx, pg.Strings(queues))
+	for _, g := range groups {
+		stats.Total += g.Count
+		stats.ByQueue[g.Queue] += g.Count
+		stats.ByType[g.Type] += g.Count
+		stats.ByErrorType[unquoted(g.ErrorType)] += g.Count
+		if stats.Oldest.IsZero() || g.Oldest.Time.Before(stats.Oldest) {
+			stats.Oldest = g.Oldest.Time
+		}
+		if g.Newest.Time.After(stats.Newest) {
+			stats.Newest = g.Newest.Time
+		}
+	}
+	return stats, pg.ClientError(err)
+}
+
+func unquoted(literal string) string {
+	text, _ := jsontext.AppendUnquote(nil, `"`+literal+`"`) // SQL has cut the literal out of valid JSON
+	return string(text)
+}
