@@ -22,7 +22,7 @@ build: ## Build bin/ojsd, the server, and bin/ojsd-bench, the load generator: st
 
 test: postgres ## Run all tests with the race detector, on a real Postgres. Set OJSD_TEST_DATABASE_URL to choose the server.
 	@.ci/ensure-cc
-	@.ci/ensure-node
+	@.ci/ensure-tools
 	CGO_ENABLED=1 $(GOTEST) -race ./...
 	$(GO) test -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/job
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./internal/cron

@@ -1,8 +1,12 @@
 package ojs
 
-import "net/http"
+import (
+	"maps"
+	"slices"
+)
 
-// ErrorKind is the `type` of an error. It decides code, HTTP status, retryability and hint; see catalogue.
+// ErrorKind is the `type` of an error. It decides code, retryability and hint; see catalogue. Which status a transport
+// answers with is the transport's business.
 type ErrorKind string
 
 // The kinds of docs/reference/errors.md, Catalogue; x_ marks those of this server.
@@ -44,52 +48,56 @@ const (
 	KindCursorExpired          ErrorKind = "x_cursor_expired"
 )
 
-// class is one row of docs/reference/errors.md, Catalogue. An empty code equals the kind; an empty doc is the kind in upper case, which is
-// also the rule for rows that have no canonical name.
+// class is one row of the catalogue. An empty code equals the kind; an empty doc is the kind in upper case, which is also
+// the rule for kinds that have no canonical name.
 type class struct {
 	code      string
-	status    int
 	retryable bool
 	doc       string
 	hint      string
 }
 
-// catalogue is the only place that knows codes, statuses and hints. KindQueueFull's upper-case code is fixed by a public
+// catalogue is the only place that knows codes and hints. KindQueueFull's upper-case code is fixed by a public
 // conformance test.
 var catalogue = map[ErrorKind]class{
-	KindInvalidPayload:         {"", http.StatusBadRequest, false, "", "Correct the field named in details and send the request again."},
-	KindInvalidJobType:         {"invalid_payload", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Send a job type of lower-case words joined by dots, such as invoice.render."},
-	KindInvalidQueue:           {"invalid_payload", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Send a queue name of lower-case letters, digits, hyphens and dots."},
-	KindInvalidArgs:            {"invalid_payload", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Send args as a JSON array; wrap a single value in one."},
-	KindInvalidMetadata:        {"invalid_payload", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Send meta as a JSON object."},
-	KindInvalidCron:            {"invalid_payload", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Send five or six cron fields, or a descriptor such as @hourly."},
-	KindQueueNameTooLong:       {"invalid_payload", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Use a queue name of at most 128 bytes."},
-	KindJobTypeTooLong:         {"invalid_payload", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Use a job type of at most 255 bytes."},
-	KindInvalidRequest:         {"", http.StatusBadRequest, false, "INVALID_PAYLOAD", "Correct the header, query parameter or cursor named in details."},
-	KindMethodNotAllowed:       {"invalid_request", http.StatusMethodNotAllowed, false, "", "Use one of the methods in the Allow header."},
-	KindValidation:             {"", http.StatusUnprocessableEntity, false, "INVALID_RETRY_POLICY", "Correct the policy field named in details; leave it out to take the default."},
-	KindSchemaValidation:       {"", http.StatusUnprocessableEntity, false, "SCHEMA_VALIDATION_FAILED", "Send args that satisfy the registered schema."},
-	KindUnsupported:            {"", http.StatusUnprocessableEntity, false, "UNSUPPORTED_FEATURE", "See GET /ojs/manifest for what this server offers."},
-	KindCompression:            {"", http.StatusUnsupportedMediaType, false, "", "Send the body uncompressed or with Content-Encoding: gzip."},
-	KindUnauthenticated:        {"", http.StatusUnauthorized, false, "", "Send a configured key as Authorization: Bearer <key>."},
-	KindPermissionDenied:       {"", http.StatusForbidden, false, "", "Use a key that has the needed scope."},
-	KindNotFound:               {"", http.StatusNotFound, false, "", "Check the id; finished jobs disappear after the retention period."},
-	KindInvalidStateTransition: {"conflict", http.StatusConflict, false, "", "Read the current state; this operation is not possible in it."},
-	KindNotOwner:               {"conflict", http.StatusConflict, false, "INVALID_STATE_TRANSITION", "The job has been given to another worker; drop this run's outcome."},
-	KindStaleAttempt:           {"conflict", http.StatusConflict, false, "INVALID_STATE_TRANSITION", "The job has been fetched again since; drop this run's outcome."},
-	KindIdempotencyConflict:    {"conflict", http.StatusConflict, false, "", "Use a new idempotency key for a different request."},
-	KindDuplicateJob:           {"duplicate", http.StatusConflict, false, "", "Read the existing job named in details, or send another id or unique key."},
-	KindPayloadTooLarge:        {"", http.StatusRequestEntityTooLarge, false, "", "Send less data; keep large content elsewhere and pass a reference."},
-	KindMetadataTooLarge:       {"", http.StatusRequestEntityTooLarge, false, "", "Move large values out of meta, into args or an external store."},
-	KindBatchSize:              {"", http.StatusRequestEntityTooLarge, false, "PAYLOAD_TOO_LARGE", "Split the request into smaller batches."},
-	KindQueuePaused:            {"", http.StatusUnprocessableEntity, true, "", "Wait until the queue is resumed, or use another queue."},
-	KindQueueFull:              {"QUEUE_FULL", http.StatusTooManyRequests, true, "", "Wait as Retry-After says, then send the job again."},
-	KindRateLimited:            {"", http.StatusTooManyRequests, true, "", "Wait as Retry-After says, then send the request again."},
-	KindInternal:               {"", http.StatusInternalServerError, true, "BACKEND_ERROR", "Try again; if it persists, give the request id to the operator."},
-	KindUnavailable:            {"backend_error", http.StatusServiceUnavailable, true, "", "Wait as Retry-After says, then send the request again."},
-	KindTimeout:                {"backend_error", http.StatusGatewayTimeout, true, "", "Try again with less data or at a quieter time."},
-	KindJobTypeNotAllowed:      {"", http.StatusUnprocessableEntity, false, "", "Use a queue that admits this job type, or extend allowed_job_types."},
-	KindWaitTimeout:            {"", http.StatusRequestTimeout, true, "", "Ask again; the job has not finished yet."},
-	KindCursorExpired:          {"", http.StatusGone, false, "", "Read the current state, then continue from oldest_id."},
-	KindResultPruned:           {"", http.StatusGone, false, "", "Read results before result_ttl runs out, or set a longer one."},
+	KindInvalidPayload:         {"", false, "", "Correct the field named in details and send the request again."},
+	KindInvalidJobType:         {"invalid_payload", false, "INVALID_PAYLOAD", "Send a job type of lower-case words joined by dots, such as invoice.render."},
+	KindInvalidQueue:           {"invalid_payload", false, "INVALID_PAYLOAD", "Send a queue name of lower-case letters, digits, hyphens and dots."},
+	KindInvalidArgs:            {"invalid_payload", false, "INVALID_PAYLOAD", "Send args as a JSON array; send a single value as an array of one element."},
+	KindInvalidMetadata:        {"invalid_payload", false, "INVALID_PAYLOAD", "Send meta as a JSON object."},
+	KindInvalidCron:            {"invalid_payload", false, "INVALID_PAYLOAD", "Send five or six cron fields, or a descriptor such as @hourly."},
+	KindQueueNameTooLong:       {"invalid_payload", false, "INVALID_PAYLOAD", "Use a queue name of at most 128 bytes."},
+	KindJobTypeTooLong:         {"invalid_payload", false, "INVALID_PAYLOAD", "Use a job type of at most 255 bytes."},
+	KindInvalidRequest:         {"", false, "INVALID_PAYLOAD", "Correct the header, query parameter or cursor named in details."},
+	KindMethodNotAllowed:       {"invalid_request", false, "", "Use one of the methods in the Allow header."},
+	KindValidation:             {"", false, "INVALID_RETRY_POLICY", "Correct the field named in details; an optional field that is left out takes its default."},
+	KindSchemaValidation:       {"", false, "SCHEMA_VALIDATION_FAILED", "Send args that satisfy the registered schema."},
+	KindUnsupported:            {"", false, "UNSUPPORTED_FEATURE", "See GET /ojs/manifest for what this server offers."},
+	KindCompression:            {"", false, "", "Send the body uncompressed or with Content-Encoding: gzip."},
+	KindUnauthenticated:        {"", false, "", "Send a configured key as Authorization: Bearer <key>."},
+	KindPermissionDenied:       {"", false, "", "Send the request with a key, or from an origin, that has the permission named in the message."},
+	KindNotFound:               {"", false, "", "Check the id."},
+	KindInvalidStateTransition: {"conflict", false, "", "Read the current state and decide anew; sending the same request again fails again."},
+	KindNotOwner:               {"conflict", false, "INVALID_STATE_TRANSITION", "Another worker runs the job now: discard the outcome of this run and do not report it again."},
+	KindStaleAttempt:           {"conflict", false, "INVALID_STATE_TRANSITION", "The job has been fetched again since: discard the outcome of this run and do not report it again."},
+	KindIdempotencyConflict:    {"conflict", false, "", "Use a new idempotency key for a different request."},
+	KindDuplicateJob:           {"duplicate", false, "", "Read the existing job named in details, or send another id or unique key."},
+	KindPayloadTooLarge:        {"", false, "", "Send less data; keep large content elsewhere and pass a reference."},
+	KindMetadataTooLarge:       {"", false, "", "Move large values out of meta, into args or an external store."},
+	KindBatchSize:              {"", false, "PAYLOAD_TOO_LARGE", "Split the request into smaller batches."},
+	KindQueuePaused:            {"", true, "", "Wait until the queue is resumed, or use another queue."},
+	KindQueueFull:              {"QUEUE_FULL", true, "", "Wait as Retry-After says, then send the job again."},
+	KindRateLimited:            {"", true, "", "Wait as Retry-After says, then send the request again."},
+	KindInternal:               {"", true, "BACKEND_ERROR", "Send the request again; if it keeps failing, give the request id to the operator of the server."},
+	KindUnavailable:            {"backend_error", true, "", "Wait as Retry-After says, then send the request again."},
+	KindTimeout:                {"backend_error", true, "", "Send the request again; divide a large one. If it keeps failing, the database is overloaded or another transaction holds a lock."},
+	KindJobTypeNotAllowed:      {"", false, "", "Use a queue that admits this job type, or extend allowed_job_types."},
+	KindWaitTimeout:            {"", true, "", "Send the request again; the job has not finished yet."},
+	KindCursorExpired:          {"", false, "", "Events were deleted since: read the current state of your jobs, then continue from oldest_id in details."},
+	KindResultPruned:           {"", false, "", "Read results before their result_ttl is over, or enqueue jobs with a longer result_ttl."},
+}
+
+// ErrorKinds lists all kinds, in no order.
+func ErrorKinds() []ErrorKind {
+	return slices.Collect(maps.Keys(catalogue))
 }

@@ -8,7 +8,6 @@ type Error struct {
 	Code      string         `json:"code"` // lower_snake_case, from the catalogue
 	Type      string         `json:"type"` // finer class; equals Code unless the catalogue says otherwise
 	Message   string         `json:"message"`
-	Status    int            `json:"-"` // HTTP status
 	Retryable bool           `json:"retryable"`
 	Hint      string         `json:"hint"`
 	DocsURL   string         `json:"docs_url"`
@@ -48,7 +47,7 @@ func NewError(kind ErrorKind, message string, details map[string]any) *Error {
 		doc = strings.ToUpper(string(kind))
 	}
 	return &Error{
-		Code: code, Type: string(kind), Message: message, Status: c.status, Retryable: c.retryable,
+		Code: code, Type: string(kind), Message: message, Retryable: c.retryable,
 		Hint: c.hint, DocsURL: "https://openjobspec.org/errors/" + doc, Details: details,
 	}
 }

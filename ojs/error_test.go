@@ -10,39 +10,38 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Rows of contract 10 §2.2: code, status, retryable, canonical name.
+// Rows: code, retryable, canonical name.
 func TestCatalogue(t *testing.T) {
 	t.Parallel()
 	type row struct {
 		code      string
-		status    int
 		retryable bool
 		doc       string
 	}
 	want := map[ErrorKind]row{
-		KindInvalidPayload: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidJobType: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindInvalidQueue: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidArgs: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindInvalidMetadata: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindInvalidCron: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindQueueNameTooLong: {"invalid_payload", 400, false, "INVALID_PAYLOAD"}, KindJobTypeTooLong: {"invalid_payload", 400, false, "INVALID_PAYLOAD"},
-		KindInvalidRequest: {"invalid_request", 400, false, "INVALID_PAYLOAD"}, KindMethodNotAllowed: {"invalid_request", 405, false, "METHOD_NOT_ALLOWED"},
-		KindValidation: {"validation_error", 422, false, "INVALID_RETRY_POLICY"}, KindSchemaValidation: {"schema_validation", 422, false, "SCHEMA_VALIDATION_FAILED"},
-		KindUnsupported: {"unsupported", 422, false, "UNSUPPORTED_FEATURE"}, KindCompression: {"unsupported_compression", 415, false, "UNSUPPORTED_COMPRESSION"},
-		KindUnauthenticated: {"unauthenticated", 401, false, "UNAUTHENTICATED"}, KindPermissionDenied: {"permission_denied", 403, false, "PERMISSION_DENIED"},
-		KindNotFound: {"not_found", 404, false, "NOT_FOUND"}, KindInvalidStateTransition: {"conflict", 409, false, "INVALID_STATE_TRANSITION"},
-		KindNotOwner: {"conflict", 409, false, "INVALID_STATE_TRANSITION"}, KindStaleAttempt: {"conflict", 409, false, "INVALID_STATE_TRANSITION"},
-		KindIdempotencyConflict: {"conflict", 409, false, "IDEMPOTENCY_KEY_CONFLICT"}, KindDuplicateJob: {"duplicate", 409, false, "DUPLICATE_JOB"},
-		KindPayloadTooLarge: {"payload_too_large", 413, false, "PAYLOAD_TOO_LARGE"}, KindMetadataTooLarge: {"metadata_too_large", 413, false, "METADATA_TOO_LARGE"},
-		KindBatchSize: {"batch_size_exceeded", 413, false, "PAYLOAD_TOO_LARGE"}, KindQueuePaused: {"queue_paused", 422, true, "QUEUE_PAUSED"},
-		KindQueueFull: {"QUEUE_FULL", 429, true, "QUEUE_FULL"}, KindRateLimited: {"rate_limited", 429, true, "RATE_LIMITED"},
-		KindInternal: {"internal_error", 500, true, "BACKEND_ERROR"}, KindUnavailable: {"backend_error", 503, true, "BACKEND_UNAVAILABLE"},
-		KindTimeout: {"backend_error", 504, true, "BACKEND_TIMEOUT"}, KindJobTypeNotAllowed: {"x_job_type_not_allowed", 422, false, "X_JOB_TYPE_NOT_ALLOWED"},
-		KindWaitTimeout: {"x_wait_timeout", 408, true, "X_WAIT_TIMEOUT"}, KindResultPruned: {"x_result_pruned", 410, false, "X_RESULT_PRUNED"},
-		KindCursorExpired: {"x_cursor_expired", 410, false, "X_CURSOR_EXPIRED"},
+		KindInvalidPayload: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindInvalidJobType: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindInvalidQueue: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindInvalidArgs: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindInvalidMetadata: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindInvalidCron: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindQueueNameTooLong: {"invalid_payload", false, "INVALID_PAYLOAD"}, KindJobTypeTooLong: {"invalid_payload", false, "INVALID_PAYLOAD"},
+		KindInvalidRequest: {"invalid_request", false, "INVALID_PAYLOAD"}, KindMethodNotAllowed: {"invalid_request", false, "METHOD_NOT_ALLOWED"},
+		KindValidation: {"validation_error", false, "INVALID_RETRY_POLICY"}, KindSchemaValidation: {"schema_validation", false, "SCHEMA_VALIDATION_FAILED"},
+		KindUnsupported: {"unsupported", false, "UNSUPPORTED_FEATURE"}, KindCompression: {"unsupported_compression", false, "UNSUPPORTED_COMPRESSION"},
+		KindUnauthenticated: {"unauthenticated", false, "UNAUTHENTICATED"}, KindPermissionDenied: {"permission_denied", false, "PERMISSION_DENIED"},
+		KindNotFound: {"not_found", false, "NOT_FOUND"}, KindInvalidStateTransition: {"conflict", false, "INVALID_STATE_TRANSITION"},
+		KindNotOwner: {"conflict", false, "INVALID_STATE_TRANSITION"}, KindStaleAttempt: {"conflict", false, "INVALID_STATE_TRANSITION"},
+		KindIdempotencyConflict: {"conflict", false, "IDEMPOTENCY_KEY_CONFLICT"}, KindDuplicateJob: {"duplicate", false, "DUPLICATE_JOB"},
+		KindPayloadTooLarge: {"payload_too_large", false, "PAYLOAD_TOO_LARGE"}, KindMetadataTooLarge: {"metadata_too_large", false, "METADATA_TOO_LARGE"},
+		KindBatchSize: {"batch_size_exceeded", false, "PAYLOAD_TOO_LARGE"}, KindQueuePaused: {"queue_paused", true, "QUEUE_PAUSED"},
+		KindQueueFull: {"QUEUE_FULL", true, "QUEUE_FULL"}, KindRateLimited: {"rate_limited", true, "RATE_LIMITED"},
+		KindInternal: {"internal_error", true, "BACKEND_ERROR"}, KindUnavailable: {"backend_error", true, "BACKEND_UNAVAILABLE"},
+		KindTimeout: {"backend_error", true, "BACKEND_TIMEOUT"}, KindJobTypeNotAllowed: {"x_job_type_not_allowed", false, "X_JOB_TYPE_NOT_ALLOWED"},
+		KindWaitTimeout: {"x_wait_timeout", true, "X_WAIT_TIMEOUT"}, KindResultPruned: {"x_result_pruned", false, "X_RESULT_PRUNED"},
+		KindCursorExpired: {"x_cursor_expired", false, "X_CURSOR_EXPIRED"},
 	}
 	require.Len(t, catalogue, len(want))
 	for kind, w := range want {
 		e := NewError(kind, "m", nil)
-		require.Equal(t, w, row{e.Code, e.Status, e.Retryable, strings.TrimPrefix(e.DocsURL, "https://openjobspec.org/errors/")}, kind)
+		require.Equal(t, w, row{e.Code, e.Retryable, strings.TrimPrefix(e.DocsURL, "https://openjobspec.org/errors/")}, kind)
 		require.Equal(t, string(kind), e.Type)
 		require.NotEmpty(t, e.Hint, kind)
 	}
@@ -55,8 +54,8 @@ func TestErrorJSON(t *testing.T) {
 	e.RequestID = "req_1"
 	b, err := json.Marshal(map[string]any{"error": e})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"error":{"code":"not_found","type":"not_found","message":"job 019a does not exist; check the id.","retryable":false,
-		"hint":"Check the id; finished jobs disappear after the retention period.","docs_url":"https://openjobspec.org/errors/NOT_FOUND",
+	require.JSONEq(t, `{"error":{"code":"not_found","type":"not_found","message":"Job 019a does not exist.","retryable":false,
+		"hint":"Check the id. A finished job is deleted when its retention period is over; GET /ojs/v1/jobs lists the jobs that are stored.","docs_url":"https://openjobspec.org/errors/NOT_FOUND",
 		"details":{"resource_type":"job","resource_id":"019a"},"request_id":"req_1"}}`, string(b))
 
 	b, err = json.Marshal(ErrInternal())
@@ -112,6 +111,21 @@ func TestConstructorsNameFieldAndDetails(t *testing.T) {
 	}
 	require.NotContains(t, ErrTooLarge("meta", 10, 0).Details, "actual_bytes")
 	require.NotContains(t, ErrInvalidPayload("a", "b", nil, "c").Details, "received")
+}
+
+func TestNotFoundNamesTheResource(t *testing.T) {
+	t.Parallel()
+	for resource := range missingByType {
+		e := ErrNotFound(resource, "x")
+		require.Contains(t, e.Message, " x does not exist.")
+		require.Equal(t, resource, e.Details["resource_type"])
+		if resource != "job" {
+			require.NotContains(t, e.Hint, "finished job", resource)
+		}
+	}
+	require.Equal(t, "There is no route GET /ojs/v1/job. The nearest one is GET /ojs/v1/jobs.", ErrNoRoute("GET", "/ojs/v1/job", "GET /ojs/v1/jobs").Message)
+	require.NotContains(t, ErrNoRoute("GET", "/x", "").Message, "nearest")
+	require.NotContains(t, ErrNoRoute("GET", "/x", "").Hint, "id")
 }
 
 func TestErrorIs(t *testing.T) {

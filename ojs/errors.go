@@ -72,11 +72,11 @@ func ErrTooLarge(field string, limit, actual int) *Error {
 	if field == "meta" {
 		kind = KindMetadataTooLarge
 	}
-	e := NewError(kind, fmt.Sprintf("%s is larger than %d bytes; send less.", field, limit), map[string]any{"field": field, "max_bytes": limit})
-	if actual > 0 {
-		e.Details["actual_bytes"] = actual
+	if actual <= 0 {
+		return NewError(kind, fmt.Sprintf("%s is larger than the limit of %d bytes.", field, limit), map[string]any{"field": field, "max_bytes": limit})
 	}
-	return e
+	return NewError(kind, fmt.Sprintf("%s has %d bytes; the limit is %d bytes.", field, actual, limit),
+		map[string]any{"field": field, "max_bytes": limit, "actual_bytes": actual})
 }
 
 // ErrBatchSize refuses too many items: 413.

@@ -2,10 +2,46 @@ package ojs
 
 import "fmt"
 
+// missing is what a client is told when a resource of a type is absent.
+type missing struct {
+	noun string // starts the message
+	hint string
+}
+
+var missingByType = map[string]missing{
+	"job":                  {"Job", "Check the id. A finished job is deleted when its retention period is over; GET /ojs/v1/jobs lists the jobs that are stored."},
+	"dead_letter_job":      {"Dead letter", "Check the id. A dead letter that was retried, deleted or pruned is gone; GET /ojs/v1/dead-letter lists those that are stored."},
+	"worker":               {"Worker", "Check the worker id. A worker is known from its first heartbeat until it deregisters; GET /ojs/v1/workers lists those that are known."},
+	"queue":                {"Queue", "Check the name of the queue. A queue exists from its first job on."},
+	"cron":                 {"Cron", "Check the name of the cron; GET /ojs/v1/cron lists those that are registered."},
+	"event":                {"Event", "Check the event id. Events are deleted when their retention period is over; GET /ojs/v1/events lists those that are stored."},
+	"checkpoint":           {"A checkpoint of job", "The job has saved no checkpoint, or it has ended, which deletes the checkpoint. Start the work from its beginning."},
+	"webhook_subscription": {"Webhook subscription", "Check the id, which starts with sub_; GET /ojs/v1/webhooks lists the subscriptions."},
+	"webhook_delivery":     {"Webhook delivery", "Check the id, which starts with del_. Deliveries are deleted when their retention period is over; GET /ojs/v1/webhooks/deliveries lists those that are stored."},
+	"service":              {"Service", "Ask for the empty name, ojs.v1.OJSService or ojs.events.v1.OJSEvents."},
+}
+
 // ErrNotFound says that a resource is absent: 404. The JS SDK builds its exception from the two details.
 func ErrNotFound(resourceType, id string) *Error {
-	return NewError(KindNotFound, fmt.Sprintf("%s %s does not exist; check the id.", resourceType, id),
-		map[string]any{"resource_type": resourceType, "resource_id": id})
+	m, known := missingByType[resourceType]
+	if !known {
+		m = missing{resourceType, "Check the id."}
+	}
+	e := NewError(KindNotFound, fmt.Sprintf("%s %s does not exist.", m.noun, id), map[string]any{"resource_type": resourceType, "resource_id": id})
+	e.Hint = m.hint
+	return e
+}
+
+// ErrNoRoute says that nothing is served under a path: 404. nearest is the route that resembles the request most, such as
+// "GET /ojs/v1/jobs/{id}"; "": none does.
+func ErrNoRoute(method, path, nearest string) *Error {
+	message := fmt.Sprintf("There is no route %s %s.", method, path)
+	if nearest != "" {
+		message += fmt.Sprintf(" The nearest one is %s.", nearest)
+	}
+	e := NewError(KindNotFound, message, map[string]any{"resource_type": "route", "resource_id": path})
+	e.Hint = "Correct the path or the method. All routes but those of health and metrics are below /ojs/v1; GET /ojs/manifest shows the base URL."
+	return e
 }
 
 // ErrConflict says that an operation is illegal in the job's state: 409. expected are the states in which it is legal.
@@ -20,7 +56,7 @@ func ErrConflict(jobID string, current JobState, expected ...JobState) *Error {
 
 // ErrNotOwner says that another worker holds the job: 409.
 func ErrNotOwner(jobID, workerID, owner string) *Error {
-	return NewError(KindNotOwner, fmt.Sprintf("Job %s is held by worker_id %s, not by %s.", jobID, owner, workerID),
+	return NewError(KindNotOwner, fmt.Sprintf("Job %s is reserved for worker_id %s, not for %s.", jobID, owner, workerID),
 		map[string]any{"job_id": jobID, "worker_id": workerID, "owner_worker_id": owner})
 }
 
@@ -32,13 +68,13 @@ func ErrStaleAttempt(jobID string, attempt, current int64) *Error {
 
 // ErrWorkerLives says that only a dead worker may be deleted: 409.
 func ErrWorkerLives(id string) *Error {
-	return NewError(KindInvalidStateTransition, fmt.Sprintf("Worker %s is not stale; let it terminate or deregister instead.", id),
+	return NewError(KindInvalidStateTransition, fmt.Sprintf("Worker %s is not stale, and only stale workers can be deleted; deregister it, or direct it to terminate.", id),
 		map[string]any{"resource_type": "worker", "resource_id": id, "expected_state": "stale"})
 }
 
 // ErrIdempotencyConflict says that a key was used for a different request: 409.
 func ErrIdempotencyConflict(key string) *Error {
-	return NewError(KindIdempotencyConflict, "idempotency_key was already used with a different request body.",
+	return NewError(KindIdempotencyConflict, fmt.Sprintf("idempotency_key %q was already used with a different request body.", key),
 		map[string]any{"field": "idempotency_key", "idempotency_key": key})
 }
 
@@ -50,20 +86,20 @@ func ErrDuplicateID(id string) *Error {
 
 // ErrDuplicate says that a live job holds the unique key: 409. The key is given under both names that clients read.
 func ErrDuplicate(existingID string, state JobState, uniqueKey string) *Error {
-	return NewError(KindDuplicateJob, fmt.Sprintf("An equivalent job, %s, already exists.", existingID), map[string]any{
+	return NewError(KindDuplicateJob, fmt.Sprintf("An equivalent job, %s, already exists in state %s.", existingID, state), map[string]any{
 		"existing_job_id": existingID, "existing_job_state": state, "unique_key": uniqueKey, "uniqueness_key": uniqueKey,
 	})
 }
 
 // ErrQueuePaused refuses a job for a draining queue: 422.
 func ErrQueuePaused(queue string) *Error {
-	return NewError(KindQueuePaused, fmt.Sprintf("queue %s is draining and takes no new jobs.", queue),
+	return NewError(KindQueuePaused, fmt.Sprintf("queue %s is draining and accepts no new jobs.", queue),
 		map[string]any{"field": "queue", "queue": queue})
 }
 
 // ErrQueueFull refuses a job for a queue at its depth bound: 429.
 func ErrQueueFull(queue string, limit int64, retryAfterSeconds int) *Error {
-	return NewError(KindQueueFull, fmt.Sprintf("queue %s holds its limit of %d jobs.", queue, limit),
+	return NewError(KindQueueFull, fmt.Sprintf("queue %s already has %d jobs, which is its limit.", queue, limit),
 		map[string]any{"field": "queue", "queue": queue, "limit": limit, "retry_after_seconds": retryAfterSeconds})
 }
 
@@ -75,12 +111,12 @@ func ErrRateLimited(limit, windowSeconds, retryAfterSeconds int) *Error {
 
 // ErrUnavailable says that PostgreSQL cannot be reached, that no connection is free, or that the server drains: 503.
 func ErrUnavailable() *Error {
-	return NewError(KindUnavailable, "The server cannot take the request at the moment; send it again shortly.", nil)
+	return NewError(KindUnavailable, "The database cannot be reached, no connection to it is free, or the server is stopping; send the request again shortly.", nil)
 }
 
 // ErrTimeout says that the database did not answer in time: 504.
 func ErrTimeout() *Error {
-	return NewError(KindTimeout, "The database did not answer in time; try again.", nil)
+	return NewError(KindTimeout, "The database did not complete the request in time; send the request again.", nil)
 }
 
 // ErrInternal hides an unexpected failure, which is logged whole: 500.

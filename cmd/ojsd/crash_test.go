@@ -22,9 +22,12 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/doctor"
-	"github.com/ojsd/ojsd/internal/store"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
+
+// The tests of this file, of crash_webhook_test.go and of log_test.go run the program itself, as a process that they kill or as a
+// command whose output they read. Tests that need only a node are in internal/e2e.
 
 // init lets the test binary be the program, so that a test can kill it.
 func init() {
@@ -76,7 +79,7 @@ func (n *serverProcess) kill() {
 	_ = n.cmd.Wait()
 }
 
-// crashTest counts what clients were told.
+// crashTest records what the answers to clients have promised.
 type crashTest struct {
 	t      *testing.T
 	nodes  []*serverProcess
@@ -85,10 +88,10 @@ type crashTest struct {
 	unavailable atomic.Int64 // answers 503 with Retry-After
 	deliveries  atomic.Int64
 
-	mu     sync.Mutex
-	stored map[string]bool      // told 201
-	held   map[string]time.Time // until when nobody else may get it
-	acked  map[string]bool
+	mu       sync.Mutex
+	stored   map[string]bool      // answered 201
+	reserved map[string]time.Time // until when nobody else may get it
+	acked    map[string]bool
 }
 
 // post sends until it gets an answer that is not a failure of the server or of the connection.
@@ -132,13 +135,13 @@ func sleepContext(ctx context.Context, d time.Duration) {
 	}
 }
 
-// patient is a policy that outlives the test: jobs fail often there.
+// patient is a retry policy with more attempts than a job of the test can fail.
 var patient = map[string]any{"max_attempts": 100, "initial_interval": "PT0.1S", "backoff_coefficient": 1}
 
-// produce sends each job under an id of its own until it is told that the job is there.
+// produce sends each job, with an id of its own, until the answer says that it is stored.
 func (c *crashTest) produce(ctx, deadline context.Context, n int) {
 	for ctx.Err() == nil {
-		id := ojs.FormatID(store.NewID())
+		id := ojs.FormatID(job.NewID())
 		status, _ := c.post(deadline, n, "/ojs/v1/jobs", map[string]any{"id": id, "type": "crash.test", "args": []int{n}, "options": map[string]any{"queue": "crash", "retry": patient}})
 		if status == http.StatusCreated || status == http.StatusConflict { // 409: an earlier try was stored, its answer lost
 			c.mu.Lock()
@@ -150,7 +153,7 @@ func (c *crashTest) produce(ctx, deadline context.Context, n int) {
 
 const lease = 3 * time.Second
 
-// work fetches, and acks, hands back or forgets what it gets, until everything stored is acknowledged.
+// work fetches jobs and acks, fails, returns or abandons them, until all stored jobs are acknowledged.
 func (c *crashTest) work(deadline context.Context, n int, finished func() bool) {
 	worker := fmt.Sprintf("w%d", n)
 	for deadline.Err() == nil && !finished() {
@@ -165,8 +168,8 @@ func (c *crashTest) work(deadline context.Context, n int, finished func() bool) 
 			number := c.deliveries.Add(1) - 1
 			c.mu.Lock()
 			require.False(c.t, c.acked[id], "delivered after its ack")
-			require.False(c.t, time.Now().Before(c.held[id]), "delivered to two workers at once")
-			c.held[id] = asked.Add(lease)
+			require.False(c.t, time.Now().Before(c.reserved[id]), "delivered to two workers at once")
+			c.reserved[id] = asked.Add(lease)
 			c.mu.Unlock()
 			c.finish(deadline, n, number, worker, id, job["attempt"])
 		}
@@ -200,7 +203,7 @@ func (c *crashTest) finish(ctx context.Context, n int, number int64, worker, id 
 
 func (c *crashTest) nack(ctx context.Context, n int, id string, body any) {
 	c.mu.Lock()
-	c.held[id] = time.Time{} // once sent, somebody else may get it
+	c.reserved[id] = time.Time{} // once sent, somebody else may get it
 	c.mu.Unlock()
 	c.post(ctx, n, "/ojs/v1/workers/nack", body)
 }
@@ -212,7 +215,7 @@ func TestCrashes(t *testing.T) {
 	url := cluster.URL(dbtest.ClusterDatabase)
 	c := &crashTest{
 		t: t, client: &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
-		stored: map[string]bool{}, held: map[string]time.Time{}, acked: map[string]bool{},
+		stored: map[string]bool{}, reserved: map[string]time.Time{}, acked: map[string]bool{},
 	}
 	t.Cleanup(c.client.CloseIdleConnections)
 	c.nodes = []*serverProcess{startNode(t, url), startNode(t, url)}
@@ -280,7 +283,7 @@ func (c *crashTest) enqueueSlowly(url string) (commit func()) {
 	}
 }
 
-// registerCron has a job made each second.
+// registerCron registers a cron that makes a job each second.
 func (c *crashTest) registerCron() {
 	status, answer := c.post(c.t.Context(), 0, "/ojs/v1/cron", map[string]any{
 		"name": "crash-tick", "expression": "@every 1s", "type": "crash.tick", "overlap_policy": "allow",
@@ -358,7 +361,7 @@ func (c *crashTest) countLive(url string) int {
 	return n
 }
 
-// verify compares what clients were told with the database: jobs, their events, and the counts.
+// verify compares the answers to clients with the database: jobs, their events, and the counts.
 func (c *crashTest) verify(url string) {
 	t := c.t
 	ctx := t.Context()
@@ -439,7 +442,7 @@ func (c *crashTest) verifyAttempts(conn *pgx.Conn) {
 	require.Positive(c.t, lost, "no lease ran out")
 }
 
-// TestSigterm ends a server under load: what was answered is there, the exit code is 0.
+// TestSigterm ends a server under load: what was acknowledged is stored, and the exit code is 0.
 func TestSigterm(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, dbtest.URL(t))

@@ -15,7 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// freeAddress returns a loopback address where nobody listens, most likely.
+// freeAddress returns a loopback address with a port that was free a moment ago.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

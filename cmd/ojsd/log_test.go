@@ -15,7 +15,8 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// Contract 40 §13: FATAL cannot start, and a configuration summary without secrets.
+// TestLogOfAStart covers docs/reference/observability.md, Logs: FATAL if the server cannot start, and a summary of the settings
+// without secrets.
 func TestLogOfAStart(t *testing.T) {
 	t.Parallel()
 
@@ -64,7 +65,7 @@ func TestLogOfAStart(t *testing.T) {
 	})
 }
 
-// A variable with a typing error has no effect; the log says so and what may be meant.
+// TestUnknownVariablesAreReported: the log names a mistyped variable and the setting that is nearest.
 func TestUnknownVariablesAreReported(t *testing.T) {
 	t.Setenv("OJS_JOB_TIMEOUT", "pa55word")
 	stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t))
@@ -73,7 +74,7 @@ func TestUnknownVariablesAreReported(t *testing.T) {
 	require.NotContains(t, stderr, "pa55word")
 }
 
-// Contract 40 §11.3, row OTLP: set the variables, and traces arrive, the last ones with the stop.
+// TestTracesAreExported: with the variables of OpenTelemetry set, traces arrive, the last ones with the stop.
 func TestTracesAreExported(t *testing.T) { // not parallel: the environment is everybody's
 	var mu sync.Mutex
 	var got strings.Builder
@@ -100,7 +101,7 @@ func TestTracesAreExported(t *testing.T) { // not parallel: the environment is e
 	require.Equal(t, instances["traces"], instances["metrics"], "one process is one instance")
 }
 
-// An endpoint that does not exist does not keep the server from starting and stopping.
+// TestTracesThatCannotBeExported: an endpoint that does not exist does not keep the server from starting and stopping.
 func TestTracesThatCannotBeExported(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://joe:pa55word@127.0.0.1:1")
 	stderr := runUntilReady(t, "serve", "--migrate", "--database-url="+dbtest.EmptyURL(t))

@@ -134,7 +134,7 @@ func TestHealthcheck(t *testing.T) {
 	}
 }
 
-// A mistyped key or URL is named, not shown.
+// TestRunHidesValues: an error names the setting with the wrong key or URL and does not show its value.
 func TestRunHidesValues(t *testing.T) {
 	good := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("k"), 32))
 	for name, value := range map[string]string{
@@ -146,10 +146,10 @@ func TestRunHidesValues(t *testing.T) {
 			t.Setenv(name, value)
 			var out, errs bytes.Buffer
 			require.Equal(t, 2, run(t.Context(), []string{"serve", "--listen", "127.0.0.1:0"}, &out, &errs))
-			said := out.String() + errs.String()
-			require.NotContains(t, said, good)
-			require.NotContains(t, said, "PASSWORD")
-			require.Contains(t, said, "ojsd: "+name+" must be ")
+			output := out.String() + errs.String()
+			require.NotContains(t, output, good)
+			require.NotContains(t, output, "PASSWORD")
+			require.Contains(t, output, "ojsd: "+name+" must be ")
 		})
 	}
 }

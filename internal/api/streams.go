@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -9,21 +10,19 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// WriteTimeout is how long one write to a client may take (contract 40 §6.5); LastWrites is for what is written to a stream that
-// ends with the node: 5 s in all.
-const (
-	WriteTimeout = 10 * time.Second
-	LastWrites   = 2 * time.Second
-)
+// LastWrites is for what is written to a stream that ends with the node: 5 s in all.
+const LastWrites = 2 * time.Second
 
 // What no setting changes.
 const (
 	MaxConnections = 10_000          // streams of a node: more need more nodes
 	BufferSize     = 1000            // events that wait for a client that would rather lose some
 	StatsInterval  = 2 * time.Second // between two overviews of the stats stream
+	keepAlive      = 15 * time.Second
+	writeTimeout   = 10 * time.Second
 )
 
-// Realtime says what event streams may do. Zero values are taken as they are.
+// Realtime says what event streams may do. Zero values are taken as they are, unless a field says otherwise.
 type Realtime struct {
 	// BufferSize is how many events may wait for a slow client that would rather lose some.
 	BufferSize int
@@ -46,6 +45,13 @@ type Realtime struct {
 
 	// StatsInterval is the pause between two overviews of the stats stream.
 	StatsInterval time.Duration
+
+	// KeepAlive is the silence after which an SSE stream gets a comment. 0: 15 s. Only tests change it.
+	KeepAlive time.Duration
+
+	// WriteTimeout is how long one write to a client may take; a client that is slower loses its stream. 0: 10 s. Only tests
+	// change it.
+	WriteTimeout time.Duration
 }
 
 // Streams are the open streams of this node, whatever their transport. Use NewStreams.
@@ -62,6 +68,7 @@ type Streams struct {
 
 // NewStreams returns none.
 func NewStreams(config Realtime) *Streams {
+	config.KeepAlive, config.WriteTimeout = cmp.Or(config.KeepAlive, keepAlive), cmp.Or(config.WriteTimeout, writeTimeout)
 	s := &Streams{config: config, clients: map[string]int{}}
 	s.life, s.close = context.WithCancel(context.Background())
 	return s

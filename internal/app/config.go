@@ -102,6 +102,9 @@ type Config struct {
 	// TracerProvider makes the spans. nil: one that follows the OTEL_* variables, which without an endpoint makes none.
 	TracerProvider trace.TracerProvider
 
+	// TimerPollInterval is how often this node looks for due times of other nodes while jobs move. 0: 5 s. No setting.
+	TimerPollInterval time.Duration
+
 	// ShutdownTimeout bounds how long requests may take to end after a stop.
 	ShutdownTimeout time.Duration
 

@@ -3,6 +3,7 @@ package app
 import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe"
+	"github.com/ojsd/ojsd/internal/queue"
 )
 
 // subscribe connects the parts to two buses: the commits of this node, and the notifications of all nodes.
@@ -59,11 +60,11 @@ func (n *Node) published(p eventlog.Published) {
 	n.domains.Jobs.Published()
 	n.pruner.Notify()
 	if p.All {
-		n.domains.Jobs.AnnounceAll()
+		n.domains.Jobs.NotifyAll()
 	}
 	for _, r := range p.Ready {
 		if r.Node != n.commits.Node { // this node has woken its own fetchers after the commit
-			n.domains.Jobs.Announce(r.Queue, r.Priority, r.MinSeq)
+			n.domains.Jobs.NotifyReady(queue.Place{Queue: r.Queue, Priority: r.Priority, Seq: r.MinSeq})
 		}
 	}
 	if n.webhooks == nil {

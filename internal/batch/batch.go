@@ -1,16 +1,15 @@
-// Package batch is the group commit: concurrent callers of one operation are collected and flushed as one statement.
+// Package batch owns group commit: it collects the concurrent callers of one operation and flushes them as one statement.
 //
-// Batching is natural. A flush takes whatever has arrived while the previous one was in flight, so a lone caller waits
-// for nobody and load makes batches. There is no goroutine of its own: the first caller flushes for everybody who is
-// waiting and then hands the lead to one of those who came meanwhile, which saves a context switch per call.
+// There is no delay. A flush takes the calls that arrived while the previous one was in flight: a single caller does not
+// wait, and load makes batches. There is no goroutine either: the first caller, the leader, flushes for all waiting callers
+// and then makes one of those that arrived meanwhile the leader, which saves a context switch per call.
 //
-// The package knows nothing of jobs or SQL, never reorders calls that share a key, and never answers before the flush
-// has returned.
+// The package must never reorder calls that share a key, never answer before the flush has returned, and contain nothing
+// about jobs or SQL.
 package batch
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 )
@@ -21,25 +20,26 @@ type Config[Req, Res any] struct {
 	// them took effect.
 	Flush func(ctx context.Context, reqs []Req) ([]Res, error)
 
-	// Key names what a request is exclusive about, e.g. its job. Requests with equal keys never share a flush: the later
-	// one sees what the earlier one did. nil, or false: no such limit.
+	// Key returns the key of a request, for example its job. Requests with equal keys never share a flush, and the later one
+	// sees the changes of the earlier one. A request with ok false shares a flush with any other. nil: ok is false.
 	Key func(req Req) (key [16]byte, ok bool)
 
-	// Weight of a request against Max. nil: 1.
+	// Weight returns the weight of a request. nil: 1.
 	Weight func(req Req) int
 
-	// Max bounds the weight of a flush. A single call that is heavier is flushed alone. Default 1 000.
+	// Max bounds the weight of a flush. A heavier call is flushed alone. Default 1 000.
 	Max int
 
-	// Split reports whether an error may be the fault of a single request. Then the flush is halved and tried again, so
-	// that a bad request fails alone.
+	// Split reports whether a single request may have caused the error. Then both halves are flushed apart, so that an invalid
+	// request fails alone. nil: never.
 	Split func(err error) bool
 
-	// Retry reports whether a flush that failed may simply be tried again (deadlock, serialization failure). Up to three
-	// times.
+	// Retry reports whether a failed flush may be tried again, up to three times: after a deadlock or a serialization failure.
+	// nil: never.
 	Retry func(err error) bool
 
-	// Flushed is told how many requests shared a flush, and what it took, retries and halves included. nil: nobody.
+	// Flushed is called after each flush with the number of its requests and its duration, including retries and halves. May
+	// be nil.
 	Flushed func(requests int, took time.Duration)
 }
 
@@ -120,7 +120,7 @@ func (b *Batcher[Req, Res]) DoMany(ctx context.Context, reqs []Req) (res []Res, 
 	return res, errs
 }
 
-// rounds splits requests into runs that fit a flush and in which no key comes twice.
+// rounds splits requests into groups that fit a flush and in which every key occurs once.
 func (b *Batcher[Req, Res]) rounds(reqs []Req) [][]int {
 	var rounds [][]int
 	weights := []int{}
@@ -161,188 +161,4 @@ func (b *Batcher[Req, Res]) weigh(req Req) int {
 		return 1
 	}
 	return b.config.Weight(req)
-}
-
-// run returns when the call has been answered. It does not listen to ctx: the flush it joins is bounded by its own
-// timeout, and leaving early would only hide an outcome that is already decided.
-func (b *Batcher[Req, Res]) run(ctx context.Context, c *call[Req, Res]) {
-	c.weight = 0
-	for _, req := range c.reqs {
-		c.weight += b.weigh(req)
-	}
-
-	b.mu.Lock()
-	b.pending = append(b.pending, c)
-	b.weight += c.weight
-	// One flusher beats two and four, because batches grow (13 200, 10 700, 9 900 jobs/s at 32 connections). A second
-	// one starts only when a full batch is waiting.
-	lead := b.flushing == 0 || (b.flushing == 1 && b.weight >= b.config.Max)
-	if lead {
-		b.flushing++
-	}
-	c.leading = lead
-	b.mu.Unlock()
-
-	if lead || <-c.wake {
-		b.lead(context.WithoutCancel(ctx), c)
-	}
-}
-
-// lead flushes until own has been answered, by itself or, while two lead, by the other, and then hands over.
-func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
-	for answered := false; !answered; {
-		select {
-		case <-own.wake:
-			answered = true
-			continue
-		default:
-		}
-
-		b.mu.Lock()
-		calls, reqs := b.take()
-		b.mu.Unlock()
-		if len(calls) == 0 { // the other leader has taken own
-			<-own.wake
-			break
-		}
-
-		res, errs := b.timed(ctx, reqs)
-		answered = answer(calls, own, res, errs)
-	}
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, c := range b.pending {
-		if !c.leading {
-			c.leading = true
-			c.wake <- true
-			return
-		}
-	}
-	b.flushing--
-}
-
-func (b *Batcher[Req, Res]) timed(ctx context.Context, reqs []Req) (res []Res, errs []error) {
-	if b.config.Flushed == nil {
-		return b.flush(ctx, reqs)
-	}
-	start := time.Now()
-	res, errs = b.flush(ctx, reqs)
-	b.config.Flushed(len(reqs), time.Since(start)) // before anybody is answered
-	return res, errs
-}
-
-// answer gives every call its results and wakes it, except own, and reports whether own was among them.
-func answer[Req, Res any](calls []*call[Req, Res], own *call[Req, Res], res []Res, errs []error) bool {
-	found, at := false, 0
-	for _, c := range calls {
-		n := len(c.reqs)
-		copy(c.res, res[at:at+n])
-		if errs != nil {
-			c.errs = errs[at : at+n]
-		}
-		at += n
-		if c == own {
-			found = true
-		} else {
-			c.wake <- false // c belongs to its caller from here on
-		}
-	}
-	return found
-}
-
-// take removes the next batch from pending: in order, up to Max, no key twice. b.mu is held.
-func (b *Batcher[Req, Res]) take() ([]*call[Req, Res], []Req) {
-	var (
-		weight int
-		calls  = make([]*call[Req, Res], 0, len(b.pending))
-		reqs   = make([]Req, 0, len(b.pending))
-		kept   = b.pending[:0]
-		seen   map[[16]byte]struct{}
-		full   bool
-	)
-	for _, c := range b.pending {
-		if full || (len(calls) > 0 && weight+c.weight > b.config.Max) {
-			full = true // nobody overtakes, or a heavy call could wait for ever
-			kept = append(kept, c)
-			continue
-		}
-		if b.config.Key != nil && !b.claim(&seen, c) {
-			kept = append(kept, c)
-			continue
-		}
-		weight += c.weight
-		calls = append(calls, c)
-		reqs = append(reqs, c.reqs...)
-	}
-	clear(b.pending[len(kept):])
-	b.pending = kept
-	b.weight -= weight
-	return calls, reqs
-}
-
-// claim adds the call's keys to seen, unless one is taken. Keys of a refused call are kept too, so that a later call
-// with the same key does not overtake it.
-func (b *Batcher[Req, Res]) claim(seen *map[[16]byte]struct{}, c *call[Req, Res]) bool {
-	free := true
-	for _, req := range c.reqs {
-		key, keyed := b.config.Key(req)
-		if !keyed {
-			continue
-		}
-		if *seen == nil {
-			*seen = make(map[[16]byte]struct{})
-		}
-		if _, taken := (*seen)[key]; taken {
-			free = false
-		}
-		(*seen)[key] = struct{}{}
-	}
-	return free
-}
-
-// flush returns a result for every request, and errs (nil if none failed) for those whose statement failed.
-func (b *Batcher[Req, Res]) flush(ctx context.Context, reqs []Req) (res []Res, errs []error) {
-	if len(reqs) == 0 {
-		return nil, nil
-	}
-	res, err := b.try(ctx, reqs)
-	if err == nil {
-		return res, nil
-	}
-	if len(reqs) > 1 && b.config.Split != nil && b.config.Split(err) {
-		half := len(reqs) / 2
-		res1, errs1 := b.flush(ctx, reqs[:half])
-		res2, errs2 := b.flush(ctx, reqs[half:])
-		if errs1 == nil {
-			errs1 = make([]error, half)
-		}
-		if errs2 == nil {
-			errs2 = make([]error, len(reqs)-half)
-		}
-		return append(res1, res2...), append(errs1, errs2...)
-	}
-	errs = make([]error, len(reqs))
-	for i := range errs {
-		errs[i] = err
-	}
-	return make([]Res, len(reqs)), errs
-}
-
-func (b *Batcher[Req, Res]) try(ctx context.Context, reqs []Req) (res []Res, err error) {
-	// A panic must not leave every later caller waiting for a leader that is gone.
-	defer func() {
-		if p := recover(); p != nil {
-			res, err = nil, fmt.Errorf("flush: panic: %v", p)
-		}
-	}()
-	for attempt := 0; ; attempt++ {
-		res, err = b.config.Flush(ctx, reqs)
-		if err == nil && len(res) != len(reqs) {
-			return nil, fmt.Errorf("flush returned %d results for %d requests", len(res), len(reqs))
-		}
-		if err == nil || attempt == 3 || b.config.Retry == nil || !b.config.Retry(err) {
-			return res, err
-		}
-	}
 }

@@ -46,7 +46,7 @@ func TestBatcher(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 
-	t.Run("TellsWhatSharedAFlush", func(t *testing.T) {
+	t.Run("CountsTheRequestsOfAFlush", func(t *testing.T) {
 		t.Parallel()
 		d := &double{gate: make(chan struct{})}
 		flushed := make(chan int, 10)
@@ -56,7 +56,7 @@ func TestBatcher(t *testing.T) {
 		}})
 		var callers sync.WaitGroup
 		callers.Go(func() { _, _ = b.Do(ctx, 1) })
-		d.gate <- struct{}{} // the first is alone; those who come while it is in flight share one
+		d.gate <- struct{}{} // the first flush has one request; the calls that arrive while it is in flight share the second
 		require.Equal(t, 1, <-flushed)
 		callers.Wait()
 		var errs []error

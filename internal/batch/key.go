@@ -4,7 +4,7 @@ import "hash/maphash"
 
 var keySeed = maphash.MakeSeed()
 
-// TextKey makes a key of a text. A collision only keeps two callers out of one flush.
+// TextKey makes a key of a text. A collision has no effect except that two callers do not share a flush.
 func TextKey(text string) (key [16]byte) {
 	h := maphash.String(keySeed, text)
 	for i := range 8 {

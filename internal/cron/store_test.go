@@ -7,15 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/cron"
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -120,7 +119,7 @@ func TestCronFiring(t *testing.T) {
 		require.Empty(t, b.Fetched(1, "q"))
 	})
 
-	t.Run("SkippedLocalTimeIsToldOnce", func(t *testing.T) {
+	t.Run("SkippedLocalTimeHasOneEvent", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.cron("c", `"expression":"30 2 * * *","timezone":"America/New_York","type":"t"`)
@@ -155,7 +154,7 @@ func TestCronFiring(t *testing.T) {
 		require.Equal(t, "0", b.One(`SELECT count(*)::text FROM ojs.crons WHERE next_run_at <= now()`))
 	})
 
-	t.Run("AJobThatTheDatabaseRefusesHoldsNobodyUp", func(t *testing.T) {
+	t.Run("AJobThatTheDatabaseRefusesDelaysNoOther", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		for _, name := range []string{"a", "b", "c"} {
@@ -274,7 +273,7 @@ func TestCronOverlap(t *testing.T) {
 		b.tick("c") // available
 		id := b.Fetched(1, "q")[0].ID
 		b.tick("c") // active
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: domaintest.DecodeError(t, `{"message":"no"}`)})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: -1, Error: domaintest.DecodeError(t, `{"message":"no"}`)})
 		require.NoError(t, err)
 		b.tick("c") // retryable
 		require.Equal(t, "1 3", b.One(`SELECT count(*) FILTER (WHERE outcome = 'fired') || ' ' || count(*) FILTER (WHERE reason = 'overlap_prevention') FROM ojs.cron_runs`))
@@ -301,7 +300,7 @@ func TestCronOverlap(t *testing.T) {
 		require.Equal(t, []string{"cron", "cron"}, b.Texts(`SELECT source FROM ojs.events WHERE type = 'job.cancelled' AND data::text = '{"cancelled_by":"cron:c"}'`))
 	})
 
-	t.Run("CancelPreviousDoesNotWaitForHeldRows", func(t *testing.T) {
+	t.Run("CancelPreviousDoesNotWaitForLockedRows", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.cron("c", every, "cancel_previous")
@@ -364,7 +363,7 @@ func TestCronEnqueue(t *testing.T) {
 		for _, want := range order {
 			id := b.next()
 			require.Equal(t, want, ojs.FormatID(id))
-			_, err := b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1})
+			_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1})
 			require.NoError(t, err)
 		}
 	})
@@ -373,7 +372,7 @@ func TestCronEnqueue(t *testing.T) {
 		t.Parallel()
 		b := serial(t)
 		first := b.next()
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: first, Attempt: -1, Error: domaintest.DecodeError(t, `{"message":"no"}`)})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: first, Attempt: -1, Error: domaintest.DecodeError(t, `{"message":"no"}`)})
 		require.NoError(t, err)
 		second := b.next()
 		b.Exec(`UPDATE ojs.jobs SET due_at = now(), next_attempt_at = now() WHERE id = $1`, first)
@@ -381,10 +380,10 @@ func TestCronEnqueue(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, ojs.StateAvailable, b.State(first))
 		require.Empty(t, b.Fetched(5, "q"), "the second one runs")
-		_, err = b.Fail(t.Context(), queue.Nack{JobID: second, Attempt: -1, Requeue: true})
+		_, err = b.Fail(t.Context(), job.Nack{JobID: second, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
 		for range 3 {
-			_, err := b.Complete(t.Context(), queue.Ack{JobID: b.next(), Attempt: -1})
+			_, err := b.Complete(t.Context(), job.Ack{JobID: b.next(), Attempt: -1})
 			require.NoError(t, err)
 		}
 		require.Empty(t, b.Fetched(5, "q"))
@@ -418,16 +417,16 @@ func TestCronEnqueue(t *testing.T) {
 	t.Run("ARunByHandGoesFirst", func(t *testing.T) {
 		t.Parallel()
 		b := serial(t)
-		job, err := b.Crons.Trigger(t.Context(), "c")
+		first, err := b.Crons.Trigger(t.Context(), "c")
 		require.NoError(t, err)
-		require.Equal(t, job.ID, b.next())
+		require.Equal(t, first.ID, b.next())
 		another, err := b.Crons.Trigger(t.Context(), "c")
 		require.NoError(t, err)
 		require.Equal(t, another.ID, b.next(), "it ignores overlap")
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: job.ID, Attempt: -1})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: first.ID, Attempt: -1})
 		require.NoError(t, err)
 		require.Empty(t, b.Fetched(5, "q"))
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: another.ID, Attempt: -1})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: another.ID, Attempt: -1})
 		require.NoError(t, err)
 		b.next()
 	})
@@ -439,7 +438,7 @@ func TestCronEnqueue(t *testing.T) {
 		b.tick("c")
 		b.tick("c")
 		b.cron("c", every, "enqueue")
-		_, err := b.Complete(t.Context(), queue.Ack{JobID: b.next(), Attempt: -1})
+		_, err := b.Complete(t.Context(), job.Ack{JobID: b.next(), Attempt: -1})
 		require.NoError(t, err)
 		b.next()
 	})
@@ -458,7 +457,7 @@ func TestCronEnqueue(t *testing.T) {
 			node := b.node()
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					jobs, err := node.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 2, Wait: 100 * time.Millisecond})
+					jobs, err := node.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 2, Wait: 100 * time.Millisecond})
 					if err != nil || len(jobs) == 0 {
 						if b.One(`SELECT count(*)::text FROM ojs.jobs`) == "0" {
 							return
@@ -468,7 +467,7 @@ func TestCronEnqueue(t *testing.T) {
 					if n := b.One(`SELECT count(*)::text FROM ojs.jobs WHERE state = 'active'`); n != "1" {
 						t.Errorf("%s run at once", n)
 					}
-					if _, err := node.Complete(t.Context(), queue.Ack{JobID: jobs[0].ID, Attempt: -1}); err != nil {
+					if _, err := node.Complete(t.Context(), job.Ack{JobID: jobs[0].ID, Attempt: -1}); err != nil {
 						t.Error(err)
 					}
 				}

@@ -35,15 +35,6 @@ func New(db *pg.DB, commits *eventlog.Commits, jobs *queue.Store) *Store {
 // batchRows bounds a statement that retries or deletes many: 20 ms for a delete.
 const batchRows = 1000
 
-// Filter chooses dead letters (docs/reference/retries.md, Dead-letter endpoints). Empty fields match all.
-type Filter struct {
-	IDs                    [][16]byte
-	Queues                 []string
-	Types, TypePrefixes    []string
-	ErrorTypes, ErrorCodes []string
-	Since, Until           time.Time // of discarded_at, both included
-}
-
 // Key is a place in the list: newest first, then the highest id.
 type Key struct {
 	At time.Time
@@ -81,39 +72,21 @@ var (
 	anyIDs  = [][16]byte{}
 )
 
-func (f Filter) bounds() (since, until pgtype.Timestamptz) {
-	since, until = pg.Beginning, forever
-	if !f.Since.IsZero() {
-		since = pgtype.Timestamptz{Time: f.Since, Valid: true}
-	}
-	if !f.Until.IsZero() {
-		until = pgtype.Timestamptz{Time: f.Until, Valid: true}
-	}
-	return since, until
-}
-
-// literals are texts as they stand in JSON between the quotes, which is how they are compared (ojs.error_type).
-func literals(list []string) []string {
-	res := make([]string, len(list))
-	for i, text := range list {
-		quoted, _ := jsontext.AppendQuote(nil, text) // no error has a text that is not UTF-8
-		res[i] = string(quoted[1 : len(quoted)-1])
-	}
-	return res
-}
-
 // List returns a page, whether there is more, and the number of matches up to 10 000.
 func (s *Store) List(ctx context.Context, f Filter, page Page) (jobs []*job.Record, more bool, total int64, err error) {
+	w, err := s.criteria(ctx, f)
+	if err != nil {
+		return nil, false, 0, err
+	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	since, until := f.bounds()
 	count := dbsqlc.DeadLetterCountParams{
-		Since: since, Until: until, Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes),
-		ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes), MaxRows: queue.CountLimit,
+		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
+		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: queue.CountLimit,
 	}
 	list := dbsqlc.DeadLetterListPageParams{
-		Since: since, Until: until, Queues: count.Queues, Types: count.Types, TypePrefixes: count.TypePrefixes,
-		ErrorTypes: count.ErrorTypes, ErrorCodes: count.ErrorCodes, Before: forever, BeforeID: highest,
+		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
+		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: forever, BeforeID: highest,
 		SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1,
 	}
 	if page.Before != nil {
@@ -184,10 +157,44 @@ func unquoted(literal string) string {
 	return string(text)
 }
 
-// DeleteDiscarded removes a discarded job for good; false: there is none with this id.
-func (s *Store) DeleteDiscarded(ctx context.Context, id [16]byte) (bool, error) {
-	deleted := false
-	err := s.jobs.InTx(ctx, func(tx *queue.Tx) error {
+// Get reads a dead letter. A job in another state is none.
+func (s *Store) Get(ctx context.Context, id ID) (*job.Record, error) {
+	if !id.valid {
+		return nil, id.missing()
+	}
+	found, err := s.jobs.Get(ctx, id.id)
+	if err != nil {
+		return nil, id.orMissing(err)
+	}
+	if found.State != string(ojs.StateDiscarded) {
+		return nil, id.missing()
+	}
+	return found, nil
+}
+
+// RetryOne moves a dead letter back to available; see queue.Store.Retry.
+func (s *Store) RetryOne(ctx context.Context, id ID, override *job.Override) (*job.Record, error) {
+	if !id.valid {
+		return nil, id.missing()
+	}
+	retried, err := s.jobs.Retry(ctx, id.id, override)
+	return retried, id.orMissing(err)
+}
+
+// Delete removes a discarded job for good.
+func (s *Store) Delete(ctx context.Context, id ID) error {
+	if !id.valid {
+		return id.missing()
+	}
+	deleted, err := s.deleteDiscarded(ctx, id.id)
+	if err == nil && !deleted {
+		err = id.missing()
+	}
+	return err
+}
+
+func (s *Store) deleteDiscarded(ctx context.Context, id [16]byte) (deleted bool, err error) {
+	err = s.jobs.InTx(ctx, func(tx *queue.Tx) error {
 		res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkDelete, IDs: [][16]byte{id}, States: []ojs.JobState{ojs.StateDiscarded}})
 		deleted = res.Changed[id]
 		return err
@@ -214,13 +221,16 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 	if err != nil {
 		return res, pg.ClientError(err)
 	}
-	if f.Until.IsZero() || f.Until.After(now) {
-		f.Until = now
+	w, err := s.criteria(ctx, f)
+	if err != nil {
+		return res, err
 	}
-	since, until := f.bounds()
+	if w.until.InfinityModifier != pgtype.Finite || w.until.Time.After(now) {
+		w.until = pg.Timestamp(now)
+	}
 	p := dbsqlc.DeadLetterListForBulkParams{
-		After: pg.Beginning, AfterID: noID, Since: since, Until: until, Ids: f.ids(), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types),
-		TypePrefixes: pg.Strings(f.TypePrefixes), ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes), MaxRows: batchRows,
+		After: pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, Ids: w.ids, Queues: w.queues, Types: w.types,
+		TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: batchRows,
 	}
 	for {
 		rows, err := s.deadLettersForBulk(ctx, p)
@@ -240,13 +250,6 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 			return res, nil
 		}
 	}
-}
-
-func (f Filter) ids() [][16]byte {
-	if f.IDs == nil {
-		return anyIDs
-	}
-	return f.IDs
 }
 
 func (s *Store) deadLettersForBulk(ctx context.Context, p dbsqlc.DeadLetterListForBulkParams) ([]dbsqlc.DeadLetterListForBulkRow, error) {
@@ -282,15 +285,18 @@ func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *Retried) er
 
 // Purge deletes all that match, oldest first, in statements of up to 1 000, and returns how many.
 func (s *Store) Purge(ctx context.Context, f Filter) (int64, error) {
-	return s.deleteDeadLetters(ctx, f, Key{}, "api", "purged")
+	w, err := s.criteria(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	return s.deleteDeadLetters(ctx, w, Key{}, "api", "purged")
 }
 
 // deleteDeadLetters deletes what matches, up to a key if it has a time.
-func (s *Store) deleteDeadLetters(ctx context.Context, f Filter, upTo Key, source, reason string) (deleted int64, err error) {
-	since, until := f.bounds()
+func (s *Store) deleteDeadLetters(ctx context.Context, w criteria, upTo Key, source, reason string) (deleted int64, err error) {
 	p := dbsqlc.DeadLetterDeleteParams{
-		After: pg.Beginning, AfterID: noID, Since: since, Until: until, UntilID: highest, Ids: f.ids(), Queues: pg.Strings(f.Queues),
-		Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes), ErrorTypes: literals(f.ErrorTypes), ErrorCodes: literals(f.ErrorCodes),
+		After: pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, UntilID: highest, Ids: w.ids, Queues: w.queues,
+		Types: w.types, TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes,
 		MaxRows: batchRows, Source: source, Reason: reason, Node: s.commits.Node, EventType: eventlog.StateChanged,
 	}
 	if !upTo.At.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.
@@ -14,7 +15,7 @@ func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64)
 		if err != nil {
 			return 0, err
 		}
-		if deleted, err = s.deleteDeadLetters(ctx, Filter{Until: now.Add(-maxAge)}, Key{}, "scheduler", "retention"); err != nil {
+		if deleted, err = s.deleteDeadLetters(ctx, everything(pg.Timestamp(now.Add(-maxAge))), Key{}, "scheduler", "retention"); err != nil {
 			return deleted, err
 		}
 	}
@@ -25,7 +26,7 @@ func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64)
 	if err != nil || len(beyond) == 0 {
 		return deleted, err
 	}
-	n, err := s.deleteDeadLetters(ctx, Filter{}, Key{At: beyond[0].DeadLetteredAt.Time, ID: beyond[0].ID}, "scheduler", "retention")
+	n, err := s.deleteDeadLetters(ctx, everything(forever), Key{At: beyond[0].DeadLetteredAt.Time, ID: beyond[0].ID}, "scheduler", "retention")
 	return deleted + n, err
 }
 

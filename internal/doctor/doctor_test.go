@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// sessions stands in for pg_stat_activity, in which nobody can be two minutes old at once, or autovacuum at will.
+// sessions stands in for pg_stat_activity, where a test cannot have a session that is two minutes old, or start an autovacuum.
 const sessions = `
 	CREATE SCHEMA fake;
 	CREATE VIEW fake.pg_stat_activity AS

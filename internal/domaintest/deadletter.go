@@ -4,10 +4,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/queue"
 )
 
-// InsertDeadLetters makes n dead letters, one a second, the newest a minute old, each with its event row.
+// InsertDeadLetters inserts n dead letters with their event rows. They are a second apart, and the newest is a minute old.
 func (b *Bundle) InsertDeadLetters(n int) {
 	b.T.Helper()
 	b.Exec(`WITH made AS (
@@ -20,7 +19,7 @@ func (b *Bundle) InsertDeadLetters(n int) {
 	b.Exec(`VACUUM ANALYZE ojs.jobs`)
 }
 
-// RequireCounts compares the counts by queue and state, as the events give them, with the tables.
+// RequireCounts compares the counts by queue and state, summed up from the events, with the tables.
 func (b *Bundle) RequireCounts() {
 	b.T.Helper()
 	require.Zero(b.T, b.Number(`SELECT count(*) FROM (
@@ -32,7 +31,7 @@ func (b *Bundle) RequireCounts() {
 		) c GROUP BY 1, 2 HAVING sum(c.n) <> 0) wrong`))
 }
 
-// DeadLetter makes one by failing a job.
+// DeadLetter returns a dead letter, made by a failing job.
 func (b *Bundle) DeadLetter(change ...func(j *job.Job)) *job.Record {
 	b.T.Helper()
 	in := NewJob("q")
@@ -42,7 +41,7 @@ func (b *Bundle) DeadLetter(change ...func(j *job.Job)) *job.Record {
 	}
 	stored := b.Enqueued(in)[0]
 	require.Len(b.T, b.Fetched(1, in.Queue), 1)
-	stored, err := b.Fail(b.T.Context(), queue.Nack{JobID: stored.ID, Attempt: -1, Error: DecodeError(b.T, `{"message":"m"}`)})
+	stored, err := b.Fail(b.T.Context(), job.Nack{JobID: stored.ID, Attempt: -1, Error: DecodeError(b.T, `{"message":"m"}`)})
 	require.NoError(b.T, err)
 	require.True(b.T, stored.DeadLetteredAt.Valid)
 	require.Equal(b.T, stored.FinishedAt, stored.DeadLetteredAt)

@@ -1,5 +1,6 @@
-// Package domaintest gives tests the domains of a node, connected as in a server but without loops and interfaces, on a
-// database of the test's own. At the end of each test it compares what the domains emitted with the event rows they wrote.
+// Package domaintest owns the fixture of domain tests: the domains of a node, connected as in a server but without loops and
+// transports, each on a database of its own. At the end of each test it compares the changes that the domains emitted with
+// the event rows that they wrote. Only tests may import it.
 package domaintest
 
 import (
@@ -28,7 +29,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Config changes what the domains of a test are built with.
+// Config is the configuration of the domains of a test.
 type Config struct {
 	app.DomainConfig
 	StatementTimeout  time.Duration
@@ -39,7 +40,7 @@ type Config struct {
 	Unchecked bool
 }
 
-// WaitFor is how long tests wait for what must happen. It costs time only when a test fails.
+// WaitFor is how long tests wait for an event that must occur. It costs time only when a test fails.
 const WaitFor = time.Minute
 
 // Bundle is the domains of one node.
@@ -65,7 +66,7 @@ func New(t testing.TB, change ...func(*Config)) *Bundle {
 	return On(t, dbtest.New(t), change...)
 }
 
-// On returns the domains of a node on a database that others may use, too.
+// On returns the domains of a node on a database that other nodes may use too.
 func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	t.Helper()
 	c := Config{
@@ -91,7 +92,7 @@ func On(t testing.TB, pool *pgxpool.Pool, change ...func(*Config)) *Bundle {
 	return b
 }
 
-// Node is another node on the same database.
+// Node returns another node on the same database.
 func (b *Bundle) Node(change ...func(*Config)) *Bundle {
 	b.T.Helper()
 	return On(b.T, b.Pool, change...)
@@ -103,14 +104,14 @@ func (b *Bundle) record(_ context.Context, changes []eventlog.Change) {
 	b.emitted = append(b.emitted, changes...)
 }
 
-// Emitted is what the domains of this node have emitted so far.
+// Emitted returns the changes that the domains of this node have emitted so far.
 func (b *Bundle) Emitted() []eventlog.Change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]eventlog.Change(nil), b.emitted...)
 }
 
-// line is a change as RequireEmitted reads it from the events.
+// line formats a change as RequireEmitted formats an event row.
 func line(c eventlog.Change) string {
 	subject, ms := c.Subject, "-"
 	if c.JobID != [16]byte{} {
@@ -122,7 +123,7 @@ func line(c eventlog.Change) string {
 	return fmt.Sprintf("%s %s %s %s %s>%s %s", c.Type, subject, c.JobType, c.Queue, c.From, c.To, ms)
 }
 
-// RequireEmitted compares what was emitted with every event row of this node.
+// RequireEmitted compares the emitted changes with all event rows of this node.
 func (b *Bundle) RequireEmitted() {
 	b.T.Helper()
 	rows, err := b.Pool.Query(context.Background(), `
@@ -139,19 +140,19 @@ func (b *Bundle) RequireEmitted() {
 	require.ElementsMatch(b.T, events, emitted)
 }
 
-// NewJob is a job without anything special.
+// NewJob returns a job with required attributes only.
 func NewJob(queue string) *job.Job {
 	return &job.Job{Type: "test.job", Queue: queue, MaxAttempts: 3, Args: []byte(`[1]`)}
 }
 
-// With is a job in queue q, changed.
+// With returns a job in queue q after change.
 func With(change func(j *job.Job)) *job.Job {
 	j := NewJob("q")
 	change(j)
 	return j
 }
 
-// Enqueued enqueues jobs.
+// Enqueued enqueues jobs and returns them as stored.
 func (b *Bundle) Enqueued(jobs ...*job.Job) []*job.Record {
 	b.T.Helper()
 	stored, errs := b.EnqueueEach(b.T.Context(), jobs)
@@ -162,7 +163,7 @@ func (b *Bundle) Enqueued(jobs ...*job.Job) []*job.Record {
 // Fetched fetches jobs for worker w1.
 func (b *Bundle) Fetched(count int, queues ...string) []*job.Record {
 	b.T.Helper()
-	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: queues, Count: count, WorkerID: "w1"})
+	jobs, err := b.Fetch(b.T.Context(), job.Fetch{Queues: queues, Count: count, WorkerID: "w1"})
 	require.NoError(b.T, err)
 	return jobs
 }
@@ -170,7 +171,7 @@ func (b *Bundle) Fetched(count int, queues ...string) []*job.Record {
 // FetchedBy fetches from queue q.
 func (b *Bundle) FetchedBy(worker string, count int) (ids [][16]byte) {
 	b.T.Helper()
-	jobs, err := b.Fetch(b.T.Context(), queue.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
+	jobs, err := b.Fetch(b.T.Context(), job.Fetch{Queues: []string{"q"}, Count: count, WorkerID: worker})
 	require.NoError(b.T, err)
 	for _, j := range jobs {
 		ids = append(ids, j.ID)
@@ -206,7 +207,7 @@ func (b *Bundle) Exec(sql string, args ...any) {
 	require.NoError(b.T, err)
 }
 
-// Texts are the rows of a query with one column.
+// Texts returns the rows of a query with one column.
 func (b *Bundle) Texts(sql string, args ...any) []string {
 	b.T.Helper()
 	rows, err := b.Pool.Query(b.T.Context(), sql, args...)
@@ -216,7 +217,7 @@ func (b *Bundle) Texts(sql string, args ...any) []string {
 	return texts
 }
 
-// One is the only row of a query with one column.
+// One returns the only row of a query with one column.
 func (b *Bundle) One(sql string, args ...any) string {
 	b.T.Helper()
 	texts := b.Texts(sql, args...)
@@ -224,26 +225,26 @@ func (b *Bundle) One(sql string, args ...any) string {
 	return texts[0]
 }
 
-// Number is the only row of a query with one number.
+// Number returns the only row of a query with one number.
 func (b *Bundle) Number(sql string, args ...any) (n int) {
 	b.T.Helper()
 	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
 	return n
 }
 
-// EventTypes are the events of a job, in order, as type:from>to.
+// EventTypes returns the events of a job, in order, as type:from>to.
 func (b *Bundle) EventTypes(id [16]byte) []string {
 	b.T.Helper()
 	return b.Texts(`SELECT type || COALESCE(':' || from_state, '') || COALESCE('>' || to_state, '') FROM ojs.events WHERE job_id = $1 ORDER BY seq, sub`, id)
 }
 
-// Plan is how Postgres would execute a query.
+// Plan returns the plan of a query.
 func (b *Bundle) Plan(query string) string {
 	b.T.Helper()
 	return strings.Join(b.Texts("EXPLAIN "+query), "\n")
 }
 
-// Lock locks the row of a job as an application does that has called ojs.cancel in a transaction it keeps open.
+// Lock locks the row of a job, as an application does that calls ojs.cancel and keeps its transaction open.
 func (b *Bundle) Lock(id [16]byte) pgx.Tx {
 	b.T.Helper()
 	tx, err := b.Pool.Begin(b.T.Context())

@@ -1,6 +1,7 @@
 package domaintest
 
 import (
+	"github.com/ojsd/ojsd/internal/job"
 	"context"
 	"strings"
 	"sync"
@@ -10,10 +11,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/queue"
 )
 
-// interposer lets something happen once, before the first statement of that name is sent.
+// interposer calls do once, before the first statement of that name is sent.
 type interposer struct {
 	name string
 	once sync.Once
@@ -29,7 +29,7 @@ func (i *interposer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.Tra
 
 func (*interposer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Traced is another pool on the same database, whose statements the tracer sees.
+// Traced returns another pool on the same database, with a tracer of its statements.
 func Traced(t testing.TB, pool *pgxpool.Pool, tracer pgx.QueryTracer) *pgxpool.Pool {
 	t.Helper()
 	config := pool.Config()
@@ -40,8 +40,8 @@ func Traced(t testing.TB, pool *pgxpool.Pool, tracer pgx.QueryTracer) *pgxpool.P
 	return traced
 }
 
-// Rerun is a job that w1 runs, and that is handed back and fetched by worker second right before late sends the statement
-// of that name. The attempt is 1 again.
+// Rerun returns a job that worker w1 runs, and two nodes. Right before node late sends the statement of that name, the job is
+// handed back and fetched by worker second; its attempt is 1 again.
 func Rerun(t testing.TB, statement, second string) (b, late *Bundle, id [16]byte) {
 	t.Helper()
 	i := &interposer{name: statement}
@@ -53,13 +53,13 @@ func Rerun(t testing.TB, statement, second string) (b, late *Bundle, id [16]byte
 	return b, late, id
 }
 
-// handOver may run outside of the goroutine of the test.
+// handOver may run outside of the goroutine of the test, so it must not call FailNow.
 func (b *Bundle) handOver(id [16]byte, worker string) {
-	_, err := b.Fail(context.Background(), queue.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
+	_, err := b.Fail(context.Background(), job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
 	if err != nil {
 		b.T.Error(err)
 	}
-	jobs, err := b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: worker})
+	jobs, err := b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: worker})
 	if err != nil {
 		b.T.Error(err)
 	}

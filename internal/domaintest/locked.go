@@ -10,14 +10,14 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// LockedCall is a call that worker w1 makes for an active job, and the state of the job after it.
+// LockedCall is a call of worker w1 for an active job, and the state of the job after the call.
 type LockedCall struct {
 	Do   func(ctx context.Context, b *Bundle, id [16]byte) error
 	Then ojs.JobState
 }
 
-// TestLocked runs a subtest for each call: while another transaction has locked the row of a job, the call waits for that
-// job, and the same call for another job does not.
+// TestLocked runs a subtest for each call. While another transaction has locked the row of a job, the call for that job waits,
+// and the same call for another job does not.
 func TestLocked(t *testing.T, calls map[string]LockedCall) {
 	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestLocked(t *testing.T, calls map[string]LockedCall) {
 			case err := <-free:
 				require.NoError(t, err)
 			case <-time.After(WaitFor):
-				require.Fail(t, "waits for the row of another job")
+				require.Fail(t, "the call waits for the row of another job")
 			}
 			require.Equal(t, call.Then, b.State(jobs[1].ID))
 			require.Empty(t, locked)

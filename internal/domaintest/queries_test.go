@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
 
-// sqlc reads queries with a parser of its own, which accepts some that Postgres refuses, such as ambiguous columns.
+// sqlc has a parser of its own, which accepts queries that Postgres refuses, for example with ambiguous columns.
 func TestEveryQueryCanBePrepared(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../dbsqlc/*.sql.go")
@@ -28,7 +28,9 @@ func TestEveryQueryCanBePrepared(t *testing.T) {
 		for _, m := range regexp.MustCompile("(?s)const (\\w+) = `(.*?)`").FindAllSubmatch(text, -1) {
 			found++
 			_, err := conn.Conn().Prepare(t.Context(), string(m[1]), string(m[2]))
-			if err != nil { t.Errorf("%s: %v", m[1], err) }
+			if err != nil {
+				t.Errorf("%s: %v", m[1], err)
+			}
 		}
 	}
 	require.Greater(t, found, 100)

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Statements counts what is sent on a Traced pool, by the name of the query.
+// Statements counts the statements that are sent on a Traced pool, by the name of the query.
 type Statements struct {
 	mu   sync.Mutex
 	sent map[string]int
@@ -32,14 +32,14 @@ func (s *Statements) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.Tra
 // TraceQueryEnd does nothing.
 func (*Statements) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Sent is how often the query was sent.
+// Sent returns how often the query was sent.
 func (s *Statements) Sent(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sent[name]
 }
 
-// Total is how many named queries were sent.
+// Total returns how many named queries were sent.
 func (s *Statements) Total() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

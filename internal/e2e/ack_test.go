@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §8.
+// TestAck covers docs/reference/http.md, Ack.
 func TestAck(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -133,4 +133,35 @@ func TestAck(t *testing.T) {
 		a.ack(id, `"attempt":1`).fails(409, "conflict", "stale_attempt")
 		a.ack(id, `"worker_id":"w2"`).is(200)
 	})
+}
+
+// TestAckAndNackByPath covers docs/reference/http.md, Ack and Nack: the paths with the id of the job.
+func TestAckAndNackByPath(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	for _, body := range []string{"", " ", "{}", `{"job_id":"ignored","worker_id":"w1","attempt":1}`} {
+		id := a.jobIn("active")
+		r := a.post("/ojs/v1/jobs/"+id+"/ack", body).is(200)
+		require.Equal(t, "true", r.at("acknowledged"))
+		require.Equal(t, id, r.at("job_id"))
+		a.post("/ojs/v1/jobs/"+id+"/ack", body).fails(409, "conflict", "invalid_state_transition")
+	}
+	id := a.jobIn("active")
+	a.post("/ojs/v1/jobs/"+id+"/ack", `{"result":"`+repeated('x', 1_048_576)+`"}`).is(413)
+	a.post("/ojs/v1/jobs/"+id+"/ack", `{"attempt":2}`).fails(409, "conflict", "stale_attempt")
+	a.post("/ojs/v1/jobs/"+id+"/ack", `{"worker_id":"w2"}`).fails(409, "conflict", "not_owner")
+	a.post("/ojs/v1/jobs/"+id+"/nack", ``).is(400)
+	a.post("/ojs/v1/jobs/"+id+"/nack", `{}`).invalid("error")
+	a.post("/ojs/v1/jobs/"+id+"/nack", `{"error":7}`).invalid("error")
+	r := a.post("/ojs/v1/jobs/"+id+"/nack", `{"error":"it broke"}`).is(200)
+	require.Equal(t, "retryable", r.at("state"))
+	require.Equal(t, "handler_error", r.at("job.error.code"))
+	require.Equal(t, "it broke", r.at("job.error.message"))
+	reserved := a.jobIn("active")
+	require.Equal(t, "0", a.post("/ojs/v1/jobs/"+reserved+"/nack", `{"requeue":true}`).is(200).at("attempt"))
+	for _, path := range []string{newID(), "strange"} {
+		a.post("/ojs/v1/jobs/"+path+"/ack", "").is(404)
+		a.post("/ojs/v1/jobs/"+path+"/nack", `{"error":{}}`).is(404)
+	}
+	a.nack(reserved, `"error":"a text"`).invalid("error")
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §5.1: which key wins, and under which name it comes out.
+// TestPushAliases covers docs/reference/jobs.md, Accepted names: which key wins, and under which name it comes out.
 func TestPushAliases(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 10 §1.6.
+// TestAuthentication covers docs/reference/http.md, Authentication.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) { c.APIKeys = []string{"one", "two two"} })

@@ -9,15 +9,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §6.1.
+// TestBatch covers docs/reference/http.md, Batch.
 func TestBatch(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 	job := func(queue, more string) string { return `{"type":"t","args":[],"queue":"` + queue + `"` + more + `}` }
-	send := func(a *api, jobs ...string) reply {
+	send := func(a *node, jobs ...string) reply {
 		return a.post("/ojs/v1/jobs/batch", `{"jobs":[`+strings.Join(jobs, ",")+`]}`)
 	}
-	stored := func(a *api, queue string) string { return a.get("/ojs/v1/jobs?queue=" + queue).is(200).at("total") }
+	stored := func(a *node, queue string) string { return a.get("/ojs/v1/jobs?queue=" + queue).is(200).at("total") }
 
 	t.Run("StoresAllInOrder", func(t *testing.T) {
 		t.Parallel()
@@ -148,7 +148,7 @@ func TestBatch(t *testing.T) {
 	})
 }
 
-// Contract 10 §9.1.
+// TestAckAndNackBatches covers docs/reference/http.md, Ack and nack batches.
 func TestAckAndNackBatches(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 10 §1.4.
+// TestBodies covers docs/reference/http.md, Bodies.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -170,7 +170,7 @@ func TestBodies(t *testing.T) {
 	})
 }
 
-// Contract 10 §1.2 Content-Encoding.
+// TestCompression covers docs/reference/http.md, Request headers: Content-Encoding.
 func TestCompression(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) { c.Limits.MaxEnvelopeBytes = 100_000 })

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §6.3 and 30 §8.2.
+// TestBulkChanges covers docs/reference/http.md, Bulk change.
 func TestBulkChanges(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -20,7 +20,7 @@ func TestBulkChanges(t *testing.T) {
 		"retry":  {"discarded", "retryable"},
 		"delete": {"completed", "cancelled", "discarded"},
 	}
-	send := func(a *api, op, body string, headers ...string) reply {
+	send := func(a *node, op, body string, headers ...string) reply {
 		return a.post("/ojs/v1/jobs/bulk/"+op, body, headers...)
 	}
 	quoted := func(ids ...string) string { return `["` + strings.Join(ids, `","`) + `"]` }
@@ -77,15 +77,15 @@ func TestBulkChanges(t *testing.T) {
 	t.Run("MixedIs207", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		free, held, unknown := a.jobIn("available"), a.jobIn("active"), newID()
-		r := send(a, "cancel", `{"job_ids":`+quoted(free, held, unknown, "strange", "job_"+free)+`}`).is(207)
+		free, reserved, unknown := a.jobIn("available"), a.jobIn("active"), newID()
+		r := send(a, "cancel", `{"job_ids":`+quoted(free, reserved, unknown, "strange", "job_"+free)+`}`).is(207)
 		require.Equal(t, "5", r.at("total_matched"))
 		require.Equal(t, "1", r.at("cancelled"))
 		require.Equal(t, "4", r.at("skipped"))
-		require.Equal(t, []string{free, held, unknown, "strange", "job_" + free}, r.list("items", "job_id"))
+		require.Equal(t, []string{free, reserved, unknown, "strange", "job_" + free}, r.list("items", "job_id"))
 		require.Equal(t, []string{"cancelled", "skipped", "skipped", "skipped", "skipped"}, r.list("items", "status"))
 		require.Equal(t, []string{"job is active", "not found", "not found"}, r.list("items", "reason")[1:4])
-		require.Equal(t, "active", a.job(held).at("job.state"))
+		require.Equal(t, "active", a.job(reserved).at("job.state"))
 	})
 
 	t.Run("AtomicChangesAllOrNothing", func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestBulkChanges(t *testing.T) {
 		tagged := a.push(`"type":"sms.send","args":[],"queue":"%s","meta":{"tenant":"a","n":1.0,"nul":"\u0000"}`, q)
 		later := a.push(`"type":"mail.send","args":[],"queue":"%s","scheduled_at":"PT1H"`, q)
 		parked := a.push(`"type":"mail.send","args":[],"queue":"%s","pending":true`, q)
-		// With delete of states that none is in the filter can be looked at without effect.
+		// No job is in the states given, so that a delete shows how the filter is read and changes nothing.
 		for _, c := range []struct {
 			filter string
 			want   []string

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §6.2 and 30 §8.2.
+// TestBulkEnqueue covers docs/reference/http.md, Bulk enqueue.
 func TestBulkEnqueue(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -17,7 +17,7 @@ func TestBulkEnqueue(t *testing.T) {
 	body := func(queue, more string) string {
 		return `{"jobs":[{"type":"t","args":[1],"queue":"` + queue + `"},{"type":"t","args":[2],"queue":"` + queue + `"}]` + more + `}`
 	}
-	stored := func(a *api, queue string) string { return a.get("/ojs/v1/jobs?queue=" + queue).is(200).at("total") }
+	stored := func(a *node, queue string) string { return a.get("/ojs/v1/jobs?queue=" + queue).is(200).at("total") }
 
 	for _, mode := range []string{"", `,"atomicity":"partial"`, `,"atomicity":"partial","idempotency_key":"all-created"`, `,"atomicity":"atomic"`} {
 		t.Run("AllCreated"+mode, func(t *testing.T) {

@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §11.
+// TestCancelAndActivate covers docs/reference/http.md, Cancel.
 func TestCancelAndActivate(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 
-	t.Run("CancelTellsThePreviousState", func(t *testing.T) {
+	t.Run("CancelShowsThePreviousState", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		for _, state := range []string{"scheduled", "pending", "available", "active", "retryable"} {

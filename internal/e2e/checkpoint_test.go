@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 20 §12.2, part 50 §4.11.
+// TestCheckpoint covers docs/reference/jobs.md, Progress and Checkpoints.
 func TestCheckpoint(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 10 §1.7.
+// TestCORS covers docs/reference/http.md, CORS.
 func TestCORS(t *testing.T) {
 	t.Parallel()
 	const origin = "Origin: https://ui.example"

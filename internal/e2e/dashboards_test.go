@@ -15,8 +15,8 @@ import (
 
 // seriesElsewhere are shown in docs/ and not by the server of TestMetrics.
 var seriesElsewhere = []struct{ name, kind, labels string }{
-	{"ojs_db_xmin_holder", "GAUGE", "kind,application,pid"}, // only while somebody holds dead rows
-	// gRPC calls are counted, but nothing serves any in this tree: contractSeries gets these with the gRPC server.
+	{"ojs_db_xmin_holder", "GAUGE", "kind,application,pid"}, // only while a transaction keeps dead rows
+	// The node of TestMetrics serves no gRPC; TestGRPCMetrics covers these.
 	{"ojs_grpc_requests_total", "COUNTER", "method,code"},
 	{"ojs_grpc_request_duration_seconds", "HISTOGRAM", "method,code"},
 }
@@ -33,7 +33,7 @@ func shownSeries() map[string][]string {
 			shown[n] = strings.Split(labels, ",")
 		}
 	}
-	for _, s := range contractSeries {
+	for _, s := range documentedSeries {
 		add(s.name, s.kind, s.labels)
 	}
 	for _, s := range seriesElsewhere {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 40 §5 over HTTP. What the log holds and how it is read is tested in packages store and eventlog.
+// TestEvents covers docs/reference/events.md, Polling. What the log holds is tested in the packages of the domains, and how it is read in eventlog.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -24,7 +24,7 @@ func TestEvents(t *testing.T) {
 	require.Equal(t, other, a.fetch(q).at("jobs.0.id"))
 	a.ack(other, `"result":{"n":1.0}`).is(200)
 	types := []string{"job.enqueued", "job.started", "job.failed", "job.retrying", "job.cancelled", "job.enqueued", "job.started", "job.completed"}
-	list := func(a *api, query string) reply { return a.get("/ojs/v1/events?queues=" + q + query) }
+	list := func(a *node, query string) reply { return a.get("/ojs/v1/events?queues=" + q + query) }
 	eventually(t, func() bool { return len(list(a, "").list("events", "type")) == len(types) })
 
 	t.Run("OldestFirst", func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §3.2.
+// TestFidelity covers docs/reference/jobs.md, Unknown attributes.
 func TestFidelity(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -15,11 +15,11 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
-// Contract 40 §12.
+// TestGRPCTrace covers docs/reference/observability.md, Tracing.
 func TestGRPCTrace(t *testing.T) {
 	t.Parallel()
 
@@ -27,7 +27,7 @@ func TestGRPCTrace(t *testing.T) {
 		t.Parallel()
 		exporter := tracetest.NewInMemoryExporter()
 		r := setupGRPC(t, func(c *app.Config) { c.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) })
-		a := tracedAPI{r.api, exporter}
+		a := tracedNode{r.node, exporter}
 		res, err := r.Enqueue(r.ctx("traceparent", parent1, "tracestate", "congo=t61rcWkgMzE", "tracestate", "rojo=1", "x-ojs-request-id", "r-1"),
 			&ojsv1.EnqueueRequest{Type: "mail.send"})
 		require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestGRPCTrace(t *testing.T) {
 		t.Parallel()
 		exporter := tracetest.NewInMemoryExporter()
 		r := setupGRPC(t, func(c *app.Config) { c.TracerProvider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter)) })
-		a := tracedAPI{r.api, exporter}
+		a := tracedNode{r.node, exporter}
 		in := r.listenEvents(&ojsv1.StreamEventsRequest{})
 		r.enqueue("q")
 		in.next()
@@ -97,7 +97,7 @@ func TestGRPCTrace(t *testing.T) {
 	})
 }
 
-// Contract 40 §13.
+// TestGRPCLog covers docs/reference/observability.md, Logs.
 func TestGRPCLog(t *testing.T) {
 	t.Parallel()
 	log := &lineBuffer{}
@@ -149,17 +149,17 @@ func TestGRPCLog(t *testing.T) {
 	require.Equal(t, "CANCELLED", hungUp.at("request.status"))
 
 	last := r.listenEvents(&ojsv1.StreamEventsRequest{})
-	require.NoError(t, r.server.Stop())
+	require.NoError(t, r.app.Stop())
 	require.Equal(t, codes.Unavailable, status.Code(last.ends()))
 	require.Equal(t, "DEBUG", log.line(t, "call ended with the node", "StreamEvents").at("severity"), "a restart is no failure")
 	require.Empty(t, log.lines(t, "request failed"))
 	require.NotContains(t, log.String(), "marker")
 }
 
-// Contract 40 §11.3.
+// TestGRPCMetrics covers docs/reference/observability.md, Metrics.
 func TestGRPCMetrics(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t, quick)
+	r := setupGRPC(t, freshGauges)
 	r.enqueue("q")
 	_, err := r.GetJob(r.ctx(), &ojsv1.GetJobRequest{JobId: "x"})
 	require.Error(t, err)
@@ -196,7 +196,7 @@ func TestGRPCMetrics(t *testing.T) {
 
 func TestGRPCMetricsOfSlowClient(t *testing.T) {
 	t.Parallel()
-	r := setupGRPC(t, quick, func(c *app.Config) { c.Realtime.BufferSize, c.Realtime.DropOldest = 10, true })
+	r := setupGRPC(t, freshGauges, func(c *app.Config) { c.Realtime.BufferSize, c.Realtime.DropOldest = 10, true })
 	slow := r.narrow()
 	stream, err := slow.StreamEvents(slow.ctx(), &ojsv1.StreamEventsRequest{})
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// TestGRPCRandomMessagesAreNeverInternal: whatever the fields hold, it is not our failure.
+// TestGRPCRandomMessagesAreNeverInternal: no content of the fields makes an internal error.
 func TestGRPCRandomMessagesAreNeverInternal(t *testing.T) {
 	t.Parallel()
 	r := setupGRPC(t, func(c *app.Config) { c.Logger = silent })

@@ -8,12 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	eventsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/events/v1"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/app"
@@ -70,17 +68,23 @@ func TestGRPCStreamEvents(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				in := r.in(t)
 				s := r.listenEvents(c.in)
-				if name == "JobID" {
-					r.del("/ojs/v1/jobs/" + first).is(200)
-				} else {
+				for range 2 { // what the second round brings shows that the first brought nothing else
 					in.push(`"type":"c","args":[],"queue":"q3"`)
 					id := in.push(`"type":"b","args":[],"queue":"q2"`)
 					in.del("/ojs/v1/jobs/" + id).is(200)
+					if name == "JobID" {
+						continue
+					}
+					for _, want := range c.want {
+						e := s.next()
+						require.Equal(t, []string{want, id}, []string{e.GetType(), e.GetJobId()})
+					}
 				}
-				for _, want := range c.want {
-					require.Equal(t, want, s.next().GetType())
+				if name == "JobID" { // its only event comes after those of all others
+					in.del("/ojs/v1/jobs/" + first).is(200)
+					e := s.next()
+					require.Equal(t, []string{"job.cancelled", first}, []string{e.GetType(), e.GetJobId()})
 				}
-				s.quiet()
 			})
 		}
 	})
@@ -88,10 +92,10 @@ func TestGRPCStreamEvents(t *testing.T) {
 	t.Run("StateFramesAreNotOffered", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
-		s := r.listenEvents(&ojsv1.StreamEventsRequest{EventTypes: []string{"job.state_changed"}})
+		s := r.listenEvents(&ojsv1.StreamEventsRequest{EventTypes: []string{"job.state_changed", "job.cancelled"}})
 		r.push(`"type":"t","args":[],"pending":true`)
-		r.push(`"type":"t","args":[]`)
-		s.quiet()
+		r.del("/ojs/v1/jobs/" + r.push(`"type":"t","args":[]`)).is(200)
+		require.Equal(t, "job.cancelled", s.next().GetType())
 	})
 
 	t.Run("RefusesBadFilters", func(t *testing.T) {
@@ -115,13 +119,12 @@ func TestGRPCStreamEvents(t *testing.T) {
 			_, err = stream.Recv()
 			require.Equal(t, []string{c.field}, refused(t, err, codes.InvalidArgument, "invalid_request").violations, name)
 		}
-		require.Equal(t, 0, r.server.API().Streams())
+		require.Equal(t, 0, r.app.API().Streams())
 	})
 
 	t.Run("ResumesOverARestart", func(t *testing.T) {
 		t.Parallel()
-		url := dbtest.URL(t)
-		r := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
+		r := setupGRPC(t)
 		s := r.listenEvents(&ojsv1.StreamEventsRequest{Queues: []string{"q"}})
 		want := r.pushMany(t, "q", 20)
 		var got []string
@@ -130,8 +133,8 @@ func TestGRPCStreamEvents(t *testing.T) {
 			e := s.next()
 			got, last = append(got, e.GetJobId()), e.GetId()
 		}
-		require.NoError(t, r.server.Stop())
-		again := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
+		require.NoError(t, r.app.Stop())
+		again := r.anotherGRPC()
 		want = append(want, again.pushMany(t, "q", 20)...)
 		resumed := again.listenEvents(&ojsv1.StreamEventsRequest{Queues: []string{"q"}, After: last})
 		for range 20 {
@@ -142,13 +145,12 @@ func TestGRPCStreamEvents(t *testing.T) {
 			got = append(got, resumed.next().GetJobId())
 		}
 		require.Equal(t, want, got)
-		resumed.quiet()
+		require.Equal(t, again.enqueue("q"), resumed.next().GetJobId(), "nothing else has come")
 	})
 
 	t.Run("ExpiredPositionIsOutOfRange", func(t *testing.T) {
 		t.Parallel()
-		url := dbtest.URL(t)
-		r := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
+		r := setupGRPC(t)
 		s := r.listenEvents(&ojsv1.StreamEventsRequest{})
 		r.push(`"type":"t","args":[]`)
 		first := s.next().GetId()
@@ -156,7 +158,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 		for range 3 {
 			r.settled(r.push(`"type":"t","args":[]`))
 		}
-		execute(t, url, `UPDATE ojs.event_relay SET pruned = watermark - 1`)
+		r.exec(`UPDATE ojs.event_relay SET pruned = watermark - 1`)
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{After: first})
 		require.NoError(t, err)
 		_, err = stream.Recv()
@@ -180,22 +182,22 @@ func TestGRPCStreamEvents(t *testing.T) {
 		}
 	})
 
-	t.Run("StuckClientIsSentAway", func(t *testing.T) {
+	t.Run("BlockedClientIsDisconnected", func(t *testing.T) {
 		t.Parallel()
-		r := setupGRPC(t, func(c *app.Config) { c.Realtime.RateLimit = 0 }).narrow()
+		r := setupGRPC(t, func(c *app.Config) { c.Realtime.RateLimit, c.Realtime.WriteTimeout = 0, 300*time.Millisecond }).narrow()
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{})
 		require.NoError(t, err)
 		_, err = stream.Header()
 		require.NoError(t, err)
 		r.overfill()
-		require.Eventually(t, func() bool { return r.server.API().Streams() == 0 }, 20*time.Second, 50*time.Millisecond)
+		eventually(t, func() bool { return r.app.API().Streams() == 0 })
 		for err == nil {
 			_, err = stream.Recv()
 		}
 		refused(t, err, codes.Unavailable, "backend_error")
 	})
 
-	t.Run("DropTellsWhatIsLost", func(t *testing.T) {
+	t.Run("DropReportsWhatIsLost", func(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t, func(c *app.Config) {
 			c.Realtime.RateLimit, c.Realtime.DropOldest, c.Realtime.BufferSize = 0, true, 500
@@ -223,15 +225,6 @@ func TestGRPCStreamEvents(t *testing.T) {
 		require.Positive(t, dropped)
 		require.Equal(t, 3001, shown+dropped)
 	})
-}
-
-func execute(t testing.TB, url, sql string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close(context.Background())) }()
-	_, err = conn.Exec(t.Context(), sql)
-	require.NoError(t, err)
 }
 
 func TestGRPCStreamJobs(t *testing.T) {
@@ -262,24 +255,23 @@ func TestGRPCStreamJobs(t *testing.T) {
 			require.Equal(t, ojsv1.JobState_JOB_STATE_ACTIVE, job.GetState())
 			require.EqualValues(t, 1, job.GetAttempt())
 			require.Equal(t, "w", r.job(id).at("job.worker_id"))
-			s.quiet()
 			_, err := r.Ack(r.ctx(), &ojsv1.AckRequest{JobId: id})
 			require.NoError(t, err)
 		}
-		s.quiet()
+		require.Equal(t, r.enqueue("q"), s.next().GetId(), "nothing else has come")
+		r.oneAtATime()
 	})
 
 	t.Run("EveryEndOfAJobFreesItsSlotOnAnyNode", func(t *testing.T) {
 		t.Parallel()
-		url := dbtest.URL(t)
-		one := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
-		two := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
+		one := setupGRPC(t)
+		two := one.anotherGRPC()
 		s := one.listenJobs("w", 1, "q")
 		waiting := 0
 		next := func(end func(id string)) {
 			t.Helper()
 			for ; waiting < 2; waiting++ {
-				one.push(`"type":"t","args":[],"queue":"q","visibility_timeout_ms":1000,"retry":{"initial_interval":"PT1H"}`)
+				one.push(`"type":"t","args":[],"queue":"q","visibility_timeout_ms":600000,"retry":{"initial_interval":"PT1H"}`)
 			}
 			id := s.next().GetId()
 			waiting--
@@ -291,7 +283,7 @@ func TestGRPCStreamJobs(t *testing.T) {
 			next(func(id string) { r.nack(id, `"error":{"retryable":false}`).is(200) })
 			next(func(id string) { r.del("/ojs/v1/jobs/" + id).is(200) })
 			next(func(id string) { r.nack(id, `"requeue":true`).is(200); waiting++ })
-			next(func(string) { waiting++ }) // its reservation ends
+			next(func(id string) { r.leaseEnds(id); waiting++ })
 		}
 		s.next()
 	})
@@ -306,16 +298,17 @@ func TestGRPCStreamJobs(t *testing.T) {
 			r.nack(id, `"requeue":true`).is(200)
 		}
 		require.Equal(t, id, s.next().GetId())
-		r.push(`"type":"t","args":[],"queue":"q"`)
-		s.quiet()
+		other := r.push(`"type":"t","args":[],"queue":"q"`)
+		r.ack(id).is(200)
+		require.Equal(t, other, s.next().GetId())
+		r.oneAtATime()
 	})
 
 	t.Run("TwoStreamsOnTwoNodesShareTheJobs", func(t *testing.T) {
 		t.Parallel()
 		const jobs, most = 200, 5
-		url := dbtest.URL(t)
-		one := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
-		two := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
+		one := setupGRPC(t)
+		two := one.anotherGRPC()
 		var mu sync.Mutex
 		seen := map[string]int{}
 		var workers sync.WaitGroup
@@ -370,11 +363,12 @@ func TestGRPCStreamJobs(t *testing.T) {
 		t.Parallel()
 		r := setupGRPC(t)
 		s := r.listenJobs("w", 3, "q")
-		r.push(`"type":"t","args":[],"queue":"q","visibility_timeout_ms":1500`)
+		r.push(`"type":"t","args":[],"queue":"q","visibility_timeout_ms":600000`)
 		id := s.next().GetId()
 		s.cancel()
-		eventually(t, func() bool { return r.server.API().Streams() == 0 })
+		eventually(t, func() bool { return r.app.API().Streams() == 0 })
 		require.Equal(t, ojsv1.JobState_JOB_STATE_ACTIVE, r.state(id))
+		r.leaseEnds(id)
 		eventually(t, func() bool { return r.state(id) == ojsv1.JobState_JOB_STATE_AVAILABLE })
 	})
 
@@ -400,24 +394,25 @@ func TestGRPCStreamJobs(t *testing.T) {
 		r := setupGRPC(t)
 		_, err := r.Heartbeat(r.ctx(), &ojsv1.HeartbeatRequest{WorkerId: "w", CurrentState: ojsv1.WorkerState_WORKER_STATE_QUIET})
 		require.NoError(t, err)
-		s := r.listenJobs("w", 1, "q")
+		s, others := r.listenJobs("w", 1, "q"), r.listenJobs("v", 1, "other")
 		id := r.enqueue("q")
-		s.quiet()
+		require.Equal(t, r.enqueue("other"), others.next().GetId(), "streams that wait have been woken")
+		require.Equal(t, ojsv1.JobState_JOB_STATE_AVAILABLE, r.state(id))
 		_, err = r.Heartbeat(r.ctx(), &ojsv1.HeartbeatRequest{WorkerId: "w", CurrentState: ojsv1.WorkerState_WORKER_STATE_RUNNING})
 		require.NoError(t, err)
 		require.Equal(t, id, s.next().GetId())
+		require.Equal(t, "true", r.one(`SELECT (j.started_at >= w.last_beat_at)::text FROM ojs.jobs j, ojs.workers w WHERE j.id = $1 AND w.id = 'w'`, id))
 	})
 
 	t.Run("RestartOfANodeLosesNothing", func(t *testing.T) {
 		t.Parallel()
-		url := dbtest.URL(t)
-		r := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
+		r := setupGRPC(t)
 		s := r.listenJobs("w", 1, "q")
 		ids := r.pushMany(t, "q", 2)
 		require.Equal(t, ids[0], s.next().GetId())
-		require.NoError(t, r.server.Stop())
+		require.NoError(t, r.app.Stop())
 		refused(t, s.ends(), codes.Unavailable, "backend_error")
-		again := setupGRPC(t, func(c *app.Config) { c.DatabaseURL = url })
+		again := r.anotherGRPC()
 		resumed := again.listenJobs("w", 1, "q")
 		require.Equal(t, ids[1], resumed.next().GetId())
 		again.ack(ids[0]).is(200)

@@ -22,7 +22,7 @@ import (
 
 // rpc is a running node with both interfaces, and a client of each.
 type rpc struct {
-	*api
+	*node
 	ojsv1.OJSServiceClient
 	conn *grpc.ClientConn
 }
@@ -35,9 +35,12 @@ func setupGRPC(t testing.TB, change ...func(*app.Config)) *rpc {
 	return a.dialGRPC(grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-func (a *api) dialGRPC(options ...grpc.DialOption) *rpc {
+// anotherGRPC starts one more node on the same database.
+func (r *rpc) anotherGRPC() *rpc { return setupGRPC(r.t, on(r.database)) }
+
+func (a *node) dialGRPC(options ...grpc.DialOption) *rpc {
 	a.t.Helper()
-	conn, err := grpc.NewClient(a.server.GRPCAddr(), options...)
+	conn, err := grpc.NewClient(a.app.GRPCAddr(), options...)
 	require.NoError(a.t, err)
 	a.t.Cleanup(func() { _ = conn.Close() })
 	return &rpc{a, ojsv1.NewOJSServiceClient(conn), conn}
@@ -65,7 +68,7 @@ func (r *rpc) ctx(pairs ...string) context.Context {
 	return metadata.AppendToOutgoingContext(r.t.Context(), pairs...)
 }
 
-// refusal is a status with what it carries.
+// refusal is a status with its details.
 type refusal struct {
 	code       codes.Code
 	message    string
@@ -109,12 +112,34 @@ func refused(t testing.TB, err error, code codes.Code, reason string) refusal {
 	return r
 }
 
-// enqueue gives the id of a job in a queue.
+// oneAtATime requires that no job of queue q was begun before the one that was begun before it had ended.
+func (r *rpc) oneAtATime() {
+	r.t.Helper()
+	require.Equal(r.t, "0", r.one(`SELECT count(*)::text FROM (
+			SELECT started_at, lag(finished_at, 1, '-infinity') OVER (ORDER BY started_at) AS before_ended FROM (
+				SELECT queue, started_at, finished_at FROM ojs.jobs UNION ALL SELECT queue, started_at, finished_at FROM ojs.jobs_done) j
+			WHERE queue = 'q' AND started_at IS NOT NULL) x
+		WHERE before_ended IS NULL OR before_ended > started_at`))
+}
+
+// enqueue makes a job in a queue and returns its id.
 func (r *rpc) enqueue(queue string) string {
 	r.t.Helper()
 	res, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t", Options: &ojsv1.EnqueueOptions{Queue: queue}})
 	require.NoError(r.t, err)
 	return res.GetJob().GetId()
+}
+
+// enqueueing starts to enqueue and returns when the call waits for the lock of lockJobs.
+func (r *rpc) enqueueing(ctx context.Context) <-chan error {
+	r.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "t"})
+		done <- err
+	}()
+	r.waitForLock()
+	return done
 }
 
 func (r *rpc) state(id string) ojsv1.JobState {
@@ -138,7 +163,7 @@ func object(t testing.TB, m map[string]any) *structpb.Struct {
 	return out
 }
 
-// inbox is what a stream brings.
+// inbox collects the messages of a stream.
 type inbox[M any] struct {
 	t        testing.TB
 	messages chan *M
@@ -147,7 +172,7 @@ type inbox[M any] struct {
 	cancel   context.CancelFunc
 }
 
-// listen returns when the headers are there.
+// listen opens a stream and returns when its headers have come.
 func listen[M any](t testing.TB, open func(ctx context.Context) (grpc.ServerStreamingClient[M], error)) *inbox[M] {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -179,22 +204,10 @@ func (in *inbox[M]) next() *M {
 		return m
 	case err := <-in.end:
 		require.FailNow(in.t, "the stream has ended", "%v", err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(waitFor):
 		require.FailNow(in.t, "no message")
 	}
 	return nil
-}
-
-// quiet requires that nothing has come for a moment.
-func (in *inbox[M]) quiet() {
-	in.t.Helper()
-	select {
-	case m := <-in.messages:
-		require.FailNow(in.t, "unexpected message", "%v", m)
-	case err := <-in.end:
-		require.FailNow(in.t, "the stream has ended", "%v", err)
-	case <-time.After(300 * time.Millisecond):
-	}
 }
 
 // ends waits for the end and returns its error.
@@ -206,7 +219,7 @@ func (in *inbox[M]) ends() error {
 		case err := <-in.end:
 			require.NotErrorIs(in.t, err, io.EOF)
 			return err
-		case <-time.After(15 * time.Second):
+		case <-time.After(waitFor):
 			require.FailNow(in.t, "the stream does not end")
 		}
 	}

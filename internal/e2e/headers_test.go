@@ -12,7 +12,7 @@ import (
 
 var madeRequestID = regexp.MustCompile(`^req_[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// Contract 10 §1.3. Recovered panics are tested in package httpapi.
+// TestResponseHeaders covers docs/reference/http.md, Response headers. Recovered panics are tested in package httpapi.
 func TestResponseHeaders(t *testing.T) {
 	t.Parallel()
 	a := setup(t, func(c *app.Config) { c.CORSOrigins = []string{"https://ui.example"} })
@@ -20,28 +20,28 @@ func TestResponseHeaders(t *testing.T) {
 	id := a.push(`"type":"t","args":[]`)
 	many := `{"jobs":[` + strings.TrimSuffix(strings.Repeat("1,", 10_001), ",") + `]}`
 
-	for name, answer := range map[string]func(a *api) reply{
-		"OK":            func(a *api) reply { return a.get("/ojs/v1/jobs/" + id).is(200) },
-		"Created":       func(a *api) reply { return a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`).is(201) },
-		"NoContent":     func(a *api) reply { return a.do("OPTIONS", "/ojs/v1/jobs", nil).is(204) },
-		"MultiStatus":   func(a *api) reply { return a.post("/ojs/v1/jobs/bulk", `{"jobs":[{"type":"t","args":[]},1]}`).is(207) },
-		"BadRequest":    func(a *api) reply { return a.post("/ojs/v1/jobs", `{`).is(400) },
-		"UnknownJob":    func(a *api) reply { return a.get("/ojs/v1/jobs/x").is(404) },
-		"UnknownRoute":  func(a *api) reply { return a.get("/nowhere").is(404) },
-		"OtherMethod":   func(a *api) reply { return a.do("PUT", "/ojs/v1/jobs", nil).is(405) },
-		"OddMethod":     func(a *api) reply { return a.do("ASSERT", "/", nil).is(404) },
-		"Head":          func(a *api) reply { return a.do("HEAD", "/ojs/v1/jobs/"+id, nil).is(200) },
-		"Conflict":      func(a *api) reply { return a.ack(id).is(409) },
-		"TooLarge":      func(a *api) reply { return a.post("/ojs/v1/jobs", repeated(' ', 1_048_577)).is(413) },
-		"TooMany":       func(a *api) reply { return a.post("/ojs/v1/jobs/batch", many).is(413) },
-		"Compression":   func(a *api) reply { return a.post("/ojs/v1/jobs", `x`, "Content-Encoding: br").is(415) },
-		"Unprocessable": func(a *api) reply { return a.get("/ojs/v1/jobs", "OJS-Version: 2.0").is(422) },
-		"Health":        func(a *api) reply { return a.get("/ojs/v1/health").is(200) },
-		"Manifest":      func(a *api) reply { return a.get("/ojs/manifest").is(200) },
-		"Preflight": func(a *api) reply {
+	for name, answer := range map[string]func(a *node) reply{
+		"OK":            func(a *node) reply { return a.get("/ojs/v1/jobs/" + id).is(200) },
+		"Created":       func(a *node) reply { return a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`).is(201) },
+		"NoContent":     func(a *node) reply { return a.do("OPTIONS", "/ojs/v1/jobs", nil).is(204) },
+		"MultiStatus":   func(a *node) reply { return a.post("/ojs/v1/jobs/bulk", `{"jobs":[{"type":"t","args":[]},1]}`).is(207) },
+		"BadRequest":    func(a *node) reply { return a.post("/ojs/v1/jobs", `{`).is(400) },
+		"UnknownJob":    func(a *node) reply { return a.get("/ojs/v1/jobs/x").is(404) },
+		"UnknownRoute":  func(a *node) reply { return a.get("/nowhere").is(404) },
+		"OtherMethod":   func(a *node) reply { return a.do("PUT", "/ojs/v1/jobs", nil).is(405) },
+		"OddMethod":     func(a *node) reply { return a.do("ASSERT", "/", nil).is(404) },
+		"Head":          func(a *node) reply { return a.do("HEAD", "/ojs/v1/jobs/"+id, nil).is(200) },
+		"Conflict":      func(a *node) reply { return a.ack(id).is(409) },
+		"TooLarge":      func(a *node) reply { return a.post("/ojs/v1/jobs", repeated(' ', 1_048_577)).is(413) },
+		"TooMany":       func(a *node) reply { return a.post("/ojs/v1/jobs/batch", many).is(413) },
+		"Compression":   func(a *node) reply { return a.post("/ojs/v1/jobs", `x`, "Content-Encoding: br").is(415) },
+		"Unprocessable": func(a *node) reply { return a.get("/ojs/v1/jobs", "OJS-Version: 2.0").is(422) },
+		"Health":        func(a *node) reply { return a.get("/ojs/v1/health").is(200) },
+		"Manifest":      func(a *node) reply { return a.get("/ojs/manifest").is(200) },
+		"Preflight": func(a *node) reply {
 			return a.do("OPTIONS", "/ojs/v1/jobs", nil, "Origin: https://ui.example", "Access-Control-Request-Method: POST").is(204)
 		},
-		"Unauthenticated": func(*api) reply { return keyed.get("/ojs/v1/jobs").is(401) },
+		"Unauthenticated": func(*node) reply { return keyed.get("/ojs/v1/jobs").is(401) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,21 +85,7 @@ func TestResponseHeaders(t *testing.T) {
 	})
 }
 
-// requireErrorBody checks the shape of contract 10 §2.1.
-func requireErrorBody(t *testing.T, r reply) {
-	t.Helper()
-	for _, member := range []string{"code", "type", "message", "hint"} {
-		require.NotEmpty(t, r.at("error."+member), member)
-	}
-	require.Contains(t, []string{"true", "false"}, r.at("error.retryable"))
-	require.Regexp(t, `^https://openjobspec\.org/errors/[A-Z_]+$`, r.at("error.docs_url"))
-	require.Equal(t, r.header.Get("X-Request-Id"), r.at("error.request_id"))
-	if r.has("error.details") {
-		require.Regexp(t, `^\{.+\}$`, r.at("error.details"))
-	}
-}
-
-// Contract 10 §1.2.
+// TestRequestHeaders covers docs/reference/http.md, Request headers.
 func TestRequestHeaders(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -119,7 +105,7 @@ func TestRequestHeaders(t *testing.T) {
 			r := a.post("/ojs/v1/jobs", job, "Content-Type: "+bad).fails(400, "invalid_request", "invalid_request")
 			require.Equal(t, bad, r.at("error.details.received"))
 		}
-		// It says nothing where no body is.
+		// It has no effect without a body.
 		a.get("/ojs/v1/jobs", "Content-Type: text/plain").is(200)
 		a.do("POST", "/ojs/v1/jobs/"+a.jobIn("pending")+"/activate", nil, "Content-Type: text/plain").is(200)
 		a.del("/ojs/v1/jobs/"+a.jobIn("pending"), "Content-Type: text/plain").is(200)

@@ -2,24 +2,17 @@ package e2e_test
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// published waits until so many events of a job can be read.
-func (a *api) published(id string, n int) {
-	a.t.Helper()
-	eventually(a.t, func() bool { return a.get("/ojs/v1/jobs/"+id+"/history").is(200).at("total") == strconv.Itoa(n) })
-}
-
-// Contract 20 §12.3.
+// TestHistory covers docs/reference/jobs.md, History.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	records := func(a *api, id string, n int) (lines []string) {
+	records := func(a *node, id string, n int) (lines []string) {
 		a.published(id, n)
 		r := a.get("/ojs/v1/jobs/" + id + "/history?limit=200").is(200)
 		for i := range r.elements("events") {
@@ -33,7 +26,7 @@ func TestHistory(t *testing.T) {
 		return lines
 	}
 
-	t.Run("TellsALife", func(t *testing.T) {
+	t.Run("ListsAllEventsOfAJob", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		q := queue()
@@ -57,7 +50,7 @@ func TestHistory(t *testing.T) {
 		require.Regexp(t, `^job\.attempt_completed worker:w2 \{"duration_ms":\d+,"attempt":2\}$`, last)
 	})
 
-	t.Run("TellsOtherEnds", func(t *testing.T) {
+	t.Run("ShowsOtherEnds", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		discarded := records(a, a.jobIn("discarded"), 4)

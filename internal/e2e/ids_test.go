@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §3.3.
+// TestIDs covers docs/reference/jobs.md, Identifiers.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 10 §14: exactly the limit is accepted. Attempts, results and errors are in states_test.go, nesting and
+// TestLimits covers docs/reference/jobs.md, Limits: exactly the limit is accepted. Attempts, results and errors are in states_test.go, nesting and
 // compression in body_test.go.
 func TestLimits(t *testing.T) {
 	t.Parallel()
@@ -75,7 +75,7 @@ func TestLimits(t *testing.T) {
 		r := a.post("/ojs/v1/jobs", `{"type":"t","args":[],"meta":`+meta(65_537)+`}`).fails(413, "metadata_too_large", "metadata_too_large")
 		require.Equal(t, "meta", r.at("error.details.field"))
 		require.Equal(t, "65536", r.at("error.details.max_bytes"))
-		// White space does not count, what is merged does.
+		// White space does not count; merged members do.
 		a.post("/ojs/v1/jobs", `{"type":"t","args":[],"meta":  `+strings.Replace(meta(65_536), ":", " :\n ", 1)+`}`).is(201)
 		a.post("/ojs/v1/jobs", `{"type":"t","args":[],"meta":`+meta(40_000)+`,"options":{"metadata":`+strings.Replace(meta(40_000), "m", "n", 1)+`}}`).is(413)
 	})

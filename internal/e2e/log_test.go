@@ -5,49 +5,17 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
-// lineBuffer is a log.
-type lineBuffer struct{ lockedBuffer }
-
-// lines are those in which the message and everything else stands that is asked for.
-func (b *lineBuffer) lines(t *testing.T, message string, holds ...string) (found []reply) {
-	t.Helper()
-	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {
-		r := reply{t: t, body: line}
-		if r.at("message") == message && !slices.ContainsFunc(holds, func(s string) bool { return !strings.Contains(line, s) }) {
-			found = append(found, r)
-		}
-	}
-	return found
-}
-
-// line waits for the only one.
-func (b *lineBuffer) line(t *testing.T, message string, holds ...string) reply {
-	t.Helper()
-	eventually(t, func() bool { return len(b.lines(t, message, holds...)) > 0 })
-	found := b.lines(t, message, holds...)
-	require.Len(t, found, 1, message)
-	return found[0]
-}
-
-func setupLogged(t *testing.T, level slog.Level, change ...func(*app.Config)) (*api, *lineBuffer) {
-	t.Helper()
-	log := &lineBuffer{}
-	a := setup(t, append([]func(*app.Config){func(c *app.Config) { c.Logger = logging.New(log, "json", level) }}, change...)...)
-	return a, log
-}
-
-// Contract 40 §13.
+// TestLog covers docs/reference/observability.md, Logs.
 func TestLog(t *testing.T) {
 	t.Parallel()
 	a, log := setupLogged(t, slog.LevelDebug, deadAfter(500*time.Millisecond))
@@ -101,7 +69,7 @@ func TestLog(t *testing.T) {
 			q = queue()
 			return a.push(`"type":"mail.send","args":[],"queue":"%s"%s%s`, q, meta, more), q
 		}
-		held := func(more string) (id string) {
+		reserved := func(more string) (id string) {
 			id, q := job(more)
 			require.Equal(t, id, a.fetch(q, `"worker_id":"w1"`).at("jobs.0.id"))
 			return id
@@ -131,7 +99,7 @@ func TestLog(t *testing.T) {
 		id, _ = job(`,"pending":true`)
 		expect(id, "job pending", "INFO", "lifecycle", "pending")
 
-		id = held("")
+		id = reserved("")
 		r = expect(id, "job fetched", "DEBUG", "lifecycle", "active")
 		require.Regexp(t, `^\d+$`, r.at("attributes.queue_wait_ms"))
 		require.Equal(t, "w1", r.at("ojs.worker_id"))
@@ -144,7 +112,7 @@ func TestLog(t *testing.T) {
 		require.Regexp(t, `^\d+$`, r.at("attributes.duration_ms"))
 		require.Equal(t, "1", r.at("ojs.attempt"))
 
-		id = held(`,"retry":{"initial_interval":"PT1H"}`)
+		id = reserved(`,"retry":{"initial_interval":"PT1H"}`)
 		a.nack(id, `"error":{"type":"SmtpError","message":"refused","backtrace":["`+repeated('x', 9000)+`"]}`).is(200)
 		r = expect(id, "job failed, will retry", "WARN", "error", "retryable")
 		require.Equal(t, "SmtpError", r.at("error.type"))
@@ -152,15 +120,15 @@ func TestLog(t *testing.T) {
 		require.Len(t, r.at("error.backtrace"), 4096)
 		require.Equal(t, a.job(id).at("job.next_attempt_at"), r.at("attributes.next_retry_at"))
 		require.Equal(t, "w1", r.at("ojs.worker_id"))
-		id = held("")
+		id = reserved("")
 		a.nack(id, `"error":{"message":"x","retryable":false}`).is(200)
 		expect(id, "job discarded", "ERROR", "error", "discarded")
-		id = held("")
+		id = reserved("")
 		a.nack(id, `"requeue":true`).is(200)
 		expect(id, "job handed back", "INFO", "lifecycle", "available")
-		id = held(`,"timeout_ms":50,"retry":{"initial_interval":"PT1H"}`)
+		id = reserved(`,"timeout_ms":50,"retry":{"initial_interval":"PT1H"}`)
 		require.Equal(t, "timeout", expect(id, "job timed out, will retry", "ERROR", "error", "retryable").at("error.type"))
-		id = held(`,"visibility_timeout_ms":50`)
+		id = reserved(`,"visibility_timeout_ms":50`)
 		require.Equal(t, "visibility_timeout", expect(id, "job lost its worker", "ERROR", "error", "available").at("attributes.reason"))
 	})
 
@@ -182,7 +150,7 @@ func TestLog(t *testing.T) {
 	})
 }
 
-func must(t *testing.T, a *api, path, header, value string) *http.Request {
+func must(t *testing.T, a *node, path, header, value string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.url+path, nil)
 	require.NoError(t, err)
@@ -190,7 +158,7 @@ func must(t *testing.T, a *api, path, header, value string) *http.Request {
 	return req
 }
 
-// TestLogShowsNoSecrets sends a marker wherever clients send what is theirs, over all verbs, and looks for it in the log.
+// TestLogShowsNoSecrets sends a marker in every place that clients fill, in all calls, and looks for it in the log.
 func TestLogShowsNoSecrets(t *testing.T) {
 	t.Parallel()
 	const marker, key = "5ecr3t", "k3y-of-the-api"
@@ -245,7 +213,7 @@ func TestLogShowsNoSecrets(t *testing.T) {
 
 func TestLogSettings(t *testing.T) {
 	t.Parallel()
-	work := func(t *testing.T, a *api) (id string) {
+	work := func(t *testing.T, a *node) (id string) {
 		q := queue()
 		id = a.push(`"type":"t","args":[{"n":1.50}],"queue":"%s","meta":{"tenant":"x","Password":"5ecr3t","deep":[{"api_TOKEN":"5ecr3t","b":{"client_s\u0065cret":1,"ok":[]}}],"authorization":{}}`, q)
 		require.Equal(t, 1, a.fetch(q).count("jobs"))
@@ -266,7 +234,7 @@ func TestLogSettings(t *testing.T) {
 	t.Run("PayloadsWithAWarning", func(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, slog.LevelInfo, func(c *app.Config) { c.LogPayloads = true })
-		require.Equal(t, "WARN", log.line(t, "logging.payloads is on: the log shows args and results of jobs, whatever they hold").at("severity"))
+		require.Equal(t, "WARN", log.line(t, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold").at("severity"))
 		id := work(t, a)
 		require.Equal(t, `[{"n":1.50}]`, log.line(t, "job enqueued", id).at("attributes.args"))
 		require.Equal(t, `{"r":[2.0]}`, log.line(t, "job completed", id).at("attributes.result"))
@@ -277,7 +245,7 @@ func TestLogSettings(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, logging.LevelTrace)
 		work(t, a)
-		require.NoError(t, a.server.Stop())
+		require.NoError(t, a.app.Stop())
 		for _, line := range strings.Split(strings.TrimSpace(log.String()), "\n") {
 			var object map[string]any
 			require.NoError(t, json.Unmarshal([]byte(line), &object), line)

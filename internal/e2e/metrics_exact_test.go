@@ -14,18 +14,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 // client makes a random workload on one node and in SQL.
 type client struct {
-	api    *api
-	pool   *pgxpool.Pool
-	rng    *rand.Rand
-	worker string
-	known  []string // jobs
-	held   []string
+	node     *node
+	pool     *pgxpool.Pool
+	rng      *rand.Rand
+	worker   string
+	known    []string // jobs
+	reserved []string
 }
 
 func (c *client) one(list []string) string {
@@ -36,8 +36,8 @@ func (c *client) one(list []string) string {
 }
 
 func (c *client) call(method, path, body string, args ...any) reply {
-	r := c.api.do(method, "/ojs/v1/"+path, strings.NewReader(fmt.Sprintf(body, args...)))
-	require.Less(c.api.t, r.status, 500, "%s %s: %s", method, path, r.body)
+	r := c.node.do(method, "/ojs/v1/"+path, strings.NewReader(fmt.Sprintf(body, args...)))
+	require.Less(c.node.t, r.status, 500, "%s %s: %s", method, path, r.body)
 	return r
 }
 
@@ -56,17 +56,17 @@ func (c *client) note(r reply, path string) {
 }
 
 func (c *client) drop(id string) {
-	for i, held := range c.held {
-		if held == id {
-			c.held = append(c.held[:i], c.held[i+1:]...)
+	for i, reserved := range c.reserved {
+		if reserved == id {
+			c.reserved = append(c.reserved[:i], c.reserved[i+1:]...)
 			return
 		}
 	}
 }
 
-// step does one thing, allowed or not.
+// step makes one random call, valid or not.
 func (c *client) step() {
-	id, held := c.one(c.known), c.one(c.held)
+	id, reserved := c.one(c.known), c.one(c.reserved)
 	switch c.rng.IntN(22) {
 	case 0, 1, 2, 3:
 		c.note(c.call("POST", "jobs", "%s", c.job()), "job.id")
@@ -78,24 +78,24 @@ func (c *client) step() {
 	case 6, 7, 8, 9:
 		r := c.call("POST", "workers/fetch", `{"queues":["q0","q1"],"count":3,"worker_id":"%s"}`, c.worker)
 		for _, got := range r.list("jobs", "id") {
-			c.held, c.known = append(c.held, got), append(c.known, got)
+			c.reserved, c.known = append(c.reserved, got), append(c.known, got)
 		}
 	case 10, 11:
-		c.call("POST", "workers/ack", `{"job_id":"%s","worker_id":"%s"}`, held, c.worker)
-		c.drop(held)
+		c.call("POST", "workers/ack", `{"job_id":"%s","worker_id":"%s"}`, reserved, c.worker)
+		c.drop(reserved)
 	case 12:
-		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"message":"boom"}}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"message":"boom"}}`, reserved)
+		c.drop(reserved)
 	case 13:
-		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"code":"DEAD_LETTER","message":"boom"}}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","error":{"code":"DEAD_LETTER","message":"boom"}}`, reserved)
+		c.drop(reserved)
 	case 14:
-		c.call("POST", "workers/nack", `{"job_id":"%s","requeue":true}`, held)
-		c.drop(held)
+		c.call("POST", "workers/nack", `{"job_id":"%s","requeue":true}`, reserved)
+		c.drop(reserved)
 	case 15:
-		c.call("POST", "workers/heartbeat", `{"worker_id":"%s","active_jobs":["%s"]}`, c.worker, held)
+		c.call("POST", "workers/heartbeat", `{"worker_id":"%s","active_jobs":["%s"]}`, c.worker, reserved)
 	case 16:
-		c.call("PUT", "jobs/"+held+"/progress", `{"progress":%v}`, c.rng.Float64())
+		c.call("PUT", "jobs/"+reserved+"/progress", `{"progress":%v}`, c.rng.Float64())
 	case 17:
 		c.call("DELETE", "jobs/"+id, "")
 	case 18:
@@ -111,9 +111,9 @@ func (c *client) step() {
 	}
 }
 
-// inSQL is a producer that is no client of any node; every fourth transaction is rolled back.
+// inSQL enqueues or cancels in SQL; every fourth transaction is rolled back.
 func (c *client) inSQL(id string) {
-	ctx, t := c.api.t.Context(), c.api.t
+	ctx, t := c.node.t.Context(), c.node.t
 	tx, err := c.pool.Begin(ctx)
 	require.NoError(t, err)
 	for range 1 + c.rng.IntN(3) {
@@ -163,7 +163,7 @@ const (
 )
 
 // difference is empty if the nodes together have counted exactly the events that there are.
-func difference(t *testing.T, pool *pgxpool.Pool, nodes []*api) string {
+func difference(t *testing.T, pool *pgxpool.Pool, nodes []*node) string {
 	var text strings.Builder
 	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
@@ -215,7 +215,8 @@ func difference(t *testing.T, pool *pgxpool.Pool, nodes []*api) string {
 	return text.String()
 }
 
-// Counting: once per event row, after commit, so that sums over nodes are exact (contract 40 §11.3).
+// TestMetricsAreExact runs a random load on two nodes. Each event row is counted once, after the commit, so that the sums over all
+// nodes are exact: docs/reference/observability.md, Metrics.
 func TestMetricsAreExact(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
@@ -224,7 +225,7 @@ func TestMetricsAreExact(t *testing.T) {
 		c.DefaultVisibility, c.WorkerDeadAfter = 500*time.Millisecond, time.Second
 		c.Retention.DeadLetterMaxCount, c.Retention.PruneInterval = 3, 200*time.Millisecond
 	}
-	nodes := []*api{setup(t, quick, change), setup(t, quick, change)}
+	nodes := []*node{setup(t, freshGauges, change), setup(t, freshGauges, change)}
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
@@ -234,7 +235,7 @@ func TestMetricsAreExact(t *testing.T) {
 	t.Logf("seed %d", seed)
 	var clients sync.WaitGroup
 	for i := range 6 {
-		c := &client{api: nodes[i%2], pool: pool, rng: rand.New(rand.NewPCG(seed, uint64(i))), worker: fmt.Sprintf("w%d", i)}
+		c := &client{node: nodes[i%2], pool: pool, rng: rand.New(rand.NewPCG(seed, uint64(i))), worker: fmt.Sprintf("w%d", i)}
 		clients.Go(func() {
 			for range 150 {
 				c.step()
@@ -243,15 +244,18 @@ func TestMetricsAreExact(t *testing.T) {
 	}
 	clients.Wait()
 	var last string
-	for start := time.Now(); time.Since(start) < 20*time.Second; time.Sleep(100 * time.Millisecond) {
-		if last = difference(t, pool, nodes); last == "" && idle(t, pool) {
-			return
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(last)
 		}
-	}
-	require.Empty(t, last)
+	})
+	eventually(t, func() bool {
+		last = difference(t, pool, nodes)
+		return last == "" && idle(t, pool)
+	})
 }
 
-// idle reports whether nothing moves by itself any more.
+// idle reports whether no job is due soon.
 func idle(t *testing.T, pool *pgxpool.Pool) (idle bool) {
 	require.NoError(t, pool.QueryRow(t.Context(), `SELECT NOT EXISTS (SELECT FROM ojs.jobs WHERE due_at < now() + interval '5 s')`).Scan(&idle))
 	return idle

@@ -9,71 +9,15 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// scrape is all series of a node by name.
-type scrape map[string]*dto.MetricFamily
-
-func (a *api) scrape() scrape {
-	a.t.Helper()
-	return parseMetrics(a.t, a.get("/metrics").is(200).body)
-}
-
-func parseMetrics(t testing.TB, text string) scrape {
-	t.Helper()
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	require.NoError(t, err)
-	return families
-}
-
-// labels are those of a series as name=value,…, in order.
-func labels(m *dto.Metric) string {
-	var pairs []string
-	for _, l := range m.GetLabel() {
-		pairs = append(pairs, l.GetName()+"="+l.GetValue())
-	}
-	slices.Sort(pairs)
-	return strings.Join(pairs, ",")
-}
-
-// values are those of a counter or gauge by labels; of a histogram what it has counted.
-func (s scrape) values(name string) map[string]float64 {
-	values := map[string]float64{}
-	for _, m := range s[name].GetMetric() {
-		switch {
-		case m.Counter != nil:
-			values[labels(m)] = m.Counter.GetValue()
-		case m.Gauge != nil:
-			values[labels(m)] = m.Gauge.GetValue()
-		case m.Histogram != nil:
-			values[labels(m)] = float64(m.Histogram.GetSampleCount())
-		}
-	}
-	return values
-}
-
-// sums are those of a histogram by labels.
-func (s scrape) sums(name string) map[string]float64 {
-	values := map[string]float64{}
-	for _, m := range s[name].GetMetric() {
-		values[labels(m)] = m.Histogram.GetSampleSum()
-	}
-	return values
-}
-
-// quick makes gauges fresh at each scrape.
-func quick(c *app.Config) { c.Metrics.GaugeInterval = time.Millisecond }
-
-// The series of contract 40 §11.2 and §11.3, but for gRPC (see TestGRPCMetrics), as they are after everything has happened once.
-var contractSeries = []struct {
+// documentedSeries are those of docs/reference/observability.md, except for gRPC (see TestGRPCMetrics), as they are after
+// everything has happened once.
+var documentedSeries = []struct {
 	name, kind, labels string
 	buckets            string
 }{
@@ -125,7 +69,7 @@ var contractSeries = []struct {
 	{"go_goroutines", "GAUGE", "", ""},
 	{"process_resident_memory_bytes", "GAUGE", "", ""},
 
-	// For operators, beyond the contract.
+	// For operators, beyond the Open Job Spec.
 	{"ojs_database_up", "GAUGE", "", ""},
 	{"ojs_component_ok", "GAUGE", "component", ""},
 	{"ojs_queue_oldest_ready_seconds", "GAUGE", "queue", ""},
@@ -143,7 +87,7 @@ var contractSeries = []struct {
 }
 
 // onceEach makes something of every kind happen in one queue.
-func (a *api) onceEach(q string) {
+func (a *node) onceEach(q string) {
 	a.t.Helper()
 	a.ack(a.busy(q, "")).is(200)
 	a.nack(a.busy(q, ""), `"error":{"message":"boom","retryable":false}`).is(200)
@@ -156,15 +100,7 @@ func (a *api) onceEach(q string) {
 	eventually(a.t, func() bool { return a.job(running).at("job.state") != "active" })
 }
 
-// busy is a job that has been fetched.
-func (a *api) busy(q, more string) string {
-	a.t.Helper()
-	id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
-	require.Equal(a.t, id, a.fetch(q).at("jobs.0.id"))
-	return id
-}
-
-// Contract 40 §11.
+// TestMetrics covers docs/reference/observability.md, Metrics.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	e := newEndpoint(t)
@@ -173,8 +109,8 @@ func TestMetrics(t *testing.T) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}
 	})
-	// Subtests may have to wait a minute for their turn, and the worker must not die meanwhile.
-	a := setup(t, quick, e.quick, func(c *app.Config) { c.WorkerDeadAfter = time.Hour })
+	// Subtests may wait a minute for their turn, and the worker must not be dead by then.
+	a := setup(t, freshGauges, e.quick, func(c *app.Config) { c.WorkerDeadAfter = time.Hour })
 	a.subscribe(e, "/", `"job.cancelled","job.completed"`)
 	a.onceEach("q")
 	eventually(t, func() bool {
@@ -185,7 +121,7 @@ func TestMetrics(t *testing.T) {
 	t.Run("ShowEverySeries", func(t *testing.T) {
 		t.Parallel()
 		s := a.in(t).scrape()
-		for _, want := range contractSeries {
+		for _, want := range documentedSeries {
 			f := s[want.name]
 			require.NotNil(t, f, want.name)
 			require.Equal(t, want.kind, f.GetType().String(), want.name)
@@ -212,7 +148,7 @@ func TestMetrics(t *testing.T) {
 	t.Run("HaveNoOtherNames", func(t *testing.T) {
 		t.Parallel()
 		known := map[string]bool{"ojs_db_xmin_holder": true}
-		for _, want := range contractSeries {
+		for _, want := range documentedSeries {
 			known[want.name] = true
 		}
 		for name := range a.in(t).scrape() {
@@ -342,7 +278,7 @@ func TestMetricsSettings(t *testing.T) {
 
 	t.Run("BoundLabels", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, quick, func(c *app.Config) { c.Metrics.MaxLabelValues = 3 })
+		a := setup(t, freshGauges, func(c *app.Config) { c.Metrics.MaxLabelValues = 3 })
 		for i := range 6 {
 			a.push(`"type":"t%d","args":[],"queue":"q%d"`, i, i)
 		}
@@ -381,13 +317,13 @@ func TestMetricsOfStreams(t *testing.T) {
 	require.Equal(t, 0.0, count("ojs_realtime_connections", "sse"))
 	stream := a.open("/ojs/v1/events/stream")
 	socket := a.socket()
-	socket.say(`{"action":"subscribe","channel":"events"}`)
-	socket.hear()
+	socket.send(`{"action":"subscribe","channel":"events"}`)
+	socket.receive()
 	require.Equal(t, 1.0, count("ojs_realtime_connections", "sse"))
 	require.Equal(t, 1.0, count("ojs_realtime_connections", "websocket"))
 	a.push(`"type":"t","args":[]`)
 	stream.next()
-	socket.hear()
+	socket.receive()
 	eventually(t, func() bool { return count("ojs_realtime_catchup_connections", "sse") == 0 })
 	eventually(t, func() bool { return count("ojs_realtime_catchup_connections", "websocket") == 0 })
 }
@@ -396,16 +332,16 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
 	same := func(c *app.Config) { c.DatabaseURL = url }
-	a, b := setup(t, quick, same), setup(t, quick, same)
+	a, b := setup(t, freshGauges, same), setup(t, freshGauges, same)
 	for i := range 10 {
 		a.push(`"type":"t","args":[],"queue":"q%d"`, i%3)
 		b.push(`"type":"t","args":[],"queue":"q%d"`, i%3)
 	}
-	a.fetch("q1", `"count":3`)
+	a.fetch("q1", `"count":3`, `"visibility_timeout_ms":600000`)
 	b.nack(b.busy("dead", ""), `"error":{"code":"DEAD_LETTER","message":"boom"}`).is(200)
 	var of, other scrape
 	for _, shown := range []struct {
-		node *api
+		node *node
 		last *scrape
 	}{{a, &of}, {b, &other}} {
 		eventually(t, func() bool {
@@ -417,14 +353,14 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 		require.NotEmpty(t, of.values(name), name)
 		require.Equal(t, of.values(name), other.values(name), name)
 	}
-	for _, node := range []*api{a, b} {
+	for _, node := range []*node{a, b} {
 		eventually(t, func() bool { return node.scrape().values("ojs_dead_letter_depth")["queue=dead"] == 1 })
 	}
 	require.Equal(t, 3.0, of.values("ojs_queue_active")["queue=q1"])
 	require.NotEqual(t, of.values("ojs_jobs_enqueued_total"), other.values("ojs_jobs_enqueued_total"))
 
-	t.Run("KeepTheQueuesOfANodeThatIsGone", func(t *testing.T) {
-		c := setup(t, quick, same)
+	t.Run("KeepTheQueuesOfAStoppedNode", func(t *testing.T) {
+		c := setup(t, freshGauges, same)
 		require.Equal(t, of.values("ojs_queue_depth"), c.scrape().values("ojs_queue_depth"))
 		require.Empty(t, c.scrape().values("ojs_jobs_enqueued_total"))
 	})
@@ -433,7 +369,7 @@ func TestMetricsOfTwoNodes(t *testing.T) {
 func TestMetricsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
-	a := setup(t, quick, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
+	a := setup(t, freshGauges, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
 	a.push(`"type":"t","args":[],"queue":"q"`)
 	eventually(t, func() bool { return a.scrape().values("ojs_queue_depth")["queue=q"] == 1 })
 	require.NoError(t, cluster.Kill())

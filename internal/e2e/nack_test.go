@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Contract 10 §9 and §3.5.
+// TestNack covers docs/reference/http.md, Nack; docs/reference/jobs.md, Job error.
 func TestNack(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
 
-	// active gives a claimed job with the given attributes.
-	active := func(a *api, more string) string {
+	// active makes an active job with the given attributes.
+	active := func(a *node, more string) string {
 		q := queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"%s`, q, more)
 		require.Equal(a.t, id, a.fetch(q, `"worker_id":"w1"`).at("jobs.0.id"))
@@ -153,7 +153,7 @@ func TestNack(t *testing.T) {
 			require.Regexp(t, serverTime, r.at("job.error.occurred_at"))
 			require.Equal(t, r.at("job"), a.job(id).at("job"))
 		}
-		// Huge and empty ones are never refused.
+		// Huge and empty errors are accepted.
 		id := active(a, ``)
 		a.nack(id, `"error":{"message":"`+repeated('m', 3_000_000)+`","details":{"d":"`+repeated('d', 3_000_000)+`"},"backtrace":"`+strings.Repeat(`x\n`, 1_000_000)+`"}`).is(200)
 		deep := active(a, ``)

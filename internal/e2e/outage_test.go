@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"strconv"
 	"testing"
 	"time"
 
@@ -11,18 +10,20 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// Design §7: while Postgres is away requests get 503, nothing acknowledged is lost, and the server resumes by itself.
+// TestDatabaseOutage kills Postgres: requests are answered 503, nothing acknowledged is lost, and the server goes on by itself.
 func TestDatabaseOutage(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
-	a := setup(t, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
-	waiting, held := a.jobIn("available"), a.jobIn("active")
+	a := setup(t, func(c *app.Config) {
+		c.DatabaseURL, c.DefaultVisibility = cluster.URL(dbtest.ClusterDatabase), time.Hour
+	})
+	waiting, reserved := a.jobIn("available"), a.jobIn("active")
 	q := a.job(waiting).at("job.queue")
 	a.get("/readyz").is(200)
 	a.settled(waiting)
 	stream, socket := a.open("/ojs/v1/queues/"+q+"/events"), a.socket()
-	socket.say(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
-	socket.hear()
+	socket.send(`{"action":"subscribe","channel":"events","filter":{"queues":["%s"]}}`, q)
+	socket.receive()
 	require.NoError(t, cluster.Kill())
 
 	calls := map[string]func() reply{
@@ -46,29 +47,29 @@ func TestDatabaseOutage(t *testing.T) {
 		"Activate":      func() reply { return a.post("/ojs/v1/jobs/"+waiting+"/activate", "") },
 		"Fetch":         func() reply { return a.post("/ojs/v1/workers/fetch", `{"queues":["`+q+`"]}`) },
 		"FetchWithWait": func() reply { return a.post("/ojs/v1/workers/fetch", `{"queues":["`+q+`"],"wait_ms":10000}`) },
-		"Ack":           func() reply { return a.ack(held) },
-		"Nack":          func() reply { return a.nack(held) },
-		"AckBatch":      func() reply { return a.post("/ojs/v1/workers/ack/batch", `{"acks":[{"job_id":"`+held+`"},{}]}`) },
+		"Ack":           func() reply { return a.ack(reserved) },
+		"Nack":          func() reply { return a.nack(reserved) },
+		"AckBatch":      func() reply { return a.post("/ojs/v1/workers/ack/batch", `{"acks":[{"job_id":"`+reserved+`"},{}]}`) },
 		"NackBatch": func() reply {
-			return a.post("/ojs/v1/workers/nack/batch", `{"nacks":[{"job_id":"`+held+`","error":{}}]}`)
+			return a.post("/ojs/v1/workers/nack/batch", `{"nacks":[{"job_id":"`+reserved+`","error":{}}]}`)
 		},
-		"Heartbeat":       func() reply { return a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w1","job_id":"`+held+`"}`) },
+		"Heartbeat":       func() reply { return a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w1","job_id":"`+reserved+`"}`) },
 		"QueueStatistics": func() reply { return a.get("/ojs/v1/queues/" + q + "/stats") },
 		"Events":          func() reply { return a.get("/ojs/v1/events") },
 		"Stream":          func() reply { return a.get("/ojs/v1/events/stream") },
 		"StreamOfQueue":   func() reply { return a.get("/ojs/v1/queues/" + q + "/events") },
-		"StreamOfJob":     func() reply { return a.get("/ojs/v1/jobs/" + held + "/events") },
-		"StreamResumed":   func() reply { return a.get("/ojs/v1/jobs/"+held+"/events", "Last-Event-ID: evt_"+newID()) },
-		"StreamProgress":  func() reply { return a.get("/ojs/v1/jobs/" + held + "/progress/stream") },
+		"StreamOfJob":     func() reply { return a.get("/ojs/v1/jobs/" + reserved + "/events") },
+		"StreamResumed":   func() reply { return a.get("/ojs/v1/jobs/"+reserved+"/events", "Last-Event-ID: evt_"+newID()) },
+		"StreamProgress":  func() reply { return a.get("/ojs/v1/jobs/" + reserved + "/progress/stream") },
 		"StreamStats":     func() reply { return a.get("/ojs/v1/admin/stats/stream") },
-		"EventHistory":    func() reply { return a.get("/ojs/v1/events/" + held + "/history") },
+		"EventHistory":    func() reply { return a.get("/ojs/v1/events/" + reserved + "/history") },
 		"Reset":           func() reply { return a.post("/ojs/v1/admin/reset", "") },
 		"Metrics":         func() reply { return a.get("/ojs/v1/metrics") },
 	}
 	for name, call := range calls {
 		start := time.Now()
 		r := call()
-		require.Less(t, time.Since(start), 5*time.Second, name)
+		require.Less(t, time.Since(start), 10*time.Second, name) // a statement may take 15 s
 		require.Equal(t, 503, r.status, "%s: %s", name, r.body)
 		require.Equal(t, "backend_error", r.at("error.code"), name)
 		require.Equal(t, "backend_unavailable", r.at("error.type"), name)
@@ -101,8 +102,8 @@ func TestDatabaseOutage(t *testing.T) {
 	eventually(t, func() bool { return a.get("/ojs/v1/health").at("status") == "ok" })
 	require.Equal(t, waiting, a.fetch(q).at("jobs.0.id"))
 	require.Equal(t, waiting, stream.next().at(t, "job_id")) // streams have waited for it
-	require.Equal(t, waiting, socket.hear().at("job_id"))
-	a.ack(held, `"worker_id":"w1"`).is(200)
+	require.Equal(t, waiting, socket.receive().at("job_id"))
+	a.ack(reserved, `"worker_id":"w1"`).is(200)
 	got := a.parked("after", `"wait_ms":15000`)
 	id := a.push(`"type":"t","args":[],"queue":"after"`)
 	require.Equal(t, id, (<-got).at("jobs.0.id"))
@@ -110,15 +111,14 @@ func TestDatabaseOutage(t *testing.T) {
 	require.Equal(t, due, a.fetch("after", `"wait_ms":15000`).at("jobs.0.id"))
 }
 
-// A fetch that waits when the database goes away is not answered with a job nobody holds.
+// TestOutageWhileFetchWaits: a fetch that waits while the database stops is not answered with a job that is not reserved.
 func TestOutageWhileFetchWaits(t *testing.T) {
 	t.Parallel()
 	cluster := dbtest.Cluster(t)
-	a := setup(t, func(c *app.Config) { c.DatabaseURL = cluster.URL(dbtest.ClusterDatabase) })
-	before := a.server.Store().Parked()
-	got := make(chan reply, 1)
-	go func() { got <- a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":20000}`) }()
-	eventually(t, func() bool { return a.server.Store().Parked() > before })
+	a := setup(t, func(c *app.Config) {
+		c.DatabaseURL, c.DefaultVisibility = cluster.URL(dbtest.ClusterDatabase), time.Hour
+	})
+	got := a.whenParked(func() reply { return a.post("/ojs/v1/workers/fetch", `{"queues":["q"],"wait_ms":20000}`) })
 	require.NoError(t, cluster.Kill())
 	require.NoError(t, cluster.Restart(t.Context()))
 	var id string
@@ -135,11 +135,4 @@ func TestOutageWhileFetchWaits(t *testing.T) {
 		require.Equal(t, 503, r.status, r.body)
 		require.Equal(t, id, a.fetch("q").at("jobs.0.id"))
 	}
-}
-
-func requireRetryAfter(t *testing.T, r reply) {
-	t.Helper()
-	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, seconds, 1)
 }

@@ -10,18 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// report sends a progress report in the form of PUT; body is the object without its braces.
-func (a *api) report(id, body string, args ...any) reply {
-	a.t.Helper()
-	return a.put("/ojs/v1/jobs/"+id+"/progress", "{"+fmt.Sprintf(body, args...)+"}")
-}
-
-func (a *api) events(id, kind string) reply {
-	a.t.Helper()
-	return a.get("/ojs/v1/events?job_id=" + id + "&types=" + kind).is(200)
-}
-
-// Contract 20 §12.2 and 40 §10.
+// TestProgress covers docs/reference/jobs.md, Progress; docs/reference/events.md, Progress stream.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -110,17 +99,19 @@ func TestProgress(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		q := queue()
-		id := a.push(`"type":"t","args":[],"queue":"%s","heartbeat_timeout":1,"options":{"visibility_timeout_ms":800}`, q)
+		id := a.push(`"type":"t","args":[],"queue":"%s","heartbeat_timeout":3600,"options":{"visibility_timeout_ms":7200000}`, q)
 		a.fetch(q)
-		for start, n := time.Now(), 0; time.Since(start) < 2*time.Second; n++ {
-			if n%2 == 0 {
-				require.False(t, a.report(id, `"progress":0.5`).is(200).has("accepted"))
-			} else {
-				a.put("/ojs/v1/jobs/"+id+"/checkpoint", `{"state":1}`).is(200)
-			}
-			time.Sleep(100 * time.Millisecond) // the beat itself is what is tested
+		for _, call := range []func() reply{
+			func() reply { return a.report(id, `"progress":0.5`) },
+			func() reply { return a.put("/ojs/v1/jobs/"+id+"/checkpoint", `{"state":1}`) },
+		} {
+			a.exec(`UPDATE ojs.jobs SET lease_until = now() + interval '1 min', stall_due_at = lease_until, due_at = lease_until WHERE id = $1`, id)
+			require.False(t, call().is(200).has("accepted"))
+			require.Equal(t, "true true true", a.one(`SELECT concat_ws(' ', (lease_until > now() + interval '110 min')::text,
+				(stall_due_at > now() + interval '50 min')::text, (due_at > now() + interval '20 min')::text) FROM ojs.jobs WHERE id = $1`, id))
 		}
 		require.Equal(t, "1", a.job(id).at("job.attempt"))
+		a.leaseEnds(id)
 		eventually(t, func() bool { return a.job(id).at("job.state") != "active" })
 	})
 
@@ -150,7 +141,7 @@ func TestProgress(t *testing.T) {
 		require.Equal(t, "0.25", a.get("/ojs/v1/jobs/"+cancelled+"/progress").at("progress"))
 	})
 
-	t.Run("TellsAtMostOnceASecond", func(t *testing.T) {
+	t.Run("EmitsAtMostOneEventASecond", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.jobIn("active")
@@ -158,15 +149,14 @@ func TestProgress(t *testing.T) {
 		for n := range 20 {
 			a.report(id, `"progress":%f,"message":"m%d","worker_id":"w1"`, float64(n)/20, n).is(200)
 		}
-		quick := time.Since(start) < 900*time.Millisecond
 		a.report(id, `"progress":1`).is(200)
 		a.report(id, `"progress":1`).is(200)
+		most := 2 + int(time.Since(start)/time.Second) // the first, that of the end, and one a second
 		a.ack(id).is(200)
 		eventually(t, func() bool { return a.events(id, "job.completed").count("events") == 1 })
 		r := a.events(id, "job.progress")
-		if quick {
-			require.Equal(t, 2, r.count("events"), r.body)
-		}
+		require.GreaterOrEqual(t, r.count("events"), 2, r.body)
+		require.LessOrEqual(t, r.count("events"), most, r.body)
 		last := fmt.Sprint(r.count("events") - 1)
 		require.Equal(t, []string{"100", "w1", "1", "100"}, []string{
 			r.at("events." + last + ".data.progress_percent"), r.at("events." + last + ".data.worker_id"), r.at("events." + last + ".data.attempt"), r.at("events." + last + ".progress"),
@@ -189,7 +179,6 @@ func TestProgress(t *testing.T) {
 		require.NoError(t, err)
 		second, err := time.Parse(time.RFC3339, r.at("events.1.time"))
 		require.NoError(t, err)
-		require.InDelta(t, time.Second, second.Sub(first), float64(500*time.Millisecond))
 		require.GreaterOrEqual(t, second.Sub(first), time.Second)
 	})
 

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 10 §1.1 and §1.5.
+// TestRoutes covers docs/reference/http.md, Routes and Unmatched requests.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -225,7 +224,7 @@ func TestRoutes(t *testing.T) {
 		require.Equal(t, "ä €", a.get("/ojs/v1/jobs/%C3%A4%20%E2%82%AC").is(404).at("error.details.resource_id"))
 	})
 
-	t.Run("StrangeIDsAreUnknownJobs", func(t *testing.T) {
+	t.Run("InvalidIDsAreUnknownJobs", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		upper := strings.ToUpper(a.push(`"type":"t","args":[]`))
@@ -270,11 +269,4 @@ func TestRoutes(t *testing.T) {
 		a := setup(t, func(c *app.Config) { c.TestReset = false })
 		a.post("/ojs/v1/admin/reset", "").fails(404, "not_found", "not_found")
 	})
-}
-
-func allowed(r reply) string {
-	methods := strings.Split(r.header.Get("Allow"), ", ")
-	methods = slices.DeleteFunc(methods, func(m string) bool { return m == http.MethodOptions })
-	slices.Sort(methods)
-	return strings.Join(methods, " ")
 }

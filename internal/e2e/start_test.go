@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
 func TestStart(t *testing.T) {
@@ -31,7 +31,7 @@ func TestStart(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
 		config := settings(dbtest.URL(t))
-		config.Listen = a.server.Addr()
+		config.Listen = a.app.Addr()
 		_, err := app.Start(t.Context(), config)
 		require.ErrorContains(t, err, "address already in use")
 	})
@@ -66,16 +66,14 @@ func TestStart(t *testing.T) {
 			if err != nil {
 				require.ErrorIs(t, err, context.Canceled)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(waitFor):
 			require.Fail(t, "Run did not end")
 		}
 	})
 
 	t.Run("OfTwoNodesEachServesTheOthersJobs", func(t *testing.T) {
 		t.Parallel()
-		url := dbtest.URL(t)
-		one := setup(t, func(c *app.Config) { c.DatabaseURL = url })
-		two := setup(t, func(c *app.Config) { c.DatabaseURL = url })
+		one, two := nodes(t)
 		id := one.push(`"type":"t","args":[],"queue":"q"`)
 		require.Equal(t, id, two.fetch("q", `"worker_id":"w"`).at("jobs.0.id"))
 		one.ack(id, `"worker_id":"w"`).is(200)

@@ -10,18 +10,18 @@ import (
 
 var states = []string{"scheduled", "pending", "available", "active", "retryable", "completed", "cancelled", "discarded"}
 
-// Contract 10 §4.3, every cell.
+// TestOperationsByState covers docs/reference/jobs.md, Allowed operations: every cell of the table.
 func TestOperationsByState(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	ack := func(a *api, id string) reply { return a.ack(id, `"worker_id":"w1"`) }
-	nack := func(a *api, id string) reply { return a.nack(id, `"worker_id":"w1"`, `"error":{"message":"m"}`) }
-	cancel := func(a *api, id string) reply { return a.del("/ojs/v1/jobs/" + id) }
-	activate := func(a *api, id string) reply { return a.post("/ojs/v1/jobs/"+id+"/activate", "") }
+	ack := func(a *node, id string) reply { return a.ack(id, `"worker_id":"w1"`) }
+	nack := func(a *node, id string) reply { return a.nack(id, `"worker_id":"w1"`, `"error":{"message":"m"}`) }
+	cancel := func(a *node, id string) reply { return a.del("/ojs/v1/jobs/" + id) }
+	activate := func(a *node, id string) reply { return a.post("/ojs/v1/jobs/"+id+"/activate", "") }
 
 	for _, op := range []struct {
 		name    string
-		do      func(a *api, id string) reply
+		do      func(a *node, id string) reply
 		becomes map[string]string // by state; absent: refused
 		needs   string            // expected_state of the refusal
 	}{
@@ -45,7 +45,7 @@ func TestOperationsByState(t *testing.T) {
 						return
 					}
 				}
-				// Refused, or done a second time: there is no "repeat is fine".
+				// Refused, or done a second time; a repeated call is not the same as one.
 				for range 2 {
 					r := op.do(a, id).fails(409, "conflict", "invalid_state_transition")
 					require.Equal(t, "false", r.at("error.retryable"))
@@ -95,17 +95,17 @@ func TestOperationsByState(t *testing.T) {
 	}
 }
 
-// Contract 10 §4.3, last sentence, and 00-README.
+// TestOutcomeOfCancelledRun covers docs/reference/jobs.md, Allowed operations: the sentence below the table.
 func TestOutcomeOfCancelledRun(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	calls := map[string]func(a *api, id string, more ...string) reply{
-		"Ack":  func(a *api, id string, more ...string) reply { return a.ack(id, more...) },
-		"Nack": func(a *api, id string, more ...string) reply { return a.nack(id, append(more, `"error":{}`)...) },
-		"AckBatch": func(a *api, id string, more ...string) reply {
+	calls := map[string]func(a *node, id string, more ...string) reply{
+		"Ack":  func(a *node, id string, more ...string) reply { return a.ack(id, more...) },
+		"Nack": func(a *node, id string, more ...string) reply { return a.nack(id, append(more, `"error":{}`)...) },
+		"AckBatch": func(a *node, id string, more ...string) reply {
 			return a.post("/ojs/v1/workers/ack/batch", fmt.Sprintf(`{"acks":[{"job_id":"%s"%s}]}`, id, strings.Join(append([]string{""}, more...), ",")))
 		},
-		"NackBatch": func(a *api, id string, more ...string) reply {
+		"NackBatch": func(a *node, id string, more ...string) reply {
 			return a.post("/ojs/v1/workers/nack/batch", fmt.Sprintf(`{"nacks":[{"job_id":"%s","error":{}%s}]}`, id, strings.Join(append([]string{""}, more...), ",")))
 		},
 	}
@@ -153,7 +153,7 @@ func TestOutcomeOfCancelledRun(t *testing.T) {
 		require.Equal(t, "false", a.ack(id, `"worker_id":"anybody"`).is(200).at("acknowledged"))
 	})
 
-	t.Run("NotForOneWhoHeldItBefore", func(t *testing.T) {
+	t.Run("NotForAFormerOwner", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		id := a.jobIn("retryable")

@@ -1,19 +1,15 @@
 package e2e_test
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
-	"github.com/ojsd/ojsd/internal/observe/logging"
 	"github.com/ojsd/ojsd/internal/app"
 )
 
@@ -22,29 +18,28 @@ func TestStop(t *testing.T) {
 
 	t.Run("EndsWaitingFetches", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t)
+		a := setup(t, patientStop)
 		got := a.parked("q", `"wait_ms":20000`)
 		start := time.Now()
-		require.NoError(t, a.server.Stop())
+		require.NoError(t, a.app.Stop())
 		require.Equal(t, `{"jobs":[]}`, (<-got).body)
-		require.Less(t, time.Since(start), 5*time.Second)
-		_, err := net.Dial("tcp", a.server.Addr())
+		require.Less(t, time.Since(start), beforeItsTime)
+		_, err := net.Dial("tcp", a.app.Addr())
 		require.Error(t, err)
-		require.NoError(t, a.server.Stop()) // again does nothing
+		require.NoError(t, a.app.Stop()) // again does nothing
 	})
 
 	t.Run("LetsRequestsFinish", func(t *testing.T) {
 		t.Parallel()
-		url := dbtest.URL(t)
-		a := setup(t, func(c *app.Config) { c.DatabaseURL = url })
-		release := lockJobs(t, url)
+		a := setup(t)
+		release := a.lockJobs()
 		pushed := make(chan reply, 1)
 		go func() { pushed <- a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`) }()
-		waitForLock(t, url)
+		a.waitForLock()
 		stopped := make(chan error, 1)
-		go func() { stopped <- a.server.Stop() }()
+		go func() { stopped <- a.app.Stop() }()
 		eventually(t, func() bool {
-			conn, err := net.Dial("tcp", a.server.Addr())
+			conn, err := net.Dial("tcp", a.app.Addr())
 			if err == nil {
 				_ = conn.Close()
 			}
@@ -57,44 +52,18 @@ func TestStop(t *testing.T) {
 
 	t.Run("CutsOffRequestsThatDoNotEnd", func(t *testing.T) {
 		t.Parallel()
-		url := dbtest.URL(t)
-		var log bytes.Buffer
-		config := settings(url)
-		config.ShutdownTimeout, config.Logger = 50*time.Millisecond, logging.New(&log, "json", slog.LevelWarn)
-		s, err := app.Start(t.Context(), config)
-		require.NoError(t, err)
-		release := lockJobs(t, url)
-		conn, err := net.Dial("tcp", s.Addr())
+		a, log := setupLogged(t, slog.LevelWarn, func(c *app.Config) { c.ShutdownTimeout = 50 * time.Millisecond })
+		release := a.lockJobs()
+		conn, err := net.Dial("tcp", a.app.Addr())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, conn.Close()) }()
 		_, err = fmt.Fprintf(conn, "GET /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")
 		require.NoError(t, err)
-		waitForLock(t, url)
-		time.AfterFunc(200*time.Millisecond, release) // Stop waits for connections that are in use
-		require.NoError(t, s.Stop())
-		require.Contains(t, log.String(), "requests did not end in time")
-	})
-}
-
-// lockJobs keeps everybody else from the table until released.
-func lockJobs(t *testing.T, url string) (release func()) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), "BEGIN; LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE")
-	require.NoError(t, err)
-	return func() { _ = conn.Close(context.Background()) }
-}
-
-// waitForLock returns when somebody waits for a lock.
-func waitForLock(t *testing.T, url string) {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close(context.Background())) }()
-	eventually(t, func() bool {
-		var n int
-		require.NoError(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'ojs.jobs'::regclass").Scan(&n))
-		return n > 0
+		a.waitForLock()
+		stopped := make(chan error, 1)
+		go func() { stopped <- a.app.Stop() }()
+		eventually(t, func() bool { return strings.Contains(log.String(), "requests did not end in time") })
+		release() // a stop waits for the connections to the database that are in use
+		require.NoError(t, <-stopped)
 	})
 }

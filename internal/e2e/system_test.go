@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
-// Contract 10 §13.1 and part 50 §3.1.
+// TestManifest covers docs/reference/http.md, Manifest and Official clients.
 func TestManifest(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -51,7 +51,7 @@ func TestManifest(t *testing.T) {
 		require.Contains(t, m.Extensions, "urn:ojs:ext:realtime")
 	})
 
-	t.Run("TellsTheVersionTwiceAndTheLimits", func(t *testing.T) {
+	t.Run("ShowsTheVersionTwiceAndTheLimits", func(t *testing.T) {
 		t.Parallel()
 		r := a.in(t).get("/ojs/manifest")
 		require.Equal(t, "1.0", r.at("specversion"))
@@ -83,7 +83,7 @@ func TestManifest(t *testing.T) {
 	})
 }
 
-// Contract 10 §13.2 and 40 §14; the database's absence is in outage_test.go.
+// TestHealth covers docs/reference/http.md, Health; docs/reference/observability.md, Health. Health without a database is tested in outage_test.go.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	a := setup(t)

@@ -9,12 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// TestTraceIDIsInEveryEvent drives jobs that carry a trace id over every transition of contract 40 §3.2 that there is, and
-// looks at all rows of the log (§3.4).
+// TestTraceIDIsInEveryEvent drives jobs that carry a trace id over every transition of docs/reference/events.md,
+// Transitions, and looks at all rows of the log.
 func TestTraceIDIsInEveryEvent(t *testing.T) {
 	t.Parallel()
 	url := dbtest.URL(t)
@@ -27,7 +27,7 @@ func TestTraceIDIsInEveryEvent(t *testing.T) {
 		q = queue()
 		return a.push(`"type":"t","args":[],"queue":"%s","meta":{"trace_id":"tr"}%s`, q, more), q
 	}
-	held := func(more string) (id string) {
+	reserved := func(more string) (id string) {
 		id, q := push(more)
 		require.Equal(t, id, a.fetch(q, `"worker_id":"w1"`).at("jobs.0.id"))
 		return id
@@ -36,7 +36,7 @@ func TestTraceIDIsInEveryEvent(t *testing.T) {
 		eventually(t, func() bool { return a.job(id).at("job.state") == want })
 	}
 	discarded := func() string {
-		id := held(`,"retry":{"on_exhaustion":"dead_letter"}`)
+		id := reserved(`,"retry":{"on_exhaustion":"dead_letter"}`)
 		a.nack(id, `"error":{"message":"x","retryable":false}`).is(200)
 		return id
 	}
@@ -49,20 +49,20 @@ func TestTraceIDIsInEveryEvent(t *testing.T) {
 	id, _ = push("")
 	a.post("/ojs/v1/jobs/bulk/cancel", `{"job_ids":["`+id+`"]}`).is(200)
 	a.post("/ojs/v1/jobs/bulk/delete", `{"job_ids":["`+id+`"]}`).is(200)
-	id = held("")
+	id = reserved("")
 	a.report(id, `"progress":0.5`).is(200)
 	a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w1","active_jobs":["`+id+`"]}`).is(200)
 	a.ack(id, `"result":{"a":1}`).is(200)
-	id = held(`,"retry":{"initial_interval":"PT0.05S","jitter":false}`)
+	id = reserved(`,"retry":{"initial_interval":"PT0.05S","jitter":false}`)
 	a.nack(id).is(200)
 	state(id, "available")
-	id = held(`,"retry":{"initial_interval":"PT1H"}`)
+	id = reserved(`,"retry":{"initial_interval":"PT1H"}`)
 	a.nack(id).is(200)
 	a.post("/ojs/v1/jobs/bulk/retry", `{"job_ids":["`+id+`"]}`).is(200)
-	a.nack(held(""), `"requeue":true`).is(200)
-	state(held(`,"visibility_timeout_ms":50`), "available")
-	state(held(`,"timeout_ms":50,"retry":{"initial_interval":"PT1H"}`), "retryable")
-	state(held(`,"total_timeout":1`), "discarded")
+	a.nack(reserved(""), `"requeue":true`).is(200)
+	state(reserved(`,"visibility_timeout_ms":50`), "available")
+	state(reserved(`,"timeout_ms":50,"retry":{"initial_interval":"PT1H"}`), "retryable")
+	state(reserved(`,"total_timeout":1`), "discarded")
 	id, _ = push(`,"total_timeout":1`)
 	state(id, "discarded")
 	id, _ = push(`,"expires_at":"PT0.05S"`)

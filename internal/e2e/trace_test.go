@@ -10,56 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/ojsd/ojsd/internal/app"
 )
-
-// tracedAPI is an api whose spans are kept in memory.
-type tracedAPI struct {
-	*api
-	exporter *tracetest.InMemoryExporter
-}
-
-func setupTraced(t testing.TB, change ...func(*app.Config)) tracedAPI {
-	t.Helper()
-	exporter := tracetest.NewInMemoryExporter()
-	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
-	a := setup(t, append(change, func(c *app.Config) { c.TracerProvider = provider })...)
-	return tracedAPI{a, exporter}
-}
-
-func (a tracedAPI) in(t testing.TB) tracedAPI { return tracedAPI{a.api.in(t), a.exporter} }
-
-// spans are those of a name for which an attribute has the value.
-func (a tracedAPI) spans(name, key, value string) (found []tracetest.SpanStub) {
-	for _, s := range a.exporter.GetSpans() {
-		if s.Name == name && attr(s, key) == value {
-			found = append(found, s)
-		}
-	}
-	return found
-}
-
-// span waits for the only one.
-func (a tracedAPI) span(name, key, value string) tracetest.SpanStub {
-	a.t.Helper()
-	var found []tracetest.SpanStub
-	eventually(a.t, func() bool { found = a.spans(name, key, value); return len(found) > 0 })
-	require.Len(a.t, found, 1, name)
-	return found[0]
-}
-
-func attr(s tracetest.SpanStub, key string) string {
-	for _, a := range s.Attributes {
-		if string(a.Key) == key {
-			return a.Value.String()
-		}
-	}
-	return ""
-}
 
 const (
 	trace1, span1 = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -68,19 +21,13 @@ const (
 	parent2       = "00-" + trace2 + "-" + span2 + "-01"
 )
 
-// invalidParents are no W3C trace contexts.
+// invalidParents are not valid as traceparent.
 var invalidParents = []string{
 	"x", "00-" + trace1 + "-" + span1, "00-" + trace1 + "-" + span1 + "-01-x", "ff-" + trace1 + "-" + span1 + "-01", "00-00000000000000000000000000000000-" + span1 + "-01",
 	"00-" + trace1 + "-0000000000000000-01", "00-4BF92F3577B34DA6A3CE929D0E0E4736-" + span1 + "-01", parent1 + " ", "00_" + parent1[3:],
 }
 
-func parentOf(s tracetest.SpanStub) string {
-	return s.Parent.TraceID().String() + "-" + s.Parent.SpanID().String()
-}
-
-func idOf(sc trace.SpanContext) string { return sc.TraceID().String() + "-" + sc.SpanID().String() }
-
-// Contract 40 §12.
+// TestTrace covers docs/reference/observability.md, Tracing.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	a := setupTraced(t)
@@ -180,18 +127,18 @@ func TestTrace(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
 		for name, row := range map[string]struct {
-			end     func(a *api, id string)
+			end     func(a *node, id string)
 			state   string
 			failure string // error.type; "": none
 		}{
-			"Retryable": {func(a *api, id string) { a.nack(id, `"error":{"type":"SmtpError","message":"refused"}`).is(200) }, "retryable", "SmtpError"},
-			"Discarded": {func(a *api, id string) {
+			"Retryable": {func(a *node, id string) { a.nack(id, `"error":{"type":"SmtpError","message":"refused"}`).is(200) }, "retryable", "SmtpError"},
+			"Discarded": {func(a *node, id string) {
 				a.nack(id, `"error":{"code":"bad","message":"refused","retryable":false}`).is(200)
 			}, "discarded", "bad"},
-			"HandedBack": {func(a *api, id string) { a.nack(id, `"requeue":true`).is(200) }, "available", ""},
-			"Cancelled":  {func(a *api, id string) { a.del("/ojs/v1/jobs/" + id).is(200) }, "cancelled", ""},
-			"TimedOut":   {func(*api, string) {}, "retryable", "timeout"},
-			"Lost":       {func(*api, string) {}, "available", "visibility_timeout"},
+			"HandedBack": {func(a *node, id string) { a.nack(id, `"requeue":true`).is(200) }, "available", ""},
+			"Cancelled":  {func(a *node, id string) { a.del("/ojs/v1/jobs/" + id).is(200) }, "cancelled", ""},
+			"TimedOut":   {func(*node, string) {}, "retryable", "timeout"},
+			"Lost":       {func(*node, string) {}, "available", "visibility_timeout"},
 		} {
 			q, extra := queue(), ""
 			switch name {
@@ -202,7 +149,7 @@ func TestTrace(t *testing.T) {
 			}
 			id := a.push(`"type":"end.%s","args":[],"queue":"%s","meta":{"traceparent":"%s"},"retry":{"initial_interval":"PT1H"}%s`, strings.ToLower(name), q, parent2, extra)
 			require.Equal(t, 1, a.fetch(q, `"worker_id":"w1"`).count("jobs"))
-			row.end(a.api, id)
+			row.end(a.node, id)
 			s := a.span("ojs.execute end."+strings.ToLower(name), "ojs.job.id", id)
 			require.Equal(t, trace2+"-"+span2, parentOf(s), name)
 			require.Equal(t, row.state, attr(s, "ojs.job.state"), name)
@@ -367,7 +314,7 @@ func TestTraceSettings(t *testing.T) {
 		require.Equal(t, trace1+"-"+span1, idOf(s.Links[0].SpanContext))
 	})
 
-	t.Run("WorkersThatDie", func(t *testing.T) {
+	t.Run("DeadWorkers", func(t *testing.T) {
 		t.Parallel()
 		a, q := setupTraced(t, deadAfter(300*time.Millisecond)), queue()
 		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
@@ -380,7 +327,7 @@ func TestTraceSettings(t *testing.T) {
 	})
 }
 
-// Contract 40 §12.2, without anybody who wants spans.
+// TestTraceContextWithoutExporter covers docs/reference/observability.md, Trace context: a node that exports no spans.
 func TestTraceContextWithoutExporter(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
@@ -433,7 +380,7 @@ func TestTraceContextWithoutExporter(t *testing.T) {
 		require.Equal(t, `{}`, push(t, `{}`, "traceparent: "+parent1, "traceparent: "+parent2).at("job.meta"), "two are none")
 	})
 
-	t.Run("LimitsHold", func(t *testing.T) {
+	t.Run("LimitsApply", func(t *testing.T) {
 		t.Parallel()
 		whole := `{"a":"` + strings.Repeat("x", 65_536-len(`{"a":""}`)) + `"}`
 		require.Equal(t, whole, push(t, whole, "traceparent: "+parent1).at("job.meta"))

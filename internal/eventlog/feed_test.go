@@ -96,7 +96,7 @@ func (b *testBundle) publish(t *testing.T, f *Feed, names ...string) {
 	f.Wake()
 }
 
-// watchedContext calls waiting when somebody is about to wait for its end, too.
+// watchedContext calls waiting before a select that includes its end.
 type watchedContext struct {
 	context.Context
 	waiting func()

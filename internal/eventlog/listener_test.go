@@ -69,7 +69,7 @@ func TestListener(t *testing.T) {
 		startstoptest.Stress(t.Context(), t, b.listener)
 	})
 
-	t.Run("TellsWhatItHears", func(t *testing.T) {
+	t.Run("PassesNotificationsOn", func(t *testing.T) {
 		t.Parallel()
 		b := setupListener(t, ListenerConfig{})
 		other := make(chan string, 10)
@@ -80,16 +80,16 @@ func TestListener(t *testing.T) {
 		require.Equal(t, ListenerOK, b.listener.Status())
 
 		// At first anything may have been missed.
-		require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
-		riversharedtest.WaitOrTimeout(t, b.woken)
-		require.Empty(t, riversharedtest.WaitOrTimeout(t, other))
+		require.True(t, await(t, b.published).All)
+		await(t, b.woken)
+		require.Empty(t, await(t, other))
 
 		b.notify(t, "ojs_published", `{"w":7,"q":[["a",1,2,3]]}`)
-		require.Equal(t, Published{Watermark: 7, Ready: []Ready{{"a", 1, 2, 3}}}, riversharedtest.WaitOrTimeout(t, b.published))
+		require.Equal(t, Published{Watermark: 7, Ready: []Ready{{"a", 1, 2, 3}}}, await(t, b.published))
 		b.notify(t, "ojs_wake", "")
-		riversharedtest.WaitOrTimeout(t, b.woken)
+		await(t, b.woken)
 		b.notify(t, "other", "x")
-		require.Equal(t, "x", riversharedtest.WaitOrTimeout(t, other))
+		require.Equal(t, "x", await(t, other))
 	})
 
 	t.Run("ComesBack", func(t *testing.T) {
@@ -97,13 +97,13 @@ func TestListener(t *testing.T) {
 		b := setupListener(t, ListenerConfig{})
 		b.start(t)
 		await(t, b.listener.TestSignals.Listening.WaitC())
-		riversharedtest.WaitOrTimeout(t, b.published)
+		await(t, b.published)
 		_, err := b.pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name = 'ojsd listen'`)
 		require.NoError(t, err)
 		await(t, b.listener.TestSignals.Lost.WaitC())
 		await(t, b.listener.TestSignals.Listening.WaitC())
-		require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All) // what was said meanwhile is lost
+		require.True(t, await(t, b.published).All) // what was said meanwhile is lost
 		require.Equal(t, ListenerOK, b.listener.Status())
 	})
 
@@ -114,12 +114,12 @@ func TestListener(t *testing.T) {
 		await(t, b.listener.TestSignals.Lost.WaitC())
 		require.Equal(t, ListenerDegraded, b.listener.Status())
 		for range 3 {
-			require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
-			riversharedtest.WaitOrTimeout(t, b.woken)
+			require.True(t, await(t, b.published).All)
+			await(t, b.woken)
 		}
 	})
 
-	t.Run("PollsForNobodyNot", func(t *testing.T) {
+	t.Run("DoesNotPollWithoutSubscribers", func(t *testing.T) {
 		t.Parallel()
 		var waiting atomic.Bool
 		asked := make(chan struct{}, 1000)
@@ -129,14 +129,14 @@ func TestListener(t *testing.T) {
 		}})
 		b.start(t)
 		for range 10 {
-			riversharedtest.WaitOrTimeout(t, asked)
+			await(t, asked)
 		}
 		require.Empty(t, b.published)
 		waiting.Store(true)
-		require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
+		require.True(t, await(t, b.published).All)
 	})
 
-	// A transaction pooler accepts LISTEN, and what follows goes to nobody.
+	// A transaction pooler accepts LISTEN, and notifications get lost.
 	t.Run("PollsBehindPooler", func(t *testing.T) {
 		t.Parallel()
 		b := setupListener(t, ListenerConfig{PollFallback: time.Millisecond})
@@ -145,7 +145,7 @@ func TestListener(t *testing.T) {
 		await(t, b.listener.TestSignals.Listening.WaitC())
 		require.Equal(t, ListenerDegraded, b.listener.Status())
 		for range 3 {
-			require.True(t, riversharedtest.WaitOrTimeout(t, b.published).All)
+			require.True(t, await(t, b.published).All)
 		}
 	})
 }
@@ -206,7 +206,7 @@ func serveFakePooler(conn net.Conn) error {
 	}
 }
 
-// An idle node that hears its relay: no statement at all on either connection beyond the relay's look.
+// An idle node that gets the notifications of its relay: no statement at all on either connection beyond the relay's look.
 func TestIdleListener(t *testing.T) {
 	t.Parallel()
 	b := setupListener(t, ListenerConfig{})
@@ -217,7 +217,7 @@ func TestIdleListener(t *testing.T) {
 	require.NoError(t, b.pool.QueryRow(t.Context(), query).Scan(&before))
 	for range 3 {
 		b.notify(t, "ojs_wake", "")
-		riversharedtest.WaitOrTimeout(t, b.woken)
+		await(t, b.woken)
 	}
 	require.NoError(t, b.pool.QueryRow(t.Context(), query).Scan(&after))
 	require.Equal(t, before, after)

@@ -81,7 +81,7 @@ func TestMaintainerDue(t *testing.T) {
 	require.True(t, m.ensureDue(now, RelayStatus{Watermark: 999, Head: 1000}))
 	require.False(t, m.ensureDue(now.Add(24*time.Hour), RelayStatus{}))
 	require.True(t, m.ensureDue(now.Add(25*time.Hour), RelayStatus{}))
-	// A relay that cannot scan does not tell the head.
+	// A relay that cannot scan does not report the head.
 	require.False(t, m.ensureDue(now.Add(time.Minute), RelayStatus{BehindFor: time.Second}))
 	require.True(t, m.ensureDue(now.Add(time.Minute), RelayStatus{BehindFor: time.Minute}))
 

@@ -175,7 +175,7 @@ func TestListAfter(t *testing.T) {
 		require.True(t, b.list(t, Query{Limit: 1}).HasMore)
 	})
 
-	t.Run("TellsExpiredCursors", func(t *testing.T) {
+	t.Run("ReportsExpiredCursors", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		b.exec(t, "UPDATE ojs.event_relay SET pruned = 10, watermark = 10")

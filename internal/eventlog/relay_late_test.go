@@ -54,7 +54,7 @@ func TestRelayLate(t *testing.T) {
 	})
 
 	// The snapshot's xmax is the last ended xid plus one: the transaction with the missing number may be at or above it.
-	t.Run("IsNotTakenForDeadWithTheNewestXID", func(t *testing.T) {
+	t.Run("IsNotTakenForRolledBackWithTheNewestXID", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		older, err := b.pool.Begin(t.Context())
@@ -208,7 +208,7 @@ func TestRelaySpan(t *testing.T) {
 	b.publishAll(t)
 	require.Len(t, b.readAll(t), 25)
 
-	b.exec(t, "SELECT setval('ojs.event_seq', 100)") // 75 numbers that nobody will ever use
+	b.exec(t, "SELECT setval('ojs.event_seq', 100)") // 75 numbers that are never used
 	b.exec(t, insertEvent, "end")
 	done = b.pass(t)
 	require.Positive(t, done.wait, "%+v %+v", done, b.relay.observations) // may belong to this very transaction

@@ -113,7 +113,10 @@ func TestWaitCaughtUp(t *testing.T) {
 		for i := range 30 {
 			b.exec(t, insertEvent, "a")
 			b.relay.Wake()
-			b.reader.WaitCaughtUp(t.Context())
+			ctx, cancel := context.WithTimeout(t.Context(), waitFor) // the reader would wait for maxCatchUp only
+			b.reader.relay.waitCaughtUp(ctx)
+			require.NoError(t, ctx.Err())
+			cancel()
 			require.Len(t, b.readAll(t), i+1)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// TestEventText checks what SQL makes of each type of the catalogue against contract 40 §1 and §3.3.
+// TestEventText checks what SQL makes of each type of the catalogue.
 func TestEventText(t *testing.T) {
 	t.Parallel()
 	pool := dbtest.New(t)

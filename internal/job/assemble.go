@@ -84,8 +84,8 @@ func (d *decoder) assemble(j *Job, raw jsontext.Value, metaSources []jsontext.Va
 	j.Args = cut()
 	buf = appendMeta(buf, metaSources)
 	j.Meta = cut()
-	if len(j.Meta) > d.lim.metaBytes() {
-		return nil, ojs.ErrTooLarge("meta", d.lim.metaBytes(), len(j.Meta))
+	if len(j.Meta) > d.lim.Meta() {
+		return nil, ojs.ErrTooLarge("meta", d.lim.Meta(), len(j.Meta))
 	}
 	buf = d.appendExtra(buf, j)
 	j.Extra = cut()

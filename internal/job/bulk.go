@@ -1,6 +1,7 @@
 package job
 
 import (
+	"bytes"
 	"strings"
 	"time"
 
@@ -21,11 +22,12 @@ const (
 	BulkDelete BulkOp = "delete"
 )
 
-// BulkSelect is the body of POST /jobs/bulk/{cancel,retry,delete} (contract 10 §6.3, 30 §8.2).
+// BulkSelect is the body of POST /jobs/bulk/{cancel,retry,delete} (docs/reference/http.md, Bulk change).
 type BulkSelect struct {
 	BulkOptions
-	JobIDs []string    // as sent, in order; see ojs.ParseID. nil: Filter selects
-	Filter *BulkFilter // nil: JobIDs selects
+	Op     BulkOp
+	IDs    IDList
+	Filter *BulkFilter // nil: IDs selects
 }
 
 // BulkFilter selects jobs that satisfy every condition that is set.
@@ -41,6 +43,24 @@ type BulkFilter struct {
 	OlderThan      When // Relative: In before now
 	Priority       *int16
 	Meta           []MetaEqual
+}
+
+// MatchesMeta reports whether a stored meta has all the wanted members. nil stands for {}.
+func (f *BulkFilter) MatchesMeta(meta []byte) bool {
+	for _, want := range f.Meta {
+		found := false
+		if len(meta) > 0 {
+			for literal, value := range rawjson.Members(meta) {
+				if string(rawjson.Name(literal)) == want.Key {
+					found = bytes.Equal(rawjson.Compact(value), want.Value)
+				}
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
 }
 
 // MetaEqual asks for a member of meta with an equal value.
@@ -68,7 +88,7 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 	}
 	b := body{}
 	b.Fields, _ = payload.Read(v, selectNames)
-	s := BulkSelect{BulkOptions: bulkOptions(b.Get("atomicity"), b.Get("idempotency_key"), &b.Problems)}
+	s := BulkSelect{Op: op, BulkOptions: bulkOptions(b.Get("atomicity"), b.Get("idempotency_key"), &b.Problems)}
 	ids, filter := b.Get("job_ids"), b.Get("filter")
 	switch {
 	case ids == nil && filter == nil:
@@ -79,9 +99,11 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 		if ids[0] == '[' && rawjson.Len(ids) > maxIDs {
 			return s, ojs.ErrBatchSize(maxIDs, rawjson.Len(ids))
 		}
-		if s.JobIDs = b.IDs("job_ids"); s.JobIDs != nil && len(s.JobIDs) == 0 {
+		texts := b.IDs("job_ids")
+		if texts != nil && len(texts) == 0 {
 			b.Refuse("job_ids", "a non-empty array of job ids")
 		}
+		s.IDs = NewIDList(texts)
 	default:
 		s.Filter = b.filter(op, filter)
 	}
@@ -104,12 +126,12 @@ func (b *body) filter(op BulkOp, v jsontext.Value) *BulkFilter {
 		b.Refuse("filter", "an object")
 		return nil
 	}
-	fs, strange := payload.Read(v, filterNames)
+	fs, unknown := payload.Read(v, filterNames)
 	r := filterReader{fs, &b.Problems}
-	for _, m := range strange {
+	for _, m := range unknown {
 		r.Add(ojs.KindInvalidPayload, "filter."+string(m.Name), "$.filter."+string(m.Name), "absent: there is no such condition", m.Value)
 	}
-	if len(strange) == 0 && r.Empty() {
+	if len(unknown) == 0 && r.Empty() {
 		b.Refuse("filter", "an object with at least one condition")
 	}
 	f := &BulkFilter{States: r.states(op), Priority: r.priority(), Meta: r.meta()}

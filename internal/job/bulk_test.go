@@ -17,9 +17,9 @@ func TestDecodeBulkSelect(t *testing.T) {
 		op   BulkOp
 		want BulkSelect
 	}{
-		`{"job_ids":["a","b","a"]}`:                                    {BulkCancel, BulkSelect{JobIDs: []string{"a", "b", "a"}}},
-		`{"job_ids":["a"],"filter":null}`:                              {BulkDelete, BulkSelect{JobIDs: []string{"a"}}},
-		`{"job_ids":["a"],"atomicity":"atomic","idempotency_key":"k"}`: {BulkRetry, BulkSelect{BulkOptions: BulkOptions{true, "k"}, JobIDs: []string{"a"}}},
+		`{"job_ids":["a","b","a"]}`:                                    {BulkCancel, BulkSelect{IDs: NewIDList([]string{"a", "b", "a"})}},
+		`{"job_ids":["a"],"filter":null}`:                              {BulkDelete, BulkSelect{IDs: NewIDList([]string{"a"})}},
+		`{"job_ids":["a"],"atomicity":"atomic","idempotency_key":"k"}`: {BulkRetry, BulkSelect{BulkOptions: BulkOptions{true, "k"}, IDs: NewIDList([]string{"a"})}},
 		`{"filter":{"queue":"q"}}`:                                     {BulkCancel, BulkSelect{Filter: &BulkFilter{Queue: "q", States: waiting}}},
 		`{"filter":{"type":"a.b"}}`:                                    {BulkRetry, BulkSelect{Filter: &BulkFilter{Type: "a.b", States: dead}}},
 		`{"filter":{"type":"a.*"}}`:                                    {BulkRetry, BulkSelect{Filter: &BulkFilter{Type: "a.", TypePrefix: true, States: dead}}},
@@ -32,6 +32,7 @@ func TestDecodeBulkSelect(t *testing.T) {
 			Since: When{Set: true, Relative: true, In: 168 * time.Hour}, Until: When{Set: true, At: at}, OlderThan: When{Set: true, Relative: true, In: 168 * time.Hour}, States: waiting}}},
 		`{"filter":{"meta":{"b": [ 1 ],"a":"x","b":2.0}}}`: {BulkCancel, BulkSelect{Filter: &BulkFilter{Meta: []MetaEqual{{"b", []byte("2.0")}, {"a", []byte(`"x"`)}}, States: waiting}}},
 	} {
+		c.want.Op = c.op
 		got, err := DecodeBulkSelect(c.op, []byte(text), 10)
 		require.Nil(t, err, text)
 		require.Equal(t, c.want, got, text)
@@ -51,11 +52,11 @@ func TestDecodeBulkSelectRefuses(t *testing.T) {
 	} {
 		_, err := DecodeBulkSelect(BulkCancel, []byte(text), 10)
 		require.NotNil(t, err, text)
-		require.Equal(t, 400, err.Status, text)
+		require.Equal(t, 400, stage(err), text)
 		require.Equal(t, field, err.Details["field"], text)
 	}
 	_, err := DecodeBulkSelect(BulkDelete, []byte(`{"filter":{"queue":"q"}}`), 10)
 	require.Equal(t, "filter.state", err.Details["field"], "a delete names its states")
 	_, err = DecodeBulkSelect(BulkCancel, []byte(`{"job_ids":["a","b"]}`), 1)
-	require.Equal(t, 413, err.Status)
+	require.Equal(t, 413, stage(err))
 }

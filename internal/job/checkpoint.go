@@ -11,12 +11,16 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// CheckpointRequest is the body of a checkpoint (contract 20 §12.2).
-type CheckpointRequest struct {
-	WorkerID string
-	Attempt  *int64
+// NextSequence stands for a sequence that the client did not send: the server numbers the checkpoint.
+const NextSequence = -1
+
+// CheckpointSave is a checkpoint to be stored (docs/reference/jobs.md, Checkpoints). It counts as a heartbeat.
+type CheckpointSave struct {
+	JobID    [16]byte
+	WorkerID string // "": not sent, so ownership is not checked
+	Attempt  int32  // AnyAttempt: not sent
 	Stored   []byte // one compact object with state and, if sent, step_index and metadata
-	Sequence *int64 // nil: the next
+	Sequence int64  // must be above the stored one; NextSequence: one more
 }
 
 var checkpointNames = []string{"worker_id", "attempt", "state", "sequence", "step_index", "metadata"}
@@ -26,14 +30,14 @@ const maxSequence = 1<<53 - 1
 
 // DecodeCheckpoint reads the body of PUT /jobs/{id}/checkpoint and, with optionalState, of POST /checkpoints/{id}: the
 // durable helpers leave out what is undefined, and a refusal would fail their job.
-func DecodeCheckpoint(raw []byte, optionalState bool, lim Limits) (CheckpointRequest, *ojs.Error) {
+func DecodeCheckpoint(jobID string, raw []byte, optionalState bool, lim Limits) (CheckpointSave, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
-		return CheckpointRequest{}, err
+		return CheckpointSave{}, err
 	}
 	b := body{}
 	b.Fields, _ = payload.Read(v, checkpointNames)
-	r := CheckpointRequest{WorkerID: b.WorkerID(), Attempt: b.Attempt()}
+	r := CheckpointSave{WorkerID: b.WorkerID(), Attempt: b.attempt(), Sequence: NextSequence}
 	state := payload.Find(v, "state")
 	switch {
 	case state == nil && optionalState:
@@ -44,15 +48,16 @@ func DecodeCheckpoint(raw []byte, optionalState bool, lim Limits) (CheckpointReq
 		b.Refuse("state", shallow(lim))
 	}
 	if n, sent := b.Integer("sequence", math.MinInt64, maxSequence, "an integer of at most 9007199254740991"); sent {
-		n = max(n, 0)
-		r.Sequence = &n
+		r.Sequence = max(n, 0)
 	}
 	b.Integer("step_index", math.MinInt64, math.MaxInt64, "an integer")
 	metadata := b.object("metadata", lim)
 	if err := b.Problems.Err(); err != nil {
 		return r, err
 	}
-	r.Stored, err = encodeCheckpoint(state, b.Get("step_index"), metadata)
+	if r.Stored, err = encodeCheckpoint(state, b.Get("step_index"), metadata); err == nil {
+		r.JobID, err = ParseID(jobID)
+	}
 	return r, err
 }
 
@@ -82,36 +87,4 @@ func CheckpointParts(stored []byte) (state, stepIndex, metadata jsontext.Value) 
 	}
 	v := jsontext.Value(stored)
 	return payload.Find(v, "state"), payload.Find(v, "step_index"), payload.Find(v, "metadata")
-}
-
-// ResultsRequest is the body of POST /jobs/results.
-type ResultsRequest struct {
-	IDs []string // as sent, without repetitions; see ojs.ParseID
-}
-
-// MaxResults is how many results can be asked for at once.
-const MaxResults = 100
-
-// DecodeResults reads the ids of POST /jobs/results.
-func DecodeResults(raw []byte) (ResultsRequest, *ojs.Error) {
-	v, err := rawjson.Check(raw)
-	if err != nil {
-		return ResultsRequest{}, err
-	}
-	b := body{}
-	b.Fields, _ = payload.Read(v, []string{"ids"})
-	list := b.Get("ids")
-	var ids []string
-	ok := list != nil && list[0] == '['
-	if ok {
-		ids, ok = payload.Texts(list)
-	}
-	if !ok {
-		b.Refuse("ids", "an array of job ids")
-		return ResultsRequest{}, b.Problems.Err()
-	}
-	if len(ids) > MaxResults {
-		return ResultsRequest{}, ojs.ErrBatchSize(MaxResults, len(ids))
-	}
-	return ResultsRequest{IDs: payload.Distinct(ids)}, nil
 }

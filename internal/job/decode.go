@@ -15,8 +15,8 @@ import (
 // DecodeJob reads the body of a PUSH. The first stage that fails answers: size, JSON, fields (400), policies (422), size
 // of meta (contract 10 §1.8).
 func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
-	if len(raw) > lim.envelopeBytes() {
-		return nil, ojs.ErrTooLarge("envelope", lim.envelopeBytes(), len(raw))
+	if len(raw) > lim.Envelope() {
+		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), len(raw))
 	}
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -27,8 +27,8 @@ func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 
 // DecodeItem is DecodeJob for an element that SplitBatch gave.
 func DecodeItem(item jsontext.Value, lim Limits) (*Job, *ojs.Error) {
-	if len(item) > lim.envelopeBytes() {
-		return nil, ojs.ErrTooLarge("envelope", lim.envelopeBytes(), len(item))
+	if len(item) > lim.Envelope() {
+		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), len(item))
 	}
 	v, err := payload.Object(item, "job")
 	if err != nil {

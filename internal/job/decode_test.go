@@ -55,18 +55,18 @@ func TestDecodeJobContractExample(t *testing.T) {
 	}, j)
 }
 
-// Bodies that are no object, contract 10 §1.4.
+// Bodies that are no object.
 func TestDecodeJobRefusesBadBodies(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", " ", "[]", "null", "{}{}", job() + "x", "\xef\xbb\xbf" + job(), `{"type":`, "{\"type\":\"\xff\"}", job("")} {
 		e := refuse(t, body)
-		require.Equal(t, 400, e.Status, "%q", body)
+		require.Equal(t, 400, stage(e), "%q", body)
 		require.Equal(t, "invalid_payload", e.Type, "%q", body)
 		require.NotEmpty(t, e.Message)
 	}
 }
 
-// One row per rule of contract 10 §3.1, §3.3, §3.4 and 20 §4, §5.1 that answers 400.
+// One row per rule that answers 400.
 func TestDecodeJobRefusesFields(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 256)
@@ -115,7 +115,7 @@ func TestDecodeJobRefusesFields(t *testing.T) {
 		{job(options(`"unique_key":"` + strings.Repeat("A", 64) + `"`)), "invalid_payload", "unique_key"},
 	} {
 		e := refuse(t, c.body)
-		require.Equal(t, 400, e.Status, c.body)
+		require.Equal(t, 400, stage(e), c.body)
 		require.Equal(t, "invalid_payload", e.Code, c.body)
 		require.Equal(t, c.kind, e.Type, c.body)
 		require.Equal(t, c.field, e.Details["field"], c.body)
@@ -192,7 +192,7 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 		job(`"max_attempts":"3"`): "max_attempts", job(`"max_attempts":1e30`): "max_attempts",
 	} {
 		e := refuse(t, body)
-		require.Equal(t, 422, e.Status, body)
+		require.Equal(t, 422, stage(e), body)
 		require.Equal(t, "validation_error", e.Code, body)
 		require.Equal(t, field, e.Details["field"], body)
 		require.Contains(t, e.Message, strings.TrimPrefix(field, "retry."), body)
@@ -201,7 +201,7 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 	require.Equal(t, "$.options.retry.jitter", refuse(t, job(options(`"retry":{"jitter":1}`))).Details["validation_errors"].([]payload.Violation)[0].Path)
 
 	e := refuse(t, job(`"specversion":"2.0"`))
-	require.Equal(t, 422, e.Status)
+	require.Equal(t, 422, stage(e))
 	require.Equal(t, "unsupported", e.Code)
 	require.Equal(t, "2.0", e.Details["requested"])
 	require.Equal(t, []string{"1.0"}, e.Details["supported"])
@@ -213,12 +213,12 @@ func TestDecodeJobRefusesPolicies(t *testing.T) {
 func TestDecodeJobStagesInOrder(t *testing.T) {
 	t.Parallel()
 	bigMeta := `"meta":{"a":"` + strings.Repeat("x", 70_000) + `"}`
-	require.Equal(t, 413, refuse(t, job(bigMeta)).Status)
-	require.Equal(t, 422, refuse(t, job(bigMeta, `"retry":{"max_attempts":-1}`)).Status, "policy before size of meta")
-	require.Equal(t, 400, refuse(t, job(`"priority":500`, `"retry":{"max_attempts":-1}`)).Status, "fields before policy")
-	require.Equal(t, 400, refuse(t, job(`"retry":{"max_attempts":-1}`)+"x").Status, "syntax before policy")
+	require.Equal(t, 413, stage(refuse(t, job(bigMeta))))
+	require.Equal(t, 422, stage(refuse(t, job(bigMeta, `"retry":{"max_attempts":-1}`))), "policy before size of meta")
+	require.Equal(t, 400, stage(refuse(t, job(`"priority":500`, `"retry":{"max_attempts":-1}`))), "fields before policy")
+	require.Equal(t, 400, stage(refuse(t, job(`"retry":{"max_attempts":-1}`)+"x")), "syntax before policy")
 	_, err := DecodeJob([]byte(`{"type"`+strings.Repeat(" ", 100)), Limits{MaxEnvelopeBytes: 50})
-	require.Equal(t, 413, err.Status, "size before syntax")
+	require.Equal(t, 413, stage(err), "size before syntax")
 }
 
 func TestDecodeJobSizes(t *testing.T) {
@@ -237,7 +237,7 @@ func TestDecodeJobSizes(t *testing.T) {
 	require.Equal(t, "metadata_too_large", e.Code)
 	require.Equal(t, "meta", e.Details["field"])
 	require.Equal(t, 65_536, e.Details["max_bytes"])
-	require.Equal(t, 413, refuse(t, job(`"meta":`+meta(40_000), options(`"metadata":`+strings.Replace(meta(40_000), "a", "b", 1)))).Status, "measured after the merge")
+	require.Equal(t, 413, stage(refuse(t, job(`"meta":`+meta(40_000), options(`"metadata":`+strings.Replace(meta(40_000), "a", "b", 1))))), "measured after the merge")
 	require.Len(t, accept(t, job(`"meta": { "a" : `+strings.Repeat(" ", 70_000)+`1}`)).Meta, len(`{"a":1}`), "measured without white space")
 }
 
@@ -265,7 +265,7 @@ func TestDecodeJobDepth(t *testing.T) {
 	require.Error(t, refuse(t, `{"type":"a","args":`+arrays(20_000)+`}`))
 }
 
-// Literals survive: numbers beyond 2^53, 1.0 against 1, key order, repetitions, U+0000 and lone surrogates (§3.2).
+// Literals survive: numbers beyond 2^53, 1.0 against 1, key order, repetitions, U+0000 and lone surrogates.
 func TestDecodeJobKeepsClientJSON(t *testing.T) {
 	t.Parallel()
 	raw := `[12345678901234567890,1.0,1,-0,1E+2,{"b":1,"a":2,"b":3},"\u0000","\ud800","\/","é","😀","\ud83d\ude00",[],{},null,true,"  ",{"__ojs_ref":"x"}]`

@@ -2,19 +2,20 @@ package job
 
 import (
 	"math"
+	"time"
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// FetchRequest is the body of POST /workers/fetch (contract 10 §7).
-type FetchRequest struct {
+// Fetch asks for jobs (docs/reference/http.md, Fetch).
+type Fetch struct {
 	Queues       []string // in order of preference, without repetitions
 	Count        int      // 1…1000
 	WorkerID     string
-	VisibilityMS int64 // 0: the job's or the server's value
-	WaitMS       int   // 0…20 000
+	VisibilityMS int64         // 0: the job's or the server's value
+	Wait         time.Duration // up to 20 s; 0: answer at once
 }
 
 const (
@@ -25,16 +26,16 @@ const (
 var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms"}
 
 // DecodeFetch reads the body of a FETCH.
-func DecodeFetch(raw []byte) (FetchRequest, *ojs.Error) {
+func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
-		return FetchRequest{}, err
+		return Fetch{}, err
 	}
 	b := body{}
 	b.Fields, _ = payload.Read(v, fetchNames)
-	r := FetchRequest{Queues: b.queues(), Count: b.count(), WorkerID: b.WorkerID(), VisibilityMS: b.VisibilityMS()}
+	r := Fetch{Queues: b.queues(), Count: b.count(), WorkerID: b.WorkerID(), VisibilityMS: b.VisibilityMS()}
 	wait, _ := b.Integer("wait_ms", 0, math.MaxInt64, "an integer >= 0 of milliseconds")
-	r.WaitMS = int(min(wait, maxWaitMS))
+	r.Wait = time.Duration(min(wait, maxWaitMS)) * time.Millisecond
 	return r, b.Problems.Err()
 }
 

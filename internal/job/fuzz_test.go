@@ -9,9 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/ojs"
-
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func FuzzDecodeJob(f *testing.F) {
@@ -34,7 +33,7 @@ func FuzzDecodeJob(f *testing.F) {
 		require.Equal(t, kept, body, "the body is not changed")
 		if refused != nil {
 			require.Nil(t, j)
-			require.Contains(t, []int{400, 413, 422}, refused.Status)
+			require.Contains(t, []int{400, 413, 422}, stage(refused))
 			require.NotEmpty(t, refused.Message)
 			_, err := json.Marshal(refused)
 			require.NoError(t, err)
@@ -136,9 +135,9 @@ func FuzzDecodeCalls(f *testing.F) {
 			require.NotEmpty(t, r.Error.Message)
 			require.NotContains(t, r.Error.Code+r.Error.Type, "\x00")
 		}
-		for _, decode := range []func() (ProgressRequest, *ojs.Error){
-			func() (ProgressRequest, *ojs.Error) { return DecodeProgress(body, Limits{}) },
-			func() (ProgressRequest, *ojs.Error) { return DecodeProgressFor("x", body, Limits{}) },
+		for _, decode := range []func() (ProgressReport, *ojs.Error){
+			func() (ProgressReport, *ojs.Error) { return DecodeProgress(body, Limits{}) },
+			func() (ProgressReport, *ojs.Error) { return DecodeProgressFor(anID, body, Limits{}) },
 		} {
 			if r, err := decode(); err == nil {
 				require.True(t, r.Progress != nil && *r.Progress >= 0 && *r.Progress <= 1 || r.Data != nil)
@@ -146,7 +145,7 @@ func FuzzDecodeCalls(f *testing.F) {
 				require.True(t, r.Message == nil || !strings.Contains(*r.Message, "\x00"))
 			}
 		}
-		if r, err := DecodeCheckpoint(body, false, Limits{}); err == nil {
+		if r, err := DecodeCheckpoint(anID, body, false, Limits{}); err == nil {
 			require.True(t, json.Valid(r.Stored))
 			state, _, _ := CheckpointParts(r.Stored)
 			require.True(t, json.Valid(state))

@@ -6,7 +6,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job/retry"
 )
 
-// Limits bounds what is accepted. Zero values are the contract's defaults (contract 10 §14).
+// Limits bounds what is accepted. A zero value stands for the default (docs/reference/jobs.md, Limits).
 type Limits struct {
 	MaxEnvelopeBytes int // one job object as received: 1 048 576
 	MaxMetaBytes     int // meta after merging, compact: 65 536
@@ -25,9 +25,14 @@ const (
 	maxMS = 36500 * 86_400 * 1000 // 36 500 days (contract 10 §1.4)
 )
 
-func (l Limits) envelopeBytes() int { return orDefault(l.MaxEnvelopeBytes, 1_048_576) }
-func (l Limits) metaBytes() int     { return orDefault(l.MaxMetaBytes, 65_536) }
-func (l Limits) resultBytes() int   { return orDefault(l.MaxResultBytes, 1_048_576) }
+// Envelope is the most bytes of one job object as received.
+func (l Limits) Envelope() int { return orDefault(l.MaxEnvelopeBytes, 1_048_576) }
+
+// Meta is the most bytes of meta after merging, compact.
+func (l Limits) Meta() int { return orDefault(l.MaxMetaBytes, 65_536) }
+
+// Result is the most bytes of the result of an ack, compact.
+func (l Limits) Result() int { return orDefault(l.MaxResultBytes, 1_048_576) }
 
 // Depth is the levels of nesting that one attribute may have, itself included.
 func (l Limits) Depth() int { return orDefault(l.MaxDepth, 32) }

@@ -8,52 +8,50 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// NackRequest is the body of POST /workers/nack (contract 10 §9).
-type NackRequest struct {
-	JobID    string // as sent; see ojs.ParseID
-	WorkerID string
-	Attempt  *int64
-	Requeue  bool // hand the job back; Error is then empty
+// Nack reports that a job failed, or hands it back (docs/reference/http.md, Nack).
+type Nack struct {
+	JobID    [16]byte
+	WorkerID string // "": not sent, so ownership is not checked
+	Attempt  int32  // AnyAttempt: not sent
+	Requeue  bool   // hand the job back; Error is then empty
 	Error    WorkerError
 }
 
 var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue"}
 
 // DecodeNack reads the body of a NACK. What the error says is never refused, because a refusal would strand the job.
-func DecodeNack(raw []byte, lim Limits) (NackRequest, *ojs.Error) {
+func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
-		return NackRequest{}, err
+		return Nack{}, err
 	}
 	return decodeNack(v, "", lim)
 }
 
 // DecodeNackItem is DecodeNack for an element that SplitBatch gave.
-func DecodeNackItem(item jsontext.Value, lim Limits) (NackRequest, *ojs.Error) {
+func DecodeNackItem(item jsontext.Value, lim Limits) (Nack, *ojs.Error) {
 	v, err := payload.Object(item, "nack")
 	if err != nil {
-		return NackRequest{}, err
+		return Nack{}, err
 	}
 	return decodeNack(v, "", lim)
 }
 
 // DecodeNackFor reads the body of POST /jobs/{id}/nack. The id comes from the path, and error may be a text, which is
-// what serverless adapters send (contract 20 §3.2).
-func DecodeNackFor(jobID string, raw []byte, lim Limits) (NackRequest, *ojs.Error) {
+// what serverless adapters send.
+func DecodeNackFor(jobID string, raw []byte, lim Limits) (Nack, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
-		return NackRequest{}, err
+		return Nack{}, err
 	}
 	return decodeNack(v, jobID, lim)
 }
 
-func decodeNack(v jsontext.Value, jobID string, lim Limits) (NackRequest, *ojs.Error) {
-	b := payload.Body{}
+func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
+	b := body{}
 	b.Fields, _ = payload.Read(v, nackNames)
-	r := NackRequest{JobID: jobID, WorkerID: b.WorkerID(), Attempt: b.Attempt(), Requeue: b.Boolean("requeue")}
-	if jobID == "" {
-		r.JobID = b.JobID()
-	}
+	r := Nack{WorkerID: b.WorkerID(), Attempt: b.attempt(), Requeue: b.Boolean("requeue")}
+	id := b.idText(jobID)
 	failure := b.Get("error")
 	text, isText := rawjson.Text(failure)
 	switch {
@@ -66,5 +64,9 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (NackRequest, *ojs.E
 	default:
 		r.Error = decodeWorkerError(failure, lim)
 	}
-	return r, b.Problems.Err()
+	err := b.Problems.Err()
+	if err == nil {
+		r.JobID, err = ParseID(id)
+	}
+	return r, err
 }

@@ -121,8 +121,8 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 		b = payload.AppendMember(b, m.Literal, m.Value)
 	}
 	b = append(b, '}')
-	if len(b) > o.lim.metaBytes() {
-		return nil, ojs.ErrTooLarge("meta", o.lim.metaBytes(), len(b))
+	if len(b) > o.lim.Meta() {
+		return nil, ojs.ErrTooLarge("meta", o.lim.Meta(), len(b))
 	}
 	return b, nil
 }

@@ -41,7 +41,7 @@ func TestOverrideMerges(t *testing.T) {
 	require.Nil(t, err)
 	require.Equal(t, `{"b":null,"c":3}`, string(meta))
 	_, err = o.MergedMeta([]byte(`{"a":"0123456789012345678901234567890123456789"}`))
-	require.Equal(t, 413, err.Status)
+	require.Equal(t, 413, stage(err))
 
 	policy, failed := o.MergedRetry(nil, 7)
 	require.NoError(t, failed)
@@ -57,22 +57,4 @@ func TestWithoutExpiry(t *testing.T) {
 	require.Nil(t, WithoutExpiry(nil))
 	require.Equal(t, `{}`, string(WithoutExpiry([]byte(`{"expires_at":"x"}`))))
 	require.Equal(t, `{"timeout":1,"x":{"expires_at":1}}`, string(WithoutExpiry([]byte(`{"timeout":1,"expires_at":"x","x":{"expires_at":1}}`))))
-}
-
-func TestDecodeDeadLetterFilter(t *testing.T) {
-	t.Parallel()
-	f, confirmed, err := DecodeDeadLetterFilter([]byte(`{"filter":{"queue":["a","b"],"type":"x.*","ids":[],"state":"discarded","older_than":"7d"},"confirm":true,"other":1}`))
-	require.Nil(t, err)
-	require.True(t, confirmed)
-	require.Equal(t, []string{"a", "b"}, f.Queues)
-	require.Equal(t, []string{"x.*"}, f.Types)
-	require.NotNil(t, f.IDs)
-	require.Empty(t, f.IDs)
-	require.True(t, f.OlderThan.Relative)
-
-	f, confirmed, err = DecodeDeadLetterFilter([]byte(`{"queue":"a","confirm":false}`))
-	require.Nil(t, err)
-	require.False(t, confirmed)
-	require.Equal(t, []string{"a"}, f.Queues)
-	require.Nil(t, f.IDs)
 }

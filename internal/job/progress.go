@@ -12,15 +12,15 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// ProgressRequest is the body of a progress report (contract 20 §12.2).
-type ProgressRequest struct {
-	JobID      string // as sent; see ojs.ParseID
-	WorkerID   string
-	Attempt    *int64
-	Progress   *float64 // 0 to 1
-	Message    *string  // without U+0000
+// ProgressReport is what a worker reports about the job it runs (docs/reference/jobs.md, Progress). It counts as a heartbeat.
+type ProgressReport struct {
+	JobID      [16]byte
+	WorkerID   string   // "": not sent, so ownership is not checked
+	Attempt    int32    // AnyAttempt: not sent
+	Progress   *float64 // 0 to 1; nil: not sent
+	Message    *string  // without U+0000; nil: not sent
 	Data       []byte   // compact object; nil: not sent
-	Checkpoint []byte   // as EncodeCheckpoint gives it; nil: not sent
+	Checkpoint []byte   // as CheckpointSave.Stored; nil: not sent
 }
 
 // Limits of a report, compact.
@@ -32,26 +32,24 @@ const (
 var progressNames = []string{"job_id", "worker_id", "attempt", "progress", "percentage", "message", "data", "checkpoint"}
 
 // DecodeProgressFor reads the body of PUT /jobs/{id}/progress, whose number is a share from 0 to 1.
-func DecodeProgressFor(jobID string, raw []byte, lim Limits) (ProgressRequest, *ojs.Error) {
+func DecodeProgressFor(jobID string, raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 	return decodeProgress(jobID, raw, "progress", lim)
 }
 
 // DecodeProgress reads the body of POST /workers/progress, whose number is a percentage.
-func DecodeProgress(raw []byte, lim Limits) (ProgressRequest, *ojs.Error) {
+func DecodeProgress(raw []byte, lim Limits) (ProgressReport, *ojs.Error) {
 	return decodeProgress("", raw, "percentage", lim)
 }
 
-func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressRequest, *ojs.Error) {
+func decodeProgress(jobID string, raw []byte, number string, lim Limits) (ProgressReport, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
-		return ProgressRequest{}, err
+		return ProgressReport{}, err
 	}
 	b := body{}
 	b.Fields, _ = payload.Read(v, progressNames)
-	r := ProgressRequest{JobID: jobID, WorkerID: b.WorkerID(), Attempt: b.Attempt(), Message: b.message()}
-	if jobID == "" {
-		r.JobID = b.JobID()
-	}
+	r := ProgressReport{WorkerID: b.WorkerID(), Attempt: b.attempt(), Message: b.message()}
+	jobID = b.idText(jobID)
 	scale := 1.0
 	if number == "percentage" {
 		scale = 100
@@ -73,6 +71,9 @@ func decodeProgress(jobID string, raw []byte, number string, lim Limits) (Progre
 	}
 	if len(r.Data) > MaxProgressData {
 		err = ojs.ErrTooLarge("data", MaxProgressData, len(r.Data))
+	}
+	if err == nil {
+		r.JobID, err = ParseID(jobID)
 	}
 	return r, err
 }

@@ -18,7 +18,7 @@ func uniqueJob(unique string) string {
 
 var defaultUniqueStates = []ojs.JobState{"available", "active", "scheduled", "retryable", "pending"}
 
-// Contract 30 §2.1 and part 50 A3.
+// What makes two jobs the same.
 func TestUnique(t *testing.T) {
 	t.Parallel()
 	base := func(change func(*Unique)) Unique {
@@ -74,7 +74,7 @@ func TestUniqueRefuses(t *testing.T) {
 		`{"kees":["type"]}`: "unique.kees",
 	} {
 		e := refuse(t, uniqueJob(text))
-		require.Equal(t, 400, e.Status, text)
+		require.Equal(t, 400, stage(e), text)
 		require.Equal(t, "invalid_payload", e.Type, text)
 		require.Equal(t, field, e.Details["field"], text)
 		require.Equal(t, "$.options."+field, e.Details["validation_errors"].([]payload.Violation)[0].Path, text)

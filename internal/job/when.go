@@ -1,6 +1,7 @@
 package job
 
 import (
+	"context"
 	"strings"
 	"time"
 
@@ -13,6 +14,44 @@ type When struct {
 	At       time.Time // absolute, cut to microseconds; its text is echoed by Extra
 	Relative bool      // In counts from the database's now; the store adds the echo of what it resolves to
 	In       time.Duration
+}
+
+// ResolveAges turns ages into the times that lie so long before now. It asks the clock only if there is an age.
+func ResolveAges(ctx context.Context, clock func(context.Context) (time.Time, error), points ...*When) error {
+	var now time.Time
+	for _, w := range points {
+		if !w.Relative {
+			continue
+		}
+		if now.IsZero() {
+			var err error
+			if now, err = clock(ctx); err != nil {
+				return err
+			}
+		}
+		*w = When{Set: true, At: now.Add(-w.In)}
+	}
+	return nil
+}
+
+// Latest is the latest of the times; zero if all are zero.
+func Latest(times ...time.Time) (last time.Time) {
+	for _, t := range times {
+		if t.After(last) {
+			last = t
+		}
+	}
+	return last
+}
+
+// Earliest is the earliest of the times that are not zero; zero if all are zero.
+func Earliest(times ...time.Time) (first time.Time) {
+	for _, t := range times {
+		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
+			first = t
+		}
+	}
+	return first
 }
 
 // ParseWhen reads an RFC 3339 time with offset, or a duration with or without a leading + (contract 10 §3.4).
@@ -73,4 +112,10 @@ func (w When) future() bool {
 		return w.In > 0
 	}
 	return w.Set && w.At.After(time.Now())
+}
+
+// ParseAge reads a time, or an age: Relative then means that long before now.
+func ParseAge(text string) (When, bool) {
+	w, ok := ParseWhen(text)
+	return w, ok && !strings.HasPrefix(text, "+")
 }

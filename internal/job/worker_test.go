@@ -1,6 +1,7 @@
 package job
 
 import (
+	"time"
 	"fmt"
 	"math"
 	"strings"
@@ -14,21 +15,28 @@ import (
 
 const anID = "019a3c10-5a00-7b11-9c22-0a1b2c3d4e5f"
 
+var theID, _ = ojs.ParseID(anID)
+
+// withID puts an id in the place of "x".
+func withID(text string) []byte {
+	return []byte(strings.Replace(text, `"job_id":"x"`, `"job_id":"`+anID+`"`, 1))
+}
+
 func ptr[T any](v T) *T { return &v }
 
 func TestDecodeFetch(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]FetchRequest{
+	for text, want := range map[string]Fetch{
 		`{"queues":["b","a"]}`:        {Queues: []string{"b", "a"}, Count: 1},
 		`{"queue":"a"}`:               {Queues: []string{"a"}, Count: 1},
 		`{"queues":null,"queue":"a"}`: {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"queue":5}`:  {Queues: []string{"a"}, Count: 1},
-		`{"queues":["a","b","a"],"count":0,"worker_id":"w","visibility_timeout_ms":30000,"wait_ms":5000}`: {[]string{"a", "b"}, 1, "w", 30000, 5000},
+		`{"queues":["a","b","a"],"count":0,"worker_id":"w","visibility_timeout_ms":30000,"wait_ms":5000}`: {[]string{"a", "b"}, 1, "w", 30000, 5 * time.Second},
 		`{"queues":["a"],"count":-5}`:                                     {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"count":1001}`:                                   {Queues: []string{"a"}, Count: 1000},
 		`{"queues":["a"],"max_jobs":7}`:                                   {Queues: []string{"a"}, Count: 7},
 		`{"queues":["a"],"count":3.0,"max_jobs":"x"}`:                     {Queues: []string{"a"}, Count: 3},
-		`{"queues":["a"],"wait_ms":99999999,"labels":{"a":1}}`:            {Queues: []string{"a"}, Count: 1, WaitMS: 20000},
+		`{"queues":["a"],"wait_ms":99999999,"labels":{"a":1}}`:            {Queues: []string{"a"}, Count: 1, Wait: 20 * time.Second},
 		`{"queues":["a"],"worker_id":"","count":null,"wait_ms":null}`:     {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"worker_id":"` + strings.Repeat("w", 255) + `"}`: {Queues: []string{"a"}, Count: 1, WorkerID: strings.Repeat("w", 255)},
 	} {
@@ -49,7 +57,7 @@ func TestDecodeFetch(t *testing.T) {
 	} {
 		_, err := DecodeFetch([]byte(text))
 		require.NotNil(t, err, text)
-		require.Equal(t, 400, err.Status)
+		require.Equal(t, 400, stage(err))
 		require.Equal(t, c[0], err.Type, text)
 		require.Equal(t, c[1], err.Details["field"], text)
 	}
@@ -57,21 +65,22 @@ func TestDecodeFetch(t *testing.T) {
 
 func TestDecodeAck(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]AckRequest{
-		`{"job_id":"x"}`:               {JobID: "x"},
-		`{"job_id":"x","result":null}`: {JobID: "x", Result: []byte(`null`)},
-		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" },"other":1}`: {"job_" + anID, "w", ptr(int64(2)), []byte(`{"n":1.0,"z":"\u0000"}`)},
-		`{"job_id":"x","result":false}`:            {JobID: "x", Result: []byte(`false`)},
-		`{"job_id":"x","result":""}`:               {JobID: "x", Result: []byte(`""`)},
-		`{"job_id":"x","attempt":0}`:               {JobID: "x", Attempt: ptr(int64(0))},
-		`{"job_id":"x","attempt":null}`:            {JobID: "x"},
-		`{"job_id":"x","result":1,"result":[ 2 ]}`: {JobID: "x", Result: []byte(`[2]`)},
-		`{"job_id":"x","result":1,"result":null}`:  {JobID: "x", Result: []byte(`null`)},
+	for text, want := range map[string]Ack{
+		`{"job_id":"x"}`:               {Attempt: AnyAttempt},
+		`{"job_id":"x","result":null}`: {Attempt: AnyAttempt, Result: []byte(`null`)},
+		`{"job_id":"job_` + anID + `","worker_id":"w","attempt":2,"result":{ "n": 1.0, "z": "\u0000" },"other":1}`: {[16]byte{}, "w", 2, []byte(`{"n":1.0,"z":"\u0000"}`)},
+		`{"job_id":"x","result":false}`:            {Attempt: AnyAttempt, Result: []byte(`false`)},
+		`{"job_id":"x","result":""}`:               {Attempt: AnyAttempt, Result: []byte(`""`)},
+		`{"job_id":"x","attempt":0}`:               {Attempt: 0},
+		`{"job_id":"x","attempt":null}`:            {Attempt: AnyAttempt},
+		`{"job_id":"x","result":1,"result":[ 2 ]}`: {Attempt: AnyAttempt, Result: []byte(`[2]`)},
+		`{"job_id":"x","result":1,"result":null}`:  {Attempt: AnyAttempt, Result: []byte(`null`)},
 	} {
-		got, err := DecodeAck([]byte(text), Limits{})
+		want.JobID = theID
+		got, err := DecodeAck(withID(text), Limits{})
 		require.Nil(t, err, text)
 		require.Equal(t, want, got, text)
-		item, err := DecodeAckItem([]byte(text), Limits{})
+		item, err := DecodeAckItem(withID(text), Limits{})
 		require.Nil(t, err, text)
 		require.Equal(t, want, item, text)
 	}
@@ -82,21 +91,28 @@ func TestDecodeAck(t *testing.T) {
 	} {
 		_, err := DecodeAck([]byte(text), Limits{})
 		require.NotNil(t, err, text)
-		require.Equal(t, 400, err.Status, text)
+		require.Equal(t, 400, stage(err), text)
 		require.Equal(t, field, err.Details["field"], text)
 	}
 	_, err := DecodeAckItem([]byte(`"x"`), Limits{})
-	require.Equal(t, 400, err.Status)
+	require.Equal(t, 400, stage(err))
+	_, err = DecodeAck([]byte(`{"job_id":"x"}`), Limits{})
+	require.Equal(t, ojs.ErrNotFound("job", "x"), err)
+	for attempt, want := range map[string]int32{"-1": noAttempt, "2147483648": noAttempt, "2147483647": 1<<31 - 1} {
+		got, err := DecodeAck(withID(`{"job_id":"x","attempt":`+attempt+`}`), Limits{})
+		require.Nil(t, err)
+		require.Equal(t, want, got.Attempt)
+	}
 }
 
 func TestDecodeAckResultLimit(t *testing.T) {
 	t.Parallel()
-	body := func(n int) []byte { return []byte(`{"job_id":"x","result":   "` + strings.Repeat("x", n-2) + `"}`) }
+	body := func(n int) []byte { return withID(`{"job_id":"x","result":   "` + strings.Repeat("x", n-2) + `"}`) }
 	got, err := DecodeAck(body(100), Limits{MaxResultBytes: 100})
 	require.Nil(t, err)
 	require.Len(t, got.Result, 100)
 	_, err = DecodeAck(body(101), Limits{MaxResultBytes: 100})
-	require.Equal(t, 413, err.Status)
+	require.Equal(t, 413, stage(err))
 	require.Equal(t, "payload_too_large", err.Code)
 	require.Equal(t, "result", err.Details["field"])
 	require.Equal(t, 101, err.Details["actual_bytes"])
@@ -107,25 +123,25 @@ func TestDecodeAckFor(t *testing.T) {
 	for _, text := range []string{``, `{}`, `{"job_id":5}`} {
 		got, err := DecodeAckFor(anID, []byte(text), Limits{})
 		require.Nil(t, err, text)
-		require.Equal(t, AckRequest{JobID: anID}, got)
+		require.Equal(t, Ack{JobID: theID, Attempt: AnyAttempt}, got)
 	}
 	got, err := DecodeAckFor(anID, []byte(`{"job_id":"other","result":[1]}`), Limits{})
 	require.Nil(t, err)
-	require.Equal(t, AckRequest{JobID: anID, Result: []byte(`[1]`)}, got)
+	require.Equal(t, Ack{JobID: theID, Attempt: AnyAttempt, Result: []byte(`[1]`)}, got)
 	_, err = DecodeAckFor(anID, []byte(`[]`), Limits{})
 	require.NotNil(t, err)
 }
 
 func TestDecodeNack(t *testing.T) {
 	t.Parallel()
-	got, err := DecodeNack([]byte(`{"job_id":"x","worker_id":"w","attempt":1,"error":{"code":"c","message":"m"}}`), Limits{})
+	got, err := DecodeNack(withID(`{"job_id":"x","worker_id":"w","attempt":1,"error":{"code":"c","message":"m"}}`), Limits{})
 	require.Nil(t, err)
-	require.Equal(t, NackRequest{JobID: "x", WorkerID: "w", Attempt: ptr(int64(1)), Error: WorkerError{Code: "c", Type: "c", Message: "m", Retryable: true}}, got)
+	require.Equal(t, Nack{JobID: theID, WorkerID: "w", Attempt: 1, Error: WorkerError{Code: "c", Type: "c", Message: "m", Retryable: true}}, got)
 
 	for _, ignored := range []string{``, `,"error":null`, `,"error":"text"`, `,"error":5`, `,"error":{"code":"c"}`} {
-		got, err = DecodeNack([]byte(`{"job_id":"x","requeue":true`+ignored+`}`), Limits{})
+		got, err = DecodeNack(withID(`{"job_id":"x","requeue":true`+ignored+`}`), Limits{})
 		require.Nil(t, err, ignored)
-		require.Equal(t, NackRequest{JobID: "x", Requeue: true}, got)
+		require.Equal(t, Nack{JobID: theID, Attempt: AnyAttempt, Requeue: true}, got)
 	}
 	for text, field := range map[string]string{
 		`{"job_id":"x"}`: "error", `{"job_id":"x","error":null}`: "error", `{"job_id":"x","error":"text"}`: "error", `{"job_id":"x","error":[]}`: "error",
@@ -133,12 +149,12 @@ func TestDecodeNack(t *testing.T) {
 	} {
 		_, err = DecodeNack([]byte(text), Limits{})
 		require.NotNil(t, err, text)
-		require.Equal(t, 400, err.Status)
+		require.Equal(t, 400, stage(err))
 		require.Equal(t, field, err.Details["field"], text)
 	}
 	_, err = DecodeNackItem([]byte(`5`), Limits{})
-	require.Equal(t, 400, err.Status)
-	got, err = DecodeNackItem([]byte(`{"job_id":"x","error":{}}`), Limits{})
+	require.Equal(t, 400, stage(err))
+	got, err = DecodeNackItem(withID(`{"job_id":"x","error":{}}`), Limits{})
 	require.Nil(t, err)
 	require.Equal(t, "handler_error", got.Error.Code)
 }
@@ -147,14 +163,14 @@ func TestDecodeNackForTakesText(t *testing.T) {
 	t.Parallel()
 	got, err := DecodeNackFor(anID, []byte(`{"error":"it broke"}`), Limits{})
 	require.Nil(t, err)
-	require.Equal(t, NackRequest{JobID: anID, Error: WorkerError{Code: "handler_error", Type: "handler_error", Message: "it broke", Retryable: true}}, got)
+	require.Equal(t, Nack{JobID: theID, Attempt: AnyAttempt, Error: WorkerError{Code: "handler_error", Type: "handler_error", Message: "it broke", Retryable: true}}, got)
 	got, err = DecodeNackFor(anID, []byte(`{"error":""}`), Limits{})
 	require.Nil(t, err)
 	require.Equal(t, "handler_error", got.Error.Message)
 	_, err = DecodeNackFor(anID, []byte(`{}`), Limits{})
 	require.Equal(t, "error", err.Details["field"])
 	_, err = DecodeNackFor(anID, nil, Limits{})
-	require.Equal(t, 400, err.Status)
+	require.Equal(t, 400, stage(err))
 }
 
 func TestSplitBatch(t *testing.T) {
@@ -169,11 +185,11 @@ func TestSplitBatch(t *testing.T) {
 	for text, field := range map[string]string{`{}`: "acks", `{"acks":null}`: "acks", `{"acks":{}}`: "acks", `{"acks":[]}`: "acks", `{"acks":[1],"acks":"x"}`: "acks", `[]`: "body", ``: "body"} {
 		_, _, err = SplitBatch([]byte(text), "acks", 10)
 		require.NotNil(t, err, text)
-		require.Equal(t, 400, err.Status)
+		require.Equal(t, 400, stage(err))
 		require.Equal(t, field, err.Details["field"], text)
 	}
 	_, _, err = SplitBatch([]byte(`{"jobs":[1,2,3]}`), "jobs", 2)
-	require.Equal(t, 413, err.Status)
+	require.Equal(t, 413, stage(err))
 	require.Equal(t, "batch_size_exceeded", err.Code)
 	require.Equal(t, 2, err.Details["max_batch_size"])
 }
@@ -191,7 +207,7 @@ func TestDecodeItems(t *testing.T) {
 	require.Equal(t, `{"x_y":1}`, string(jobs[1].Extra))
 
 	_, err = split(`{"jobs":[{"type":"a","args":[]},{"type":"a","args":[]},{"args":[]},5,{"type":"b","args":1,"options":{"priority":999}},{"type":"a","args":[],"retry":5}]}`)
-	require.Equal(t, 400, err.Status)
+	require.Equal(t, 400, stage(err))
 	require.Equal(t, 2, err.Details["index"])
 	require.Equal(t, "type", err.Details["field"])
 	require.Contains(t, err.Message, "job at index 2: 'type' is required")
@@ -202,9 +218,9 @@ func TestDecodeItems(t *testing.T) {
 	require.Equal(t, []string{"$.jobs[2].type", "$.jobs[3]", "$.jobs[4].args", "$.jobs[4].options.priority", "$.jobs[5].retry"}, paths)
 
 	_, err = split(`{"jobs":[{"type":"a","args":[],"retry":{"max_attempts":-1}},{}]}`)
-	require.Equal(t, 422, err.Status, "the lowest index decides")
+	require.Equal(t, 422, stage(err), "the lowest index decides")
 	_, err = split(`{"jobs":[{"type":"a","args":["` + strings.Repeat("x", 1_048_576) + `"]}]}`)
-	require.Equal(t, 413, err.Status)
+	require.Equal(t, 413, stage(err))
 	require.Equal(t, "envelope", err.Details["field"])
 	require.Equal(t, 0, err.Details["index"])
 	_, err = split(`{"jobs":[` + strings.TrimSuffix(strings.Repeat("5,", 1000), ",") + `]}`)

@@ -15,12 +15,12 @@ import (
 
 func reported(t *testing.T, failure string) WorkerError {
 	t.Helper()
-	r, err := DecodeNack([]byte(`{"job_id":"x","error":`+failure+`}`), Limits{})
+	r, err := DecodeNack([]byte(`{"job_id":"`+anID+`","error":`+failure+`}`), Limits{})
 	require.Nil(t, err, "%.200s", failure)
 	return r.Error
 }
 
-// Contract 10 §3.5 and 20 §2.9.
+// Error objects as workers send them, and what is stored.
 func TestWorkerErrorNormalised(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]WorkerError{

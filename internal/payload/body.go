@@ -3,6 +3,7 @@
 package payload
 
 import (
+	"math"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -127,18 +128,9 @@ func (b *Body) Boolean(field string) bool {
 	return value
 }
 
-// Attempt reads the optional fence of ack and nack.
-func (b *Body) Attempt() *int64 {
-	v := b.Get("attempt")
-	if v == nil {
-		return nil
-	}
-	n, kind := rawjson.Int(v)
-	if kind != rawjson.IsInt {
-		b.Refuse("attempt", "an integer")
-		return nil
-	}
-	return &n
+// Attempt reads the optional number of an attempt.
+func (b *Body) Attempt() (n int64, sent bool) {
+	return b.Integer("attempt", math.MinInt64, math.MaxInt64, "an integer")
 }
 
 // IDs reads a present array of job ids, as sent.

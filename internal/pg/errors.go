@@ -12,8 +12,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// IsRowError: the statement was refused for what one of its rows holds (data exceptions, constraint violations, limits
-// of the program, a lock), so the others deserve a try of their own.
+// IsRowError reports whether a single row may have caused the error of a statement over many rows: a data exception, a
+// constraint violation, a program limit or a locked row. The other rows may then succeed in a statement of their own.
 func IsRowError(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || len(pg.Code) != 5 {
@@ -26,20 +26,20 @@ func IsRowError(err error) bool {
 	return pg.Code == "55P03"
 }
 
-// IsTransient: deadlock or serialization failure; nothing happened.
+// IsTransient reports a deadlock or a serialization failure. Nothing has changed, so the transaction can be tried again.
 func IsTransient(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40P01" || pg.Code == "40001")
 }
 
-// IsNoPartition: the row found no partition (contract: check_violation with this routine).
+// IsNoPartition reports that there is no partition for a row. Postgres has no SQLSTATE for it, only that of check violations.
 func IsNoPartition(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == "23514" && strings.HasPrefix(pg.Message, "no partition of relation")
 }
 
-// IsUnavailable reports whether the database cannot be reached or is starting, stopping or out of connections: a client
-// should come back. Everything else is a defect of ours.
+// IsUnavailable reports whether the database cannot be reached, or is starting, stopping or out of resources. A client should
+// try again later. Other errors are defects of this program.
 func IsUnavailable(err error) bool {
 	if connecting(err) {
 		return true
@@ -53,20 +53,20 @@ func IsUnavailable(err error) bool {
 		}
 		return false
 	}
-	// Whatever else is not Postgres's own answer came from the connection: refused, reset, closed in the middle.
+	// An error that is not an answer of Postgres comes from the connection, which was refused, reset or closed. A deadline that
+	// pgconn does not report comes from the pool, which had no free connection.
 	var network net.Error
-	// A deadline outside of pgconn is that of the pool, which has no connection left.
 	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
 }
 
-// connecting: there was no connection yet.
+// connecting reports whether the error occurred before there was a connection.
 func connecting(err error) bool {
 	var connect *pgconn.ConnectError
 	return errors.As(err, &connect)
 }
 
-// IsTimeout reports whether a statement or a wait for a lock took too long.
+// IsTimeout reports whether a statement, or its wait for a lock, exceeded its time limit.
 func IsTimeout(err error) bool {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -75,7 +75,8 @@ func IsTimeout(err error) bool {
 	return pgconn.Timeout(err)
 }
 
-// ClientError turns what is the client's fault or business into an *ojs.Error and leaves the rest alone.
+// ClientError joins a timeout or an unavailable database with the *ojs.Error that clients see. It returns other errors as they
+// are.
 func ClientError(err error) error {
 	var wire *ojs.Error
 	switch {

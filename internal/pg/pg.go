@@ -1,5 +1,5 @@
-// Package pg is what every domain needs of Postgres: the pool, the time limit of a statement, transactions that are tried
-// again, partitions that are made when they are missing, and what an SQLSTATE means. It knows no table of any domain.
+// Package pg owns the access to Postgres that all domains share: the pool, the time limit of statements, transactions that
+// are tried again, missing partitions, and the meaning of SQLSTATEs. It must never use a table of a domain.
 package pg
 
 import (
@@ -18,27 +18,27 @@ type DB struct {
 	Pool *pgxpool.Pool
 	Q    *dbsqlc.Queries
 
-	// StatementTimeout bounds every statement, waiting for a connection included.
+	// StatementTimeout bounds every statement, including the wait for a connection.
 	StatementTimeout time.Duration
 }
 
-// New returns the database behind the pool.
+// New returns the database of the pool.
 func New(pool *pgxpool.Pool, statementTimeout time.Duration) *DB {
 	return &DB{Pool: pool, Q: dbsqlc.New(pool), StatementTimeout: statementTimeout}
 }
 
-// Conn is the pool or a transaction; Begin on the latter is a savepoint.
+// Conn is a pool or a transaction. Begin of a transaction makes a savepoint.
 type Conn interface {
 	dbsqlc.DBTX
 	Begin(ctx context.Context) (pgx.Tx, error)
 }
 
-// Bounded is the context of a statement.
+// Bounded returns the context for one statement.
 func (d *DB) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.StatementTimeout)
 }
 
-// Now asks the database for its time.
+// Now reads the clock of the database.
 func (d *DB) Now(ctx context.Context) (time.Time, error) {
 	now, err := d.Q.SystemPing(ctx)
 	return now.Time, err
@@ -50,7 +50,7 @@ func (d *DB) EnsurePartitions(ctx context.Context) error {
 	return err
 }
 
-// WithPartitions runs do, and once more after creating partitions if do found one missing.
+// WithPartitions runs do. If a partition was missing it creates partitions and runs do once more.
 func (d *DB) WithPartitions(ctx context.Context, do func() error) error {
 	err := do()
 	if !IsNoPartition(err) {
@@ -62,12 +62,13 @@ func (d *DB) WithPartitions(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// InPartitionedTx is WithPartitions for a whole transaction: inside one, nothing can follow an error.
+// InPartitionedTx is WithPartitions for a transaction. It repeats all of it, because no statement can follow an error inside
+// a transaction.
 func (d *DB) InPartitionedTx(ctx context.Context, do func(tx pgx.Tx) error) error {
 	return d.WithPartitions(ctx, func() error { return pgx.BeginFunc(ctx, d.Pool, do) })
 }
 
-// Retry runs a transaction again, up to three times, while it fails with IsTransient.
+// Retry runs a transaction, and up to three times again while the error IsTransient.
 func Retry(run func() error) error {
 	err := run()
 	for tries := 0; IsTransient(err) && tries < 3; tries++ {
@@ -76,7 +77,7 @@ func Retry(run func() error) error {
 	return err
 }
 
-// Beginning is before every time there is.
+// Beginning is -infinity, before every time.
 var Beginning = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 
 // Timestamp is NULL for the zero time.
@@ -87,12 +88,12 @@ func Timestamp(t time.Time) pgtype.Timestamptz {
 // Text is NULL for "".
 func Text(text string) pgtype.Text { return pgtype.Text{String: text, Valid: text != ""} }
 
-// Interval is a duration as Postgres has it.
+// Interval is the duration as a Postgres interval.
 func Interval(d time.Duration) pgtype.Interval {
 	return pgtype.Interval{Microseconds: d.Microseconds(), Valid: true}
 }
 
-// Strings is an empty array for nil: NULL would match nothing.
+// Strings replaces nil by an empty array, because a comparison with NULL matches no row.
 func Strings(values []string) []string {
 	if values == nil {
 		return []string{}
@@ -105,7 +106,7 @@ func (d *DB) Reset(ctx context.Context) error {
 	ctx, cancel := d.Bounded(ctx)
 	defer cancel()
 	err := d.Q.SystemReset(ctx)
-	for tries := 0; IsTransient(err) && tries < 10; tries++ { // TRUNCATE against anything that reads several tables
+	for tries := 0; IsTransient(err) && tries < 10; tries++ { // TRUNCATE deadlocks with statements that read several tables
 		err = d.Q.SystemReset(ctx)
 	}
 	return ClientError(err)

@@ -15,17 +15,6 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Report is what a worker says of the job it runs (docs/reference/jobs.md, Progress). It counts as a heartbeat.
-type Report struct {
-	JobID      [16]byte
-	WorkerID   string // "": not said, so ownership is not checked
-	Attempt    int32  // -1: not said
-	Progress   *float64
-	Message    *string
-	Data       []byte // JSON; nil: not sent
-	Checkpoint []byte // as job.Checkpoint encodes it; nil: not sent
-}
-
 // Progress is how far a job has come.
 type Progress struct {
 	JobID     [16]byte
@@ -38,8 +27,8 @@ type Progress struct {
 }
 
 // Report stores a report; one about a job that is not active changes nothing and is no error.
-func (s *Store) Report(ctx context.Context, r Report) (p Progress, err error) {
-	err = s.jobs.UntilFree(ctx, func() error {
+func (s *Store) Report(ctx context.Context, r job.ProgressReport) (p Progress, err error) {
+	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.progress.Do(ctx, r)
 		if err != nil {
 			return pg.ClientError(err)
@@ -56,7 +45,7 @@ func (s *Store) Report(ctx context.Context, r Report) (p Progress, err error) {
 			return err
 		}
 		if stored.State == string(ojs.StateActive) {
-			return refusedActive(r.holder(), stored)
+			return refusedActive(reportedRun(r), stored)
 		}
 		p = progressOf(stored)
 		p.Refused = true
@@ -65,12 +54,12 @@ func (s *Store) Report(ctx context.Context, r Report) (p Progress, err error) {
 	return p, err
 }
 
-func (r Report) holder() queue.Holder {
-	return queue.Holder{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
+func reportedRun(r job.ProgressReport) queue.Run {
+	return queue.Run{JobID: r.JobID, WorkerID: r.WorkerID, Attempt: r.Attempt}
 }
 
 // refusedActive is why an active job was not touched.
-func refusedActive(h queue.Holder, row *dbsqlc.JobReportGetRow) error {
+func refusedActive(h queue.Run, row *dbsqlc.JobReportGetRow) error {
 	_, err := h.Refused(&job.Record{ID: row.ID, State: row.State, Attempt: row.Attempt, WorkerID: row.WorkerID})
 	return err
 }
@@ -119,7 +108,7 @@ func lastChange(row *dbsqlc.JobReportGetRow) (latest time.Time) {
 	return latest
 }
 
-func (s *Store) flushProgress(ctx context.Context, reports []Report) ([]*dbsqlc.JobProgressRow, error) {
+func (s *Store) flushProgress(ctx context.Context, reports []job.ProgressReport) ([]*dbsqlc.JobProgressRow, error) {
 	p := dbsqlc.JobProgressParams{DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(), Node: s.commits.Node, EventType: ojs.EventJobProgress}
 	for _, r := range reports {
 		progress, source := -1.0, ""

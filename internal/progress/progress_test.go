@@ -6,12 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/progress"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -32,13 +29,13 @@ func TestReportProgress(t *testing.T) {
 		for i, j := range jobs {
 			wg.Go(func() {
 				share := float64(i) / n
-				p, err := b.Progress.Report(t.Context(), progress.Report{JobID: j.ID, Attempt: 1, Progress: &share, Data: []byte(`{"z":"\u0000"}`)})
+				p, err := b.Progress.Report(t.Context(), job.ProgressReport{JobID: j.ID, Attempt: 1, Progress: &share, Data: []byte(`{"z":"\u0000"}`)})
 				require.NoError(t, err)
 				require.Equal(t, j.ID, p.JobID)
 				require.InDelta(t, share, p.Progress.Float64, 0)
 			})
 			wg.Go(func() {
-				c, err := b.Progress.SaveCheckpoint(t.Context(), progress.Save{JobID: j.ID, Attempt: 1, Stored: []byte(`{"state":"\u0000"}`), Sequence: int64(i) + 1})
+				c, err := b.Progress.SaveCheckpoint(t.Context(), job.CheckpointSave{JobID: j.ID, Attempt: 1, Stored: []byte(`{"state":"\u0000"}`), Sequence: int64(i) + 1})
 				require.NoError(t, err)
 				require.Equal(t, int64(i)+1, c.Sequence)
 			})
@@ -50,7 +47,7 @@ func TestReportProgress(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.Enqueued(domaintest.NewJob("q"))
-		jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1", VisibilityMS: 60_000})
+		jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1", VisibilityMS: 60_000})
 		require.NoError(t, err)
 		id := jobs[0].ID
 		shorten := func() {
@@ -61,11 +58,11 @@ func TestReportProgress(t *testing.T) {
 			return ok
 		}
 		shorten()
-		_, err = b.Progress.Report(t.Context(), progress.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
+		_, err = b.Progress.Report(t.Context(), job.ProgressReport{JobID: id, Attempt: -1, Data: []byte(`{}`)})
 		require.NoError(t, err)
 		require.True(t, extended())
 		shorten()
-		_, err = b.Progress.SaveCheckpoint(t.Context(), progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+		_, err = b.Progress.SaveCheckpoint(t.Context(), job.CheckpointSave{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: job.NextSequence})
 		require.NoError(t, err)
 		require.True(t, extended())
 	})
@@ -78,13 +75,13 @@ func TestReportProgress(t *testing.T) {
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID // by w1
 		b.Cache.TakeBeats()           // the call of the fetch
-		b.Exec(`UPDATE ojs.workers SET seen_at = now() - interval '50 seconds'`)
-		_, err := b.Progress.Report(t.Context(), progress.Report{JobID: id, Attempt: -1, Data: []byte(`{}`)})
+		b.Exec(`UPDATE ojs.workers SET last_seen_at = now() - interval '50 seconds'`)
+		_, err := b.Progress.Report(t.Context(), job.ProgressReport{JobID: id, Attempt: -1, Data: []byte(`{}`)})
 		require.NoError(t, err)
 		_, err = b.Workers.Reap(t.Context()) // writes the calls of workers first
 		require.NoError(t, err)
 		var seen []string
-		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE seen_at > now() - interval '20 seconds'`).Scan(&seen))
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT array_agg(id) FROM ojs.workers WHERE last_seen_at > now() - interval '20 seconds'`).Scan(&seen))
 		require.Equal(t, []string{"w1"}, seen)
 	})
 
@@ -96,7 +93,7 @@ func TestReportProgress(t *testing.T) {
 		id := b.Enqueued(j)[0].ID
 		before, err := b.Get(t.Context(), id)
 		require.NoError(t, err)
-		_, err = b.Progress.SaveCheckpoint(t.Context(), progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+		_, err = b.Progress.SaveCheckpoint(t.Context(), job.CheckpointSave{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: job.NextSequence})
 		require.NoError(t, err)
 		after, err := b.Get(t.Context(), id)
 		require.NoError(t, err)
@@ -114,7 +111,7 @@ func TestLockedJobs(t *testing.T) {
 	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
 		"Progress": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
 			half := 0.5
-			p, err := b.Progress.Report(ctx, progress.Report{JobID: id, WorkerID: "w1", Attempt: -1, Progress: &half})
+			p, err := b.Progress.Report(ctx, job.ProgressReport{JobID: id, WorkerID: "w1", Attempt: -1, Progress: &half})
 			if err == nil {
 				require.False(b.T, p.Refused)
 				require.InDelta(b.T, half, p.Progress.Float64, 0)
@@ -122,7 +119,7 @@ func TestLockedJobs(t *testing.T) {
 			return err
 		}, Then: ojs.StateActive},
 		"Checkpoint": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
-			c, err := b.Progress.SaveCheckpoint(ctx, progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+			c, err := b.Progress.SaveCheckpoint(ctx, job.CheckpointSave{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: job.NextSequence})
 			if err == nil {
 				require.Equal(b.T, int64(1), c.Sequence)
 			}
@@ -138,7 +135,7 @@ func TestLockedJobs(t *testing.T) {
 		b.Enqueued(domaintest.NewJob("q"))
 		id := b.Fetched(1, "q")[0].ID
 		require.NoError(t, b.Progress.DeleteCheckpoint(t.Context(), id))
-		_, err := b.Progress.SaveCheckpoint(t.Context(), progress.Save{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+		_, err := b.Progress.SaveCheckpoint(t.Context(), job.CheckpointSave{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: job.NextSequence})
 		require.NoError(t, err)
 		tx := b.Lock(id)
 		locked := make(chan error, 1)
@@ -163,11 +160,11 @@ func TestLateForTheRun(t *testing.T) {
 	}{
 		"Progress": {"JobProgress", func(s *domaintest.Bundle, id [16]byte, worker string) error {
 			half := 0.5
-			_, err := s.Progress.Report(context.Background(), progress.Report{JobID: id, WorkerID: worker, Attempt: 1, Progress: &half})
+			_, err := s.Progress.Report(context.Background(), job.ProgressReport{JobID: id, WorkerID: worker, Attempt: 1, Progress: &half})
 			return err
 		}},
 		"Checkpoint": {"JobCheckpoint", func(s *domaintest.Bundle, id [16]byte, worker string) error {
-			_, err := s.Progress.SaveCheckpoint(context.Background(), progress.Save{JobID: id, WorkerID: worker, Attempt: 1, Stored: []byte(`{"state":1}`), Sequence: progress.NextSequence})
+			_, err := s.Progress.SaveCheckpoint(context.Background(), job.CheckpointSave{JobID: id, WorkerID: worker, Attempt: 1, Stored: []byte(`{"state":1}`), Sequence: job.NextSequence})
 			return err
 		}},
 	} {

@@ -8,6 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/timer"
@@ -42,22 +43,22 @@ type Store struct {
 	jobs    *queue.Store
 	config  Config
 
-	progress   *batch.Batcher[Report, *dbsqlc.JobProgressRow]
-	checkpoint *batch.Batcher[Save, *dbsqlc.JobCheckpointRow]
+	progress   *batch.Batcher[job.ProgressReport, *dbsqlc.JobProgressRow]
+	checkpoint *batch.Batcher[job.CheckpointSave, *dbsqlc.JobCheckpointRow]
 }
 
 // New returns a store on the database.
 func New(deps Deps, config Config) *Store {
 	s := &Store{db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, jobs: deps.Jobs, config: config}
-	s.progress = batch.New(batch.Config[Report, *dbsqlc.JobProgressRow]{
+	s.progress = batch.New(batch.Config[job.ProgressReport, *dbsqlc.JobProgressRow]{
 		Flush: s.flushProgress, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.flushed("progress"),
-		Key:    func(r Report) ([16]byte, bool) { return r.JobID, true },
-		Weight: func(r Report) int { return weight(len(r.Data) + len(r.Checkpoint)) },
+		Key:    func(r job.ProgressReport) ([16]byte, bool) { return r.JobID, true },
+		Weight: func(r job.ProgressReport) int { return weight(len(r.Data) + len(r.Checkpoint)) },
 	})
-	s.checkpoint = batch.New(batch.Config[Save, *dbsqlc.JobCheckpointRow]{
+	s.checkpoint = batch.New(batch.Config[job.CheckpointSave, *dbsqlc.JobCheckpointRow]{
 		Flush: s.flushCheckpoint, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.flushed("checkpoint"),
-		Key:    func(save Save) ([16]byte, bool) { return save.JobID, true },
-		Weight: func(save Save) int { return weight(len(save.Stored)) },
+		Key:    func(save job.CheckpointSave) ([16]byte, bool) { return save.JobID, true },
+		Weight: func(save job.CheckpointSave) int { return weight(len(save.Stored)) },
 	})
 	return s
 }

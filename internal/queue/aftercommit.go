@@ -3,17 +3,20 @@ package queue
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// afterCommit collects what changed jobs mean to others.
+// afterCommit collects what must happen after the commit of changed jobs.
 type afterCommit struct {
-	places []Place
-	crons  []string // a job of theirs has moved
+	places   []Place
+	crons    []string // crons of which a job has moved
+	earliest time.Duration
+	timed    bool // earliest is set
 }
 
-// add notes a job. One that is available and has no ready_seq waits for another of its cron.
+// add records a job. An available job without ready_seq waits for another job of its cron, so no fetch can find it.
 func (a *afterCommit) add(queue string, priority int16, seq pgtype.Int8, cron pgtype.Text) {
 	if seq.Valid {
 		a.places = append(a.places, Place{queue, priority, seq.Int64})
@@ -23,13 +26,26 @@ func (a *afterCommit) add(queue string, priority int16, seq pgtype.Int8, cron pg
 	}
 }
 
-// notify wakes fetchers, and lets crons release jobs that waited for these.
+// due records when a job is due.
+func (a *afterCommit) due(at, now pgtype.Timestamptz) {
+	if !at.Valid {
+		return
+	}
+	if in := max(0, at.Time.Sub(now.Time)); !a.timed || in < a.earliest {
+		a.earliest, a.timed = in, true
+	}
+}
+
+// notify wakes fetches, schedules the timer and lets crons release the jobs that waited for the changed ones.
 func (s *Store) notify(ctx context.Context, a afterCommit) {
 	s.BecameAvailable(a.places)
 	s.releaseCrons(ctx, a.crons)
+	if a.timed {
+		s.timer.Schedule(a.earliest)
+	}
 }
 
-// cronsOf collects the crons of changed jobs; nil for nearly all.
+// cronsOf collects the crons of changed jobs; nil for most statements.
 func cronsOf[Row any](rows []Row, cron func(*Row) pgtype.Text) (names []string) {
 	for i := range rows {
 		if name := cron(&rows[i]); name.Valid && !slices.Contains(names, name.String) {
@@ -37,4 +53,14 @@ func cronsOf[Row any](rows []Row, cron func(*Row) pgtype.Text) (names []string) 
 		}
 	}
 	return names
+}
+
+// OnCronJobs sets what is called after a commit that moved jobs of these crons. It may send a statement: callers of the
+// change are answered after it.
+func (s *Store) OnCronJobs(f func(ctx context.Context, crons []string)) { s.onCronJobs = f }
+
+func (s *Store) releaseCrons(ctx context.Context, crons []string) {
+	if len(crons) > 0 {
+		s.onCronJobs(ctx, crons)
+	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 )
 
-// A bulk call none of whose items is valid enqueues nothing.
+// A bulk call without a valid item enqueues nothing.
 func TestEnqueueOfNoJobs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -11,7 +11,6 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -21,24 +20,27 @@ type Cancel struct {
 	Reason string // "": none
 }
 
+// cancellation is a Cancel of one job.
 type cancellation struct {
 	id   [16]byte
 	data []byte // payload of the event beyond its columns
 }
 
-// LiveStates are those a single cancel accepts, idleStates those a bulk cancel does.
+// LiveStates are the states in which a single cancel takes a job; idleStates are those of a bulk cancel.
 var (
 	LiveStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateActive, ojs.StateRetryable}
 	idleStates = []ojs.JobState{ojs.StateScheduled, ojs.StatePending, ojs.StateAvailable, ojs.StateRetryable}
 )
 
-// Cancel moves a job from any non-terminal state to cancelled; PreviousState tells from which.
+// Cancel moves a job from any live state to cancelled; PreviousState of the result is the state that it left.
 func (s *Store) Cancel(ctx context.Context, id [16]byte, c Cancel) (*job.Record, error) {
-	return settle(ctx, s, s.cancel, cancellation{id, c.eventData()}, Holder{JobID: id, cancels: true})
+	return s.cancel.do(ctx, cancellation{id, c.eventData()})
 }
 
+func cancelledRun(c cancellation) Run { return Run{JobID: c.id, cancels: true} }
+
 func (c Cancel) eventData() []byte {
-	data, _ := jsontext.AppendQuote([]byte(`{"cancelled_by":`), c.By) // texts were checked when decoded
+	data, _ := jsontext.AppendQuote([]byte(`{"cancelled_by":`), c.By) // fails only for invalid UTF-8, which decoding refuses
 	if c.Reason != "" {
 		data, _ = jsontext.AppendQuote(append(data, `,"reason":`...), c.Reason)
 	}
@@ -46,13 +48,13 @@ func (c Cancel) eventData() []byte {
 }
 
 func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Record, error) {
-	rows, err := s.cancelFree(ctx, cs)
+	rows, err := s.cancelUnlocked(ctx, cs)
 	if err != nil {
 		return nil, err
 	}
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
 	for i := range rows {
-		s.endings.ended(rows[i].ID)
+		s.awaiting.ended(rows[i].ID)
 	}
 	if len(rows) > 0 {
 		s.commits.Committed()
@@ -63,8 +65,9 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 
 func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }
 
-// cancelFree cancels the jobs that no other transaction holds. Bulk calls, which have a transaction of their own, wait.
-func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.JobCancelRow, error) {
+// cancelUnlocked cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no
+// other caller, waits for locks instead.
+func (s *Store) cancelUnlocked(ctx context.Context, cs []cancellation) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	var rows []dbsqlc.JobCancelRow
@@ -74,12 +77,12 @@ func (s *Store) cancelFree(ctx context.Context, cs []cancellation) ([]dbsqlc.Job
 		for i, c := range cs {
 			ids[i] = c.id
 		}
-		free, err := q.JobLockUnlocked(ctx, ids)
-		if err != nil || len(free) == 0 {
+		unlocked, err := q.JobLockUnlocked(ctx, ids)
+		if err != nil || len(unlocked) == 0 {
 			return err
 		}
-		mine := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(free, c.id) })
-		rows, err = s.cancelRows(ctx, q, mine, LiveStates)
+		part := slices.DeleteFunc(slices.Clone(cs), func(c cancellation) bool { return !slices.Contains(unlocked, c.id) })
+		rows, err = s.cancelRows(ctx, q, part, LiveStates)
 		return err
 	})
 	return rows, err
@@ -94,28 +97,4 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 		p.EventData = append(p.EventData, c.data)
 	}
 	return q.JobCancel(ctx, p)
-}
-
-// Activate moves a pending job to available.
-func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, EventType: ojs.EventJobEnqueued})
-	if err != nil {
-		return nil, pg.ClientError(err)
-	}
-	if len(rows) == 1 {
-		eventlog.Emit(ctx, s.commits, rows, activateChange)
-		job := (*job.Record)(&rows[0])
-		var m afterCommit
-		m.add(job.Queue, job.Priority, job.ReadySeq, job.Cron)
-		s.notify(ctx, m)
-		s.commits.Committed()
-		return job, nil
-	}
-	stored, err := s.Get(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), ojs.StatePending)
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// The type of an event is decided once, by whoever decides the outcome: here, for transitions whose outcome the caller
-// knows, and the statement writes it; in SQL, where the statement decides (insert, promotion, retry), and returns it.
-// Functions of this file describe what was written; they decide nothing.
+// The type of an event is decided in one place: in Go, if the caller knows the outcome of the transition, and the statement
+// stores it; in SQL, if the statement decides the outcome (insert, promotion, retry), and it returns the type. The functions
+// of this file only convert rows to changes.
 
 // Reasons of internal events.
 const (
@@ -21,7 +21,7 @@ const (
 	reasonRetry   = "retry"
 )
 
-// outcomeEvent is the event of a failure or requeue that ends in the state.
+// outcomeEvent is the event of a failure or requeue after which the job is in the state.
 func (s *Store) outcomeEvent(state ojs.JobState) string {
 	switch state {
 	case ojs.StateRetryable:
@@ -32,7 +32,7 @@ func (s *Store) outcomeEvent(state ojs.JobState) string {
 	return s.commits.RequeueEvent
 }
 
-// changeOf begins a change of a job that a statement returned whole.
+// changeOf is a change of a job of which the statement returned all columns.
 func changeOf(eventType string, j *job.Record, at pgtype.Timestamptz) eventlog.Change {
 	return eventlog.Change{
 		Type: eventType, JobID: j.ID, JobType: j.Type, Queue: j.Queue, Attempt: j.Attempt, WorkerID: j.WorkerID.String,
@@ -40,7 +40,7 @@ func changeOf(eventType string, j *job.Record, at pgtype.Timestamptz) eventlog.C
 	}
 }
 
-// since adds how long it took.
+// since sets the duration of a change that began at start.
 func since(c eventlog.Change, start pgtype.Timestamptz) eventlog.Change {
 	if start.Valid {
 		c.Took, c.Timed = c.At.Sub(start.Time), true
@@ -79,11 +79,11 @@ func activateChange(changes []eventlog.Change, r *dbsqlc.JobActivateRow) []event
 	return append(changes, c)
 }
 
-// failure is a failed attempt, or a job that was handed back, with what its row does not hold any more.
+// failure is a failed attempt, or a job that was handed back, with the values that the new row has lost.
 type failure struct {
 	job       *job.Record
 	nack      *nack
-	eventType string // of the second event; the first is job.failed, if the attempt has failed
+	eventType string // of the change of state; a failed attempt also emits job.failed
 	started   pgtype.Timestamptz
 	worker    string
 }
@@ -105,7 +105,7 @@ func failChange(changes []eventlog.Change, f *failure) []eventlog.Change {
 	return append(changes, c)
 }
 
-// promoteChange leaves out a job that only waits for another one of its cron: nothing was written for it.
+// promoteChange leaves out a job that still waits for another job of its cron: no event was written for it.
 func promoteChange(changes []eventlog.Change, r *dbsqlc.JobPromoteDueRow) []eventlog.Change {
 	if r.Queued.Bool {
 		return changes
@@ -124,11 +124,11 @@ func retryChange(changes []eventlog.Change, r *dbsqlc.JobRetryRow) []eventlog.Ch
 	if r.Was == string(ojs.StateRetryable) {
 		c.Reason = reasonRetry
 	}
-	if r.OldQueue != r.Queue { // it leaves the counts of one queue and enters those of the other
-		left, came := c, c
+	if r.OldQueue != r.Queue { // two more changes move the job from the counts of one queue to those of the other
+		left, entered := c, c
 		left.Type, left.Queue, left.To, left.Reason = eventlog.StateChanged, r.OldQueue, "", reasonMoved
-		came.Type, came.From, came.To, came.Reason = eventlog.StateChanged, "", r.Was, reasonMoved
-		changes = append(changes, left, came)
+		entered.Type, entered.From, entered.To, entered.Reason = eventlog.StateChanged, "", r.Was, reasonMoved
+		changes = append(changes, left, entered)
 	}
 	return append(changes, c)
 }

@@ -15,36 +15,46 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Ack reports success (docs/reference/http.md, Ack).
-type Ack struct {
-	JobID    [16]byte
-	WorkerID string // "": not said, so ownership is not checked
-	Attempt  int32  // -1: not said
-	Result   []byte // nil: none
-}
-
-// Complete moves an active job to completed. A job cancelled while this worker held it is returned with
+// Complete moves an active job to completed. A job that was cancelled during this run is returned with
 // ojs.StateCancelled and no error; nothing has changed then.
-func (s *Store) Complete(ctx context.Context, ack Ack) (*job.Record, error) {
+func (s *Store) Complete(ctx context.Context, ack job.Ack) (*job.Record, error) {
 	s.workers.Beat(ack.WorkerID)
-	return settle(ctx, s, s.complete, ack, claimOf(ack))
+	return s.complete.do(ctx, ack)
 }
 
-// CompleteEach is Complete for many, each as if sent alone, in order; errs is nil if none failed.
-func (s *Store) CompleteEach(ctx context.Context, acks []Ack) ([]*job.Record, []error) {
-	holders := make([]Holder, len(acks))
-	for i, a := range acks {
+// CompleteEach completes many jobs, each as if its ack were sent alone, in order. errs is nil if none failed.
+func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.Record, errs []error) {
+	for _, a := range acks {
 		s.workers.Beat(a.WorkerID)
-		holders[i] = claimOf(a)
 	}
-	return settleEach(ctx, s, s.complete, acks, holders)
+	return s.complete.doEach(ctx, acks)
 }
 
-func claimOf(a Ack) Holder {
-	return Holder{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt}
+func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
+
+func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
+	rows, err := s.completeRows(ctx, s.completeParams(acks))
+	if err != nil {
+		return nil, err
+	}
+	eventlog.Emit(ctx, s.commits, rows, completeChange)
+	for i := range rows {
+		s.awaiting.ended(rows[i].ID)
+	}
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+	s.releaseCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
+	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
+	for i, job := range jobs {
+		if acks[i].WorkerID == "" && job != nil { // else Complete has recorded the beat
+			s.workers.Beat(job.WorkerID.String)
+		}
+	}
+	return jobs, nil
 }
 
-func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, error) {
+func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
@@ -54,53 +64,39 @@ func (s *Store) flushComplete(ctx context.Context, acks []Ack) ([]*job.Record, e
 	}
 	for i, a := range acks {
 		p.Ids[i], p.Workers[i], p.Attempts[i], p.Results[i] = a.JobID, a.WorkerID, a.Attempt, a.Result
-		p.EventData[i] = s.resultData(a.Result)
+		p.EventData[i] = resultData(a.Result)
 		if a.WorkerID != "" { // else the statement takes the id stored at fetch
 			p.Sources[i] = eventlog.WorkerSource(a.WorkerID)
 		}
 	}
+	return p
+}
 
+// completeRows completes the jobs in one statement or, if that waited too long for a lock, the unlocked ones.
+func (s *Store) completeRows(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	var rows []dbsqlc.JobCompleteRow
-	err := s.db.WithPartitions(ctx, func() (err error) {
+	err = s.db.WithPartitions(ctx, func() (err error) {
 		rows, err = s.db.Q.JobComplete(ctx, p)
 		return err
 	})
 	if pg.IsTimeout(err) && ctx.Err() == nil {
-		rows, err = s.completeFree(ctx, p)
+		return s.completeUnlocked(ctx, p)
 	}
-	if err != nil {
-		return nil, err
-	}
-	eventlog.Emit(ctx, s.commits, rows, completeChange)
-	for i := range rows {
-		s.endings.ended(rows[i].ID)
-	}
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	s.releaseCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
-	jobs := InOrder(n, func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
-	for i, job := range jobs {
-		if acks[i].WorkerID == "" && job != nil { // else its caller has noted it
-			s.workers.Beat(job.WorkerID.String)
-		}
-	}
-	return jobs, nil
+	return rows, err
 }
 
-// completeFree completes the jobs that no other transaction holds.
-func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
+// completeUnlocked completes the jobs that no other transaction has locked.
+func (s *Store) completeUnlocked(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
-		free, err := q.JobLockUnlocked(ctx, p.Ids)
-		if err != nil || len(free) == 0 {
+		unlocked, err := q.JobLockUnlocked(ctx, p.Ids)
+		if err != nil || len(unlocked) == 0 {
 			return err
 		}
 		part := dbsqlc.JobCompleteParams{LockTimeout: p.LockTimeout, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node, EventType: p.EventType}
 		for i, id := range p.Ids {
-			if slices.Contains(free, id) {
+			if slices.Contains(unlocked, id) {
 				part.Ids, part.Workers, part.Attempts = append(part.Ids, id), append(part.Workers, p.Workers[i]), append(part.Attempts, p.Attempts[i])
 				part.Results, part.EventData = append(part.Results, p.Results[i]), append(part.EventData, p.EventData[i])
 				part.Sources = append(part.Sources, p.Sources[i])
@@ -112,7 +108,7 @@ func (s *Store) completeFree(ctx context.Context, p dbsqlc.JobCompleteParams) (r
 	return rows, err
 }
 
-// resultTTL is the default as it is stored: seconds, -1 for as long as the job.
+// resultTTL is the default TTL as it is stored: seconds, or -1 for as long as the job is kept.
 func (s *Store) resultTTL() int64 {
 	if s.config.ResultTTL == 0 {
 		return -1
@@ -120,8 +116,8 @@ func (s *Store) resultTTL() int64 {
 	return int64(s.config.ResultTTL / time.Second)
 }
 
-// resultData is the payload of job.completed beyond its columns; a result that is too large is only mentioned.
-func (s *Store) resultData(result []byte) []byte {
+// resultData is the payload of job.completed beyond its columns. A result that does not fit is replaced by a flag.
+func resultData(result []byte) []byte {
 	switch {
 	case result == nil:
 		return nil
@@ -150,84 +146,4 @@ func InOrder[Row, Out any](n int, id func(i int) [16]byte, rows []Row, out func(
 		res[i] = byID[id(i)]
 	}
 	return res
-}
-
-// Holder is who claims to hold a job.
-type Holder struct {
-	JobID    [16]byte
-	WorkerID string // "": not said, so ownership is not checked
-	Attempt  int32  // -1: not said
-	cancels  bool   // it does not claim to hold it, it wants it cancelled
-}
-
-// Owns reports whether a job with that owner is the holder's: one that does not name itself, or whose job has no owner, is
-// believed.
-func (h Holder) Owns(owner pgtype.Text) bool {
-	return h.WorkerID == "" || !owner.Valid || owner.String == h.WorkerID
-}
-
-// settled turns a refused ack or nack (job is nil) into the reason.
-func (s *Store) settled(ctx context.Context, job *job.Record, h Holder) (*job.Record, error) {
-	if job != nil {
-		return job, nil
-	}
-	stored, err := s.Get(ctx, h.JobID)
-	if err != nil {
-		return nil, err
-	}
-	return h.Refused(stored)
-}
-
-// settledEach is settled for many, with one look for all that were refused.
-func (s *Store) settledEach(ctx context.Context, jobs []*job.Record, failed []error, holders []Holder) ([]*job.Record, []error) {
-	var missing [][16]byte
-	for i, job := range jobs {
-		if job == nil && (failed == nil || failed[i] == nil) {
-			missing = append(missing, holders[i].JobID)
-		}
-	}
-	if missing == nil && failed == nil {
-		return jobs, nil
-	}
-	errs := make([]error, len(jobs))
-	stored, lookErr := s.getEach(ctx, missing)
-	for i, job := range jobs {
-		switch {
-		case failed != nil && failed[i] != nil:
-			errs[i] = pg.ClientError(failed[i])
-		case job != nil:
-		case lookErr != nil:
-			errs[i] = lookErr
-		default:
-			jobs[i], errs[i] = holders[i].Refused(stored[holders[i].JobID])
-		}
-	}
-	return jobs, errs
-}
-
-// Refused chooses between 404, the conflicts of docs/reference/jobs.md, Allowed operations, and the one case that is answered well: the job was
-// cancelled while this worker held it (A10).
-func (h Holder) Refused(job *job.Record) (*job.Record, error) {
-	id := ojs.FormatID(h.JobID)
-	switch {
-	case job == nil:
-		return nil, ojs.ErrNotFound("job", id)
-	case h.cancels && !ojs.JobState(job.State).Terminal():
-		return nil, ErrLocked
-	case h.cancels:
-		return nil, ojs.ErrConflict(id, ojs.JobState(job.State), LiveStates...)
-	}
-	owned := h.Owns(job.WorkerID)
-	current := h.Attempt < 0 || h.Attempt == job.Attempt
-	switch {
-	case job.State == string(ojs.StateCancelled) && job.PreviousState.String == string(ojs.StateActive) && owned && current:
-		return job, nil
-	case job.State == string(ojs.StateActive) && !owned:
-		return nil, ojs.ErrNotOwner(id, h.WorkerID, job.WorkerID.String)
-	case job.State == string(ojs.StateActive) && !current:
-		return nil, ojs.ErrStaleAttempt(id, int64(h.Attempt), int64(job.Attempt))
-	case job.State == string(ojs.StateActive):
-		return nil, ErrLocked
-	}
-	return nil, ojs.ErrConflict(id, ojs.JobState(job.State), ojs.StateActive)
 }

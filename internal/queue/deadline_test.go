@@ -4,17 +4,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// What becomes of a job when nobody calls.
+// What becomes of a job when no call ends it.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 
@@ -58,7 +56,7 @@ func TestDeadlines(t *testing.T) {
 		b := setup(t)
 		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.TimeoutMS = 60_000, 60_000 }))[0].ID
 		b.Fetched(1, "q")
-		j, err := b.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+		j, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 		require.NoError(t, err)
 		require.Equal(t, string(ojs.StateDiscarded), j.State)
 	})
@@ -77,7 +75,7 @@ func TestDeadlines(t *testing.T) {
 		require.Len(t, j.Errors, 1, "only failed attempts are history")
 	})
 
-	t.Run("EnqueueTTLUntilTheFirstClaimOnly", func(t *testing.T) {
+	t.Run("EnqueueTTLUntilTheFirstFetchOnly", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 50 }))[0].ID
@@ -89,7 +87,7 @@ func TestDeadlines(t *testing.T) {
 
 		claimed := b.Enqueued(domaintest.With(func(j *job.Job) { j.EnqueueTTLMS = 3_600_000 }))[0].ID
 		require.Len(t, b.Fetched(1, "q"), 1)
-		_, err := b.Fail(t.Context(), queue.Nack{JobID: claimed, Attempt: -1, Requeue: true})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: claimed, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
 		b.Exec(`UPDATE ojs.jobs SET created_at = created_at - interval '2 hours', enqueued_at = enqueued_at - interval '2 hours', due_at = due_at - interval '2 hours' WHERE id = $1`, claimed)
 		_, err = b.PromoteDue(t.Context(), pg.Beginning)
@@ -148,7 +146,7 @@ func TestDeadlines(t *testing.T) {
 		failing := domaintest.With(func(j *job.Job) { j.Retry, j.MaxAttempts = policy, 1 })
 		id := b.Enqueued(failing)[0].ID
 		b.Fetched(1, "q")
-		j, err := b.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
+		j, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: -1, Error: job.WorkerError{Code: "x", Type: "x", Message: "x", Retryable: true}})
 		require.NoError(t, err)
 		require.Equal(t, j.FinishedAt, j.DeadLetteredAt)
 	})

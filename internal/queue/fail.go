@@ -10,60 +10,49 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Nack reports failure, or hands a job back (docs/reference/http.md, Nack).
-type Nack struct {
-	JobID    [16]byte
-	WorkerID string // "": not said
-	Attempt  int32  // -1: not said
-	Requeue  bool
-	Error    job.WorkerError
-}
-
-// nack is a Nack or a failure that a sweep found.
+// nack is a Nack of a worker, or a failure that the server has found.
 type nack struct {
-	Nack
-	startedAt pgtype.Timestamptz // of the run that the sweep found; not valid: the present one
-	dueOnly   bool               // only if the job is still overdue
-	reason    string             // of the gap row when the job goes back to available
-	source    string             // "": the worker's
+	job.Nack
+	startedAt pgtype.Timestamptz // of the run that the server found; not valid: the current run
+	dueOnly   bool               // the job fails only if it is still overdue
+	reason    string             // of the internal event when the job becomes available again
+	source    string             // of the events; "": the worker
 }
 
-// means reports whether a nack is about the run that was looked at. A job that was handed back has the same attempt again,
-// and perhaps the same worker.
-func (n *nack) means(job *dbsqlc.JobListForFailRow) bool {
+// concerns reports whether a nack is about the run that the job is in. A job that was handed back and fetched again has the
+// same attempt, and perhaps the same worker, so started_at is compared too.
+func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {
 	return job.State == string(ojs.StateActive) && (n.Attempt < 0 || n.Attempt == job.Attempt) &&
 		(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time))
 }
 
-// Fail moves an active job to retryable, discarded or, with Requeue, available. A job cancelled while this worker held
-// it is returned with ojs.StateCancelled and no error; nothing has changed then.
-func (s *Store) Fail(ctx context.Context, n Nack) (*job.Record, error) {
+// Fail moves an active job to retryable, discarded or, with Requeue, available. A job that was cancelled during this
+// run is returned with ojs.StateCancelled and no error; nothing has changed then.
+func (s *Store) Fail(ctx context.Context, n job.Nack) (*job.Record, error) {
 	s.workers.Beat(n.WorkerID)
-	return settle(ctx, s, s.fail, nackOf(n), n.holder())
+	return s.fail.do(ctx, nackOf(n))
 }
 
-// FailEach is Fail for many, each as if sent alone, in order; errs is nil if none failed.
-func (s *Store) FailEach(ctx context.Context, nacks []Nack) ([]*job.Record, []error) {
-	reqs, holders := make([]nack, len(nacks)), make([]Holder, len(nacks))
+// FailEach fails many jobs, each as if its nack were sent alone, in order. errs is nil if none failed.
+func (s *Store) FailEach(ctx context.Context, nacks []job.Nack) (jobs []*job.Record, errs []error) {
+	reqs := make([]nack, len(nacks))
 	for i, n := range nacks {
 		s.workers.Beat(n.WorkerID)
-		reqs[i], holders[i] = nackOf(n), n.holder()
+		reqs[i] = nackOf(n)
 	}
-	return settleEach(ctx, s, s.fail, reqs, holders)
+	return s.fail.doEach(ctx, reqs)
 }
 
-func (n Nack) holder() Holder {
-	return Holder{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt}
-}
+func nackOf(n job.Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
 
-func nackOf(n Nack) nack { return nack{Nack: n, reason: reasonRequeue} }
+func nackedRun(n nack) Run { return Run{JobID: n.JobID, WorkerID: n.WorkerID, Attempt: n.Attempt} }
 
-// flushFail looks, decides and changes. What decides is fixed at enqueue except attempt and started_at, which the change
-// guards: no lock is held while Go computes backoffs, and a job that was lost and fetched again meanwhile is left alone.
+// flushFail reads the jobs, decides their outcomes and changes them. No lock is held while Go decides: all values that the
+// decision depends on are fixed at enqueue, except attempt and started_at, and JobFail guards those two. A job that another
+// worker has fetched meanwhile is therefore not changed.
 func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -71,19 +60,19 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	for i, n := range nacks {
 		ids[i] = n.JobID
 	}
-	looked, err := s.db.Q.JobListForFail(ctx, ids)
+	read, err := s.db.Q.JobListForFail(ctx, ids)
 	if err != nil {
 		return nil, err
 	}
-	jobs := make(map[[16]byte]*dbsqlc.JobListForFailRow, len(looked))
-	for i := range looked {
-		jobs[looked[i].ID] = &looked[i]
+	jobs := make(map[[16]byte]*dbsqlc.JobListForFailRow, len(read))
+	for i := range read {
+		jobs[read[i].ID] = &read[i]
 	}
 
 	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
-		if job == nil || !n.means(job) {
+		if job == nil || !n.concerns(job) {
 			continue
 		}
 		s.addFailure(ctx, &p, n, job)
@@ -96,97 +85,34 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		return nil, err
 	}
 	failed := InOrder(len(nacks), func(i int) [16]byte { return nacks[i].JobID }, rows, func(r *dbsqlc.JobFailRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
-	s.tellFailed(ctx, failed, nacks, jobs)
+	s.emitFailed(ctx, failed, nacks, jobs)
 	s.afterFail(ctx, rows)
 	return failed, nil
 }
 
-func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack, job *dbsqlc.JobListForFailRow) {
-	policy, err := retry.Decode(job.Retry)
-	if err != nil { // a producer's mistake must not fail the other jobs of the statement
-		s.logger.WarnContext(ctx, "job has an invalid retry policy, the default policy applies", "job_id", ojs.FormatID(n.JobID), "error", err)
-		n.Error.PolicyError = err.Error()
-	}
-	outcome := retry.Decide(s.failure(n, job, policy))
-	state := ojs.StateRetryable
-	switch outcome.Kind {
-	case retry.Discard:
-		state = ojs.StateDiscarded
-	case retry.Release, retry.LoseToAvailable:
-		state = ojs.StateAvailable
-	}
-	worker := n.WorkerID
-	if worker == "" {
-		worker = job.WorkerID.String
-	}
-	stored, shown := `{}`, `{}`
-	if !n.Requeue {
-		stored = string(n.Error.Encode(int(job.Attempt), time.Time{}, worker))
-		// job.discarded carries it twice.
-		shown = string(n.Error.EventErrorWithin((eventlog.MaxPayload - eventlog.PayloadRoom) / 2))
-	}
-	source := n.source
-	if source == "" && worker != "" {
-		if n.WorkerID == "" { // else its caller has noted it
-			s.workers.Beat(worker)
-		}
-		source = eventlog.WorkerSource(worker)
-	}
-	p.Ids = append(p.Ids, n.JobID)
-	p.Workers = append(p.Workers, n.WorkerID)
-	p.Attempts = append(p.Attempts, job.Attempt)
-	p.StartedAt = append(p.StartedAt, job.StartedAt)
-	p.DueOnly = append(p.DueOnly, n.dueOnly)
-	p.Outcomes = append(p.Outcomes, string(state))
-	p.Releases = append(p.Releases, outcome.Kind == retry.Release)
-	p.DeadLetters = append(p.DeadLetters, outcome.DeadLetter)
-	p.DelaysMs = append(p.DelaysMs, outcome.Delay.Milliseconds())
-	p.Errors = append(p.Errors, stored)
-	p.EventErrors = append(p.EventErrors, shown)
-	p.Reasons = append(p.Reasons, n.reason)
-	p.EventTypes = append(p.EventTypes, s.outcomeEvent(state))
-	p.Sources = append(p.Sources, source)
-}
-
-func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {
-	f := n.Error.Failure()
-	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue
-	f.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time)
-	f.RunTimeout = s.config.DefaultTimeout
-	if job.TimeoutMs.Valid {
-		f.RunTimeout = time.Duration(job.TimeoutMs.Int64) * time.Millisecond
-	}
-	if job.TotalDueAt.Valid {
-		f.TotalTimeout = max(time.Nanosecond, job.TotalDueAt.Time.Sub(job.EnteredAt.Time))
-	}
-	return f
-}
-
 func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
-	var m afterCommit
-	for _, r := range rows {
-		m.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+	var a afterCommit
+	for i, r := range rows {
+		a.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+		a.due(r.DueAt, failedAt((*job.Record)(&rows[i])))
 		if r.State == string(ojs.StateDiscarded) {
-			s.endings.ended(r.ID)
-		}
-		if r.DueAt.Valid {
-			s.timer.Schedule(r.DueAt.Time.Sub(failedAt((*job.Record)(&r)).Time))
+			s.awaiting.ended(r.ID)
 		}
 	}
-	s.notify(ctx, m)
+	s.notify(ctx, a)
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
 }
 
-func (s *Store) tellFailed(ctx context.Context, failed []*job.Record, nacks []nack, looked map[[16]byte]*dbsqlc.JobListForFailRow) {
+func (s *Store) emitFailed(ctx context.Context, failed []*job.Record, nacks []nack, read map[[16]byte]*dbsqlc.JobListForFailRow) {
 	if !s.commits.Emitting() {
 		return
 	}
 	failures := make([]failure, 0, len(failed))
 	for i, job := range failed {
 		if job != nil {
-			was := looked[job.ID]
+			was := read[job.ID]
 			failures = append(failures, failure{
 				job: job, nack: &nacks[i], eventType: s.outcomeEvent(ojs.JobState(job.State)), started: was.StartedAt,
 				worker: cmp.Or(nacks[i].WorkerID, was.WorkerID.String),
@@ -196,7 +122,7 @@ func (s *Store) tellFailed(ctx context.Context, failed []*job.Record, nacks []na
 	eventlog.Emit(ctx, s.commits, failures, failChange)
 }
 
-// failedAt is when a job failed, by the database's clock.
+// failedAt is when a job failed, by the clock of the database.
 func failedAt(job *job.Record) pgtype.Timestamptz {
 	switch ojs.JobState(job.State) {
 	case ojs.StateRetryable:

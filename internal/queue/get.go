@@ -8,7 +8,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Get reads one job, wherever it is; unknown gives ojs.ErrNotFound.
+// Get reads a live or finished job. The error of an unknown id is ojs.ErrNotFound.
 func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -22,7 +22,7 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 	return (*job.Record)(&rows[0]), nil
 }
 
-// getEach reads many; unknown ones are missing from the map.
+// getEach reads many jobs. Unknown ids are missing from the map.
 func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.Record, error) {
 	if len(ids) == 0 {
 		return nil, nil

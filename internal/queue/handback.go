@@ -10,24 +10,24 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// handBackTimeout bounds the return of jobs whose caller may be gone.
+// handBackTimeout bounds the return of jobs. The request that claimed them may be cancelled, so its context does not bound it.
 const handBackTimeout = 5 * time.Second
 
-// HandBack returns jobs that were claimed and cannot be delivered, without counting the attempt. What fails here returns
-// when its reservation ends.
+// HandBack returns jobs that were claimed and cannot be delivered, without counting the attempt. A job for which this fails
+// becomes available when its lease ends.
 func (s *Store) HandBack(ctx context.Context, jobs []*job.Record) {
 	if len(jobs) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handBackTimeout)
 	defer cancel()
-	nacks := make([]Nack, len(jobs))
+	nacks := make([]job.Nack, len(jobs))
 	for i, j := range jobs {
-		nacks[i] = Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
+		nacks[i] = job.Nack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt, Requeue: true}
 	}
 	_, errs := s.FailEach(ctx, nacks)
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		s.logger.WarnContext(ctx, "undelivered job was not handed back; it returns when its reservation ends",
+		s.logger.WarnContext(ctx, "undelivered job was not handed back; it becomes available when its lease ends",
 			slog.String("category", "worker"), slog.Group("ojs", "job_id", ojs.FormatID(jobs[i].ID)), slog.Any("error", errs[i]))
 	}
 }

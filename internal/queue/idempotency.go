@@ -16,19 +16,19 @@ type Answer struct {
 	Replayed bool
 }
 
-// IdempotencyKey names a call; Hash is of what was asked.
+// IdempotencyKey identifies a call. A call with the same key and another Hash, of its body, is a conflict.
 type IdempotencyKey struct {
 	Operation string
 	Key       string
 	Hash      []byte
 }
 
-// errDiscarded rolls back a transaction whose answer says that nothing was changed.
-var errDiscarded = errors.New("nothing was changed")
+// errNotKept rolls back a transaction whose answer is not stored, because nothing was changed.
+var errNotKept = errors.New("nothing was changed")
 
-// Once runs do in a transaction with its key, so that the change and the memory of it commit together. The key's row is
-// written first: a concurrent call with the same key waits for this one and then replays its answer. An empty key only
-// runs do. keep is false for an answer that changed nothing and may be tried again.
+// Once runs do in a transaction with its key, so that the change and the stored answer commit together. The row of the key
+// is inserted first: a concurrent call with the same key waits for this one and then replays its answer. With an empty key,
+// Once only runs do. keep is false for an answer that changed nothing; the same call may then be tried again.
 func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (answer Answer, keep bool, err error)) (Answer, error) {
 	var answer Answer
 	err := s.InTx(ctx, func(tx *Tx) (err error) {
@@ -45,7 +45,7 @@ func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (ans
 			return err
 		}
 		if !keep {
-			return errDiscarded
+			return errNotKept
 		}
 		if k.Key == "" {
 			return nil
@@ -54,13 +54,13 @@ func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (ans
 			Operation: k.Operation, Key: k.Key, Status: int32(answer.Status), Response: answer.Body,
 		})
 	})
-	if errors.Is(err, errDiscarded) {
+	if errors.Is(err, errNotKept) {
 		err = nil
 	}
 	return answer, err
 }
 
-// claim writes the key's row, or reads the answer of the call that did.
+// claim inserts the row of the key, or reads the answer of the call that has inserted it.
 func (k IdempotencyKey) claim(ctx context.Context, q *dbsqlc.Queries) (Answer, error) {
 	n, err := q.IdempotencyKeyInsert(ctx, dbsqlc.IdempotencyKeyInsertParams{Operation: k.Operation, Key: k.Key, BodyHash: k.Hash})
 	if err != nil || n == 1 {

@@ -2,17 +2,15 @@ package queue
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/ojs"
 )
 
-// List chooses jobs, newest id first (docs/reference/http.md, Pagination). Empty filters match all.
+// List chooses jobs, newest id first (docs/reference/http.md, List jobs). Empty filters match all.
 type List struct {
 	States, Queues, Types []string
 	Before                *[16]byte // cursor: ids below it
@@ -56,43 +54,30 @@ func before(id *[16]byte) pgtype.UUID {
 	return pgtype.UUID{Bytes: *id, Valid: true}
 }
 
-// Candidates chooses jobs for a bulk operation, oldest id first. nil fields match all.
-type Candidates struct {
-	States     []ojs.JobState
-	Type       *string
-	TypePrefix bool // Type is a prefix
-	Queue      *string
-	Priority   *int16
-	Before     time.Time              // enqueued (or, if never, created) before; zero: any
-	After      time.Time              // enqueued (or created) after; zero: any
-	Meta       func(meta []byte) bool // compared here: -> on json fails for a row with \u0000 in it
-	Max        int
-}
-
-// Candidates returns up to Max matching ids and whether there are more.
-func (s *Store) Candidates(ctx context.Context, c Candidates) (ids [][16]byte, more bool, err error) {
-	p := dbsqlc.JobListForBulkParams{States: texts(c.States), MaxRows: int64(c.Max) + 1, TypePrefix: c.TypePrefix}
-	if c.Type != nil {
-		p.Type = pgtype.Text{String: *c.Type, Valid: true}
+// Candidates returns the ids of up to limit jobs that satisfy the filter, oldest id first, and whether there are more.
+func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (ids [][16]byte, more bool, err error) {
+	if err := job.ResolveAges(ctx, s.db.Now, &f.Since, &f.Until, &f.OlderThan); err != nil {
+		return nil, false, pg.ClientError(err)
 	}
-	if c.Queue != nil {
-		p.Queue = pgtype.Text{String: *c.Queue, Valid: true}
+	p := dbsqlc.JobListForBulkParams{
+		States: texts(f.States), MaxRows: int64(limit) + 1, TypePrefix: f.TypePrefix,
+		Type: pgtype.Text{String: f.Type, Valid: f.Type != "" || f.TypePrefix}, Queue: pg.Text(f.Queue),
+		EnqueuedAfter:  pg.Timestamp(job.Latest(f.EnqueuedAfter, f.Since.At)),
+		EnqueuedBefore: pg.Timestamp(job.Earliest(f.EnqueuedBefore, f.Until.At, f.OlderThan.At)),
 	}
-	if c.Priority != nil {
-		p.Priority = pgtype.Int2{Int16: *c.Priority, Valid: true}
+	if f.Priority != nil {
+		p.Priority = pgtype.Int2{Int16: *f.Priority, Valid: true}
 	}
-	p.EnqueuedBefore = pg.Timestamp(c.Before)
-	p.EnqueuedAfter = pg.Timestamp(c.After)
 	for {
 		rows, err := s.candidatePage(ctx, p)
 		if err != nil {
 			return nil, false, err
 		}
 		for _, r := range rows {
-			if c.Meta != nil && !c.Meta(r.Meta) {
+			if !f.MatchesMeta(r.Meta) { // compared here: -> on json fails for a row with \u0000 in it
 				continue
 			}
-			if len(ids) == c.Max {
+			if len(ids) == limit {
 				return ids, true, nil
 			}
 			ids = append(ids, r.ID)

@@ -9,18 +9,18 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// maxOverview bounds the queues and the workers of an overview.
+// maxOverview bounds the queues, and the workers, of an overview.
 const maxOverview = 1000
 
-// Overview is what a live view of the whole system shows (docs/reference/events.md, Statistics stream). It is read from the kept counts, so it costs
-// the same whatever the backlog is.
+// Overview holds the figures of the live view (docs/reference/events.md, Statistics stream). They come from stored counts,
+// so the cost does not depend on the number of jobs.
 type Overview struct {
 	Queues  []dbsqlc.QueueCountListRow
 	Latest  dbsqlc.StatsMinuteGetLatestRow // sums over the last 60 s
 	Workers []dbsqlc.WorkerListLatestRow
 }
 
-// Overview reads it.
+// Overview reads the figures.
 func (s *Store) Overview(ctx context.Context) (Overview, error) {
 	var o Overview
 	ctx, cancel := s.db.Bounded(ctx)
@@ -37,12 +37,4 @@ func (s *Store) Overview(ctx context.Context) (Overview, error) {
 		return err
 	})
 	return o, pg.ClientError(err)
-}
-
-// QueueExists reports whether a queue has ever had a job or a setting.
-func (s *Store) QueueExists(ctx context.Context, name string) (bool, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	found, err := s.db.Q.QueueExists(ctx, name)
-	return found, pg.ClientError(err)
 }

@@ -6,80 +6,34 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// endings parks those who wait for the end of a job: in memory, without a connection. Ends on this node wake the waiters
-// of the job; the relay's announcements, which do not name jobs, wake all.
-type endings struct {
-	mu      sync.Mutex
-	waiters map[[16]byte][]*ending
+// Result is the outcome of a job.
+type Result struct {
+	ID         [16]byte
+	State      string
+	FinishedAt pgtype.Timestamptz
+	Error      []byte
+	Result     []byte
+	Failed     bool
+	Pruned     bool // there was a result, but its TTL is over
 }
 
-type ending struct {
-	ended     chan struct{} // this job has ended on this node
-	published chan struct{} // some job may have ended somewhere
-}
-
-func (e *endings) park(id [16]byte) *ending {
-	w := &ending{make(chan struct{}, 1), make(chan struct{}, 1)}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.waiters[id] = append(e.waiters[id], w)
-	return w
-}
-
-func (e *endings) leave(id [16]byte, w *ending) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	left := slices.DeleteFunc(e.waiters[id], func(o *ending) bool { return o == w })
-	if len(left) == 0 {
-		delete(e.waiters, id)
-	} else {
-		e.waiters[id] = left
-	}
-}
-
-func (e *endings) ended(id [16]byte) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, w := range e.waiters[id] {
-		poke(w.ended)
-	}
-}
-
-func (e *endings) published() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, ws := range e.waiters {
-		for _, w := range ws {
-			poke(w.published)
-		}
-	}
-}
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default: // is already told
-	}
-}
-
-// Published tells those who wait for a result that some node has published events. So does Probe, once a second.
-func (s *Store) Published() { s.endings.published() }
-
-// resultPace is how often a waiter looks at most because of announcements. All looks of a node share statements.
+// resultPace is the least time between two reads that notifications cause. The reads of all waiters share statements.
 const resultPace = 100 * time.Millisecond
 
-// AwaitResult reads what became of a job, and parks up to wait while it has not ended; then State is not terminal.
+// AwaitResult reads the outcome of a job. If the job has not ended it parks up to wait; after that State is not terminal.
 func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration) (*Result, error) {
 	if wait <= 0 {
 		return s.result(ctx, id)
 	}
-	w := s.endings.park(id) // before the first look, or an end in between would wake nobody
-	defer s.endings.leave(id, w)
+	w := s.awaiting.park(id) // before the first read, or an end right after it would not wake the call
+	defer s.awaiting.leave(id, w)
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
@@ -87,24 +41,24 @@ func (s *Store) AwaitResult(ctx context.Context, id [16]byte, wait time.Duration
 		if err != nil || ojs.JobState(res.State).Terminal() {
 			return res, err
 		}
-		if !s.parkEnding(ctx, w, timeout.C) {
+		if !s.awaitEnd(ctx, w, timeout.C) {
 			return res, nil
 		}
 	}
 }
 
-// parkEnding reports whether it is time for another look.
-func (s *Store) parkEnding(ctx context.Context, w *ending, timeout <-chan time.Time) bool {
-	var rested <-chan time.Time
+// awaitEnd waits until the result should be read again. It returns false if the call should end.
+func (s *Store) awaitEnd(ctx context.Context, w *resultWaiter, timeout <-chan time.Time) bool {
+	var paced <-chan time.Time
 	published, start := w.published, time.Now()
 	for {
 		select {
 		case <-w.ended:
 			return true
-		case <-rested:
+		case <-paced:
 			return true
 		case <-published:
-			published, rested = nil, time.After(resultPace-time.Since(start))
+			published, paced = nil, time.After(resultPace-time.Since(start))
 		case <-timeout:
 			return false
 		case <-ctx.Done():
@@ -123,7 +77,7 @@ func (s *Store) result(ctx context.Context, id [16]byte) (*Result, error) {
 	return row, pg.ClientError(err)
 }
 
-// Results reads what became of many jobs; nil for those that are unknown.
+// Results reads the outcomes of many jobs; nil for unknown ones.
 func (s *Store) Results(ctx context.Context, ids [][16]byte) ([]*Result, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -143,11 +97,72 @@ func (s *Store) flushResults(ctx context.Context, ids [][16]byte) ([]*Result, er
 }
 
 // Awaited is the number of requests that wait for results.
-func (s *Store) Awaited() (n int) {
-	s.endings.mu.Lock()
-	defer s.endings.mu.Unlock()
-	for _, ws := range s.endings.waiters {
+func (s *Store) Awaited() int { return s.awaiting.count() }
+
+// Published makes waiters read their results again, because some node has published events. Events do not reach this
+// package one by one, so it wakes all waiters.
+func (s *Store) Published() { s.awaiting.published() }
+
+// resultWaiters are the calls that wait for the end of a job. They hold memory only, no connection.
+type resultWaiters struct {
+	mu   sync.Mutex
+	byID map[[16]byte][]*resultWaiter
+}
+
+type resultWaiter struct {
+	ended     chan struct{} // the job has ended on this node
+	published chan struct{} // some job may have ended on some node
+}
+
+func (r *resultWaiters) park(id [16]byte) *resultWaiter {
+	w := &resultWaiter{make(chan struct{}, 1), make(chan struct{}, 1)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.byID[id] = append(r.byID[id], w)
+	return w
+}
+
+func (r *resultWaiters) leave(id [16]byte, w *resultWaiter) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := slices.DeleteFunc(r.byID[id], func(o *resultWaiter) bool { return o == w })
+	if len(left) == 0 {
+		delete(r.byID, id)
+	} else {
+		r.byID[id] = left
+	}
+}
+
+func (r *resultWaiters) ended(id [16]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.byID[id] {
+		signal(w.ended)
+	}
+}
+
+func (r *resultWaiters) published() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ws := range r.byID {
+		for _, w := range ws {
+			signal(w.published)
+		}
+	}
+}
+
+func (r *resultWaiters) count() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, ws := range r.byID {
 		n += len(ws)
 	}
 	return n
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // has been signalled already
+	}
 }

@@ -5,10 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/job"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/queue"
 )
 
 // One waiter per job and node: woken by the end of its job here, by a notification for ends elsewhere.
@@ -30,7 +31,7 @@ func TestAwaitResult(t *testing.T) {
 		}
 	}
 	require.Eventually(t, func() bool { return b.Awaited() == 5 && other.Awaited() == 5 }, domaintest.WaitFor, time.Millisecond)
-	_, err := b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1, Result: []byte(`7`)})
+	_, err := b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1, Result: []byte(`7`)})
 	require.NoError(t, err)
 	other.Published()
 	wg.Wait()

@@ -3,12 +3,12 @@ package queue_test
 import (
 	"testing"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/job"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,9 +20,9 @@ func TestLateForTheRun(t *testing.T) {
 
 	t.Run("NackWithoutWorkerDecidesAnew", func(t *testing.T) {
 		t.Parallel()
-		// A nack without a worker id is accepted from anybody; its events must name the worker whose run it ends.
+		// A nack without a worker id is accepted; its events must name the worker whose run it ends.
 		b, late, id := domaintest.Rerun(t, "JobFail", "w2")
-		failed, err := late.Fail(t.Context(), queue.Nack{JobID: id, Attempt: -1, Error: failure})
+		failed, err := late.Fail(t.Context(), job.Nack{JobID: id, Attempt: -1, Error: failure})
 		require.NoError(t, err)
 		require.Equal(t, "retryable", failed.State)
 		require.Equal(t, "workers/w2", b.One(`SELECT source FROM ojs.events WHERE job_id = $1 AND type = 'job.failed'`, id))
@@ -33,7 +33,7 @@ func TestLateForTheRun(t *testing.T) {
 	t.Run("NackOfTheFirstWorkerIsRefused", func(t *testing.T) {
 		t.Parallel()
 		b, late, id := domaintest.Rerun(t, "JobFail", "w2")
-		_, err := late.Fail(t.Context(), queue.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Error: failure})
+		_, err := late.Fail(t.Context(), job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Error: failure})
 		domaintest.RequireCode(t, err, ojs.KindNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})
@@ -57,10 +57,10 @@ func TestLateForTheRun(t *testing.T) {
 	t.Run("AckOfTheFirstWorkerIsRefused", func(t *testing.T) {
 		t.Parallel()
 		b, late, id := domaintest.Rerun(t, "JobComplete", "w2")
-		_, err := late.Complete(t.Context(), queue.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
+		_, err := late.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
 		domaintest.RequireCode(t, err, ojs.KindNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(id))
-		_, err = late.Complete(t.Context(), queue.Ack{JobID: id, Attempt: 1})
+		_, err = late.Complete(t.Context(), job.Ack{JobID: id, Attempt: 1})
 		require.NoError(t, err, "without a worker id, the attempt decides")
 		require.Empty(t, b.Texts(`SELECT source FROM ojs.events WHERE job_id = $1 AND source = 'workers/w1' AND seq > (SELECT max(seq) FROM ojs.events WHERE type = 'job.started')`, id))
 	})

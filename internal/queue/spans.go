@@ -7,7 +7,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
-// beginEnqueues starts the spans of jobs that are about to be stored; nil if none are recorded.
+// beginEnqueues starts the spans of jobs that will be stored; nil if none are recorded.
 func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
 	for i, job := range jobs {
@@ -23,6 +23,7 @@ func (s *Store) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.En
 	return spans
 }
 
+// beginEnqueues does the same in a transaction. When the transaction is tried again, it returns the spans of the first try.
 func (t *Tx) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enqueue {
 	var spans []tracing.Enqueue
 	for i, j := range jobs {
@@ -44,7 +45,7 @@ func (t *Tx) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enque
 	return spans
 }
 
-// endEnqueues ends the spans of those that were.
+// endEnqueues ends the spans of the jobs that were stored.
 func endEnqueues(spans []tracing.Enqueue, stored []*job.Record) {
 	for i, span := range spans {
 		if stored[i] != nil {

@@ -3,13 +3,14 @@ package queue_test
 import (
 	"context"
 	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
-	"strings"
-	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,13 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/ojs"
 )
+
+// count reads one number.
+func (b *bundle) count(sql string, args ...any) (n int) {
+	b.T.Helper()
+	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), sql, args...).Scan(&n))
+	return n
+}
 
 func (b *bundle) begin(level pgx.TxIsoLevel) pgx.Tx {
 	b.T.Helper()
@@ -36,7 +44,7 @@ func (b *bundle) sqlEnqueue(db querier, p push) [16]byte {
 
 func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	const stored = "SELECT (SELECT count(*) FROM ojs.jobs) + (SELECT count(*) FROM ojs.events) + (SELECT count(*) FROM ojs.queues)"
 
 	tx := b.begin(pgx.ReadCommitted)
@@ -64,7 +72,7 @@ func TestSQLEnqueueIsPartOfTheTransaction(t *testing.T) {
 
 func TestSQLEnqueueWakes(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	listener, err := pgx.ConnectConfig(t.Context(), b.Pool.Config().ConnConfig)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, listener.Close(context.Background())) }()
@@ -97,7 +105,7 @@ func TestSQLEnqueueWakes(t *testing.T) {
 
 func TestSQLEnqueueRefuses(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	b.Exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
 	for message, p := range map[string]push{
 		ojs.ErrQueuePaused("drain").Message: {typ: "a", args: "[]", queue: "drain"},
@@ -127,9 +135,9 @@ func TestSQLEnqueueCreatesQueues(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := setup(t, unchecked)
 			tx, other := b.begin(level), b.begin(pgx.ReadCommitted)
-			ctx, cancel := context.WithTimeout(t.Context(), domaintest.WaitFor)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			for _, db := range []pgx.Tx{tx, tx, tx, other} {
 				_, err := push{typ: "a", args: "[]", queue: "new"}.sql(ctx, db)
@@ -148,7 +156,7 @@ func TestSQLEnqueueCreatesQueues(t *testing.T) {
 
 func TestSQLEnqueueMakesIDs(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	rows, err := b.Pool.Query(t.Context(), "SELECT ojs.enqueue('a', '[]')::text FROM generate_series(1, 1000)")
 	require.NoError(t, err)
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -170,15 +178,15 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 
 	t.Run("RefusesUsedOnes", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setup(t, unchecked)
 		live, done := domaintest.NewJob("q"), domaintest.NewJob("q")
 		jobs := b.Enqueued(live, done)
 		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
 		require.NoError(t, err)
-		for _, j := range jobs {
-			_, err := b.sqlWithID(b.Pool, j.ID)
+		for _, job := range jobs {
+			_, err := b.sqlWithID(b.Pool, job.ID)
 			require.Equal(t, "23505", sqlState(err))
-			require.ErrorContains(t, err, ojs.ErrDuplicateID(ojs.FormatID(j.ID)).Message)
+			require.ErrorContains(t, err, ojs.ErrDuplicateID(ojs.FormatID(job.ID)).Message)
 		}
 		require.Equal(t, 1, b.Number("SELECT count(*) FROM ojs.jobs"))
 		require.Equal(t, 3, b.Number("SELECT count(*) FROM ojs.events"))
@@ -194,7 +202,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 
 	t.Run("OneOfManyWins", func(t *testing.T) {
 		t.Parallel()
-		b := setup(t)
+		b := setup(t, unchecked)
 		for range 20 {
 			id := job.NewID()
 			won := make(chan bool, 9)
@@ -203,9 +211,9 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 				g.Go(func() error {
 					var err error
 					if i%3 == 0 { // over HTTP
-						j := domaintest.NewJob("q")
-						j.ID, j.ClientID = id, true
-						_, err = b.Enqueue(t.Context(), j)
+						job := domaintest.NewJob("q")
+						job.ID, job.ClientID = id, true
+						_, err = b.Enqueue(t.Context(), job)
 					} else if _, err = b.sqlWithID(b.Pool, id); err != nil && sqlState(err) != "23505" {
 						return err
 					}
@@ -231,7 +239,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
 		t.Run("SeesAJobThatIsBeingMoved/"+string(level), func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := setup(t, unchecked)
 			id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 			mover, inserter := b.begin(pgx.ReadCommitted), b.begin(level)
 			var pid int
@@ -245,7 +253,7 @@ func TestSQLEnqueueClientIDs(t *testing.T) {
 			}()
 			require.Eventually(t, func() bool {
 				return b.Number("SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", pid) == 1
-			}, domaintest.WaitFor, 5*time.Millisecond)
+			}, 10*time.Second, 5*time.Millisecond)
 			require.NoError(t, mover.Commit(t.Context()))
 			require.Equal(t, "23505", sqlState(<-refused))
 		})
@@ -264,7 +272,7 @@ func TestSQLCancelEqualsHTTP(t *testing.T) {
 			num_nulls(d.enqueued_at, d.started_at, d.scheduled_at, d.error, d.errors)::text, (d.finished_at > now() - interval '1 minute')::text,
 			(to_jsonb(e) - '{seq,time,job_id,node,data}'::text[])::text, e.data::text, (e.time = d.finished_at)::text]
 		FROM ojs.jobs_done d JOIN ojs.events e ON e.job_id = d.id AND e.type = 'job.cancelled' WHERE d.id = $1`
-	b := setup(t)
+	b := setup(t, unchecked)
 	for i, reason := range []string{"", "no longer\n\"needed\" é"} {
 		ids := [2][][16]byte{b.oneOfEachState(), b.oneOfEachState()}
 		for n := range ids[0] {
@@ -283,9 +291,9 @@ func TestSQLCancelEqualsHTTP(t *testing.T) {
 		require.Equal(t, 10*(i+1), b.Number("SELECT count(*) FROM ojs.jobs_done"))
 	}
 	require.Zero(t, b.Number("SELECT count(*) FROM ojs.jobs"))
-	late, err := b.Complete(t.Context(), queue.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
+	late, err := b.Complete(t.Context(), job.Ack{JobID: b.activeThenCancelled(), WorkerID: "w1", Attempt: 1})
 	require.NoError(t, err)
-	require.Equal(t, "cancelled", late.State, "its worker is told")
+	require.Equal(t, "cancelled", late.State, "the answer to its worker")
 }
 
 func (b *bundle) activeThenCancelled() [16]byte {
@@ -308,7 +316,7 @@ func (b *bundle) oneOfEachState() [][16]byte {
 	}
 	b.Fetched(1, "a")
 	b.Fetched(1, "r")
-	failed, err := b.Fail(b.T.Context(), queue.Nack{JobID: ids[4], Attempt: -1, Error: domaintest.DecodeError(b.T, `{"code":"x","message":"y"}`)})
+	failed, err := b.Fail(b.T.Context(), job.Nack{JobID: ids[4], Attempt: -1, Error: domaintest.DecodeError(b.T, `{"code":"x","message":"y"}`)})
 	require.NoError(b.T, err)
 	require.Equal(b.T, "retryable", failed.State)
 	return ids
@@ -316,14 +324,14 @@ func (b *bundle) oneOfEachState() [][16]byte {
 
 func TestSQLCancelIgnoresWhatCannotBeCancelled(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	in := domaintest.NewJob("q")
 	in.MaxAttempts = 1
 	jobs := b.Enqueued(in, domaintest.NewJob("q"))
 	b.Fetched(2, "q")
-	_, err := b.Fail(t.Context(), queue.Nack{JobID: jobs[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
+	_, err := b.Fail(t.Context(), job.Nack{JobID: jobs[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
 	require.NoError(t, err)
-	_, err = b.Complete(t.Context(), queue.Ack{JobID: jobs[1].ID, Attempt: -1})
+	_, err = b.Complete(t.Context(), job.Ack{JobID: jobs[1].ID, Attempt: -1})
 	require.NoError(t, err)
 	events := b.Number("SELECT count(*) FROM ojs.events")
 	for _, id := range []any{jobs[0].ID, jobs[1].ID, job.NewID(), nil} {
@@ -337,7 +345,7 @@ func TestSQLCancelIgnoresWhatCannotBeCancelled(t *testing.T) {
 
 func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	id := b.Enqueued(domaintest.NewJob("q"))[0].ID
 	tx := b.begin(pgx.ReadCommitted)
 	_, err := tx.Exec(t.Context(), "SELECT ojs.cancel($1)", id)
@@ -347,10 +355,10 @@ func TestSQLCancelIsPartOfTheTransaction(t *testing.T) {
 	require.Equal(t, []string{"job.enqueued>available"}, b.EventTypes(id))
 }
 
-// TestSQLNeedsNoServer: partitions that nobody prepared.
+// TestSQLNeedsNoServer: the partitions are made when they are needed.
 func TestSQLNeedsNoServer(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	b.Exec(`DO $$ DECLARE p regclass; BEGIN
 		FOR p IN SELECT inhrelid FROM pg_inherits WHERE inhparent = 'ojs.jobs_done'::regclass LOOP EXECUTE 'DROP TABLE ' || p; END LOOP; END $$`)
 	id := b.sqlEnqueue(b.Pool, push{typ: "a", args: "[]"})
@@ -366,16 +374,16 @@ func TestSQLNeedsNoServer(t *testing.T) {
 
 func TestSQLJobView(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	ids := append(b.oneOfEachState(), b.activeThenCancelled())
 	in := domaintest.NewJob("d")
 	in.MaxAttempts = 1
 	more := b.Enqueued(in, domaintest.NewJob("c"))
 	b.Fetched(1, "d")
 	b.Fetched(1, "c")
-	_, err := b.Fail(t.Context(), queue.Nack{JobID: more[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
+	_, err := b.Fail(t.Context(), job.Nack{JobID: more[0].ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"x","message":"y"}`)})
 	require.NoError(t, err)
-	_, err = b.Complete(t.Context(), queue.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
+	_, err = b.Complete(t.Context(), job.Ack{JobID: more[1].ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
 	require.NoError(t, err)
 	expired := b.sqlEnqueue(b.Pool, options(`"expires_at":"2001-01-01T00:00:00Z"`))
 	_, err = b.PromoteDue(t.Context(), pg.Beginning)
@@ -409,7 +417,7 @@ func TestSQLJobView(t *testing.T) {
 
 func TestSQLJobViewUsesIndexes(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := setup(t, unchecked)
 	tx := b.begin(pgx.ReadCommitted)
 	_, err := tx.Exec(t.Context(), "SET LOCAL enable_seqscan = off") // the tables are empty
 	require.NoError(t, err)

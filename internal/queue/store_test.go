@@ -4,13 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -30,16 +29,16 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, "w1", got[0].WorkerID.String)
 		require.Empty(t, b.Fetched(5, "q"))
 
-		done, err := b.Complete(t.Context(), queue.Ack{JobID: j.ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
+		done, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1, Result: []byte(`{"n":1.0}`)})
 		require.NoError(t, err)
 		require.Equal(t, "completed", done.State)
 		require.Equal(t, `{"n":1.0}`, string(done.Result))
 		require.Equal(t, ojs.StateCompleted, b.State(j.ID))
 		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.completed:active>completed"}, b.EventTypes(j.ID))
 
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: j.ID, Attempt: -1})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: job.NewID(), Attempt: -1})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: job.NewID(), Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindNotFound)
 	})
 
@@ -50,7 +49,7 @@ func TestLifecycle(t *testing.T) {
 		in.MaxAttempts = 2
 		j := b.Enqueued(in)[0]
 		b.Fetched(1, "q")
-		nack := queue.Nack{JobID: j.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"handler_error","message":"no"}`)}
+		nack := job.Nack{JobID: j.ID, Attempt: -1, Error: domaintest.DecodeError(t, `{"code":"handler_error","message":"no"}`)}
 		failed, err := b.Fail(t.Context(), nack)
 		require.NoError(t, err)
 		require.Equal(t, "retryable", failed.State)
@@ -79,7 +78,7 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		j := b.Enqueued(domaintest.NewJob("q"))[0]
 		b.Fetched(1, "q")
-		back, err := b.Fail(t.Context(), queue.Nack{JobID: j.ID, Attempt: 1, WorkerID: "w1", Requeue: true})
+		back, err := b.Fail(t.Context(), job.Nack{JobID: j.ID, Attempt: 1, WorkerID: "w1", Requeue: true})
 		require.NoError(t, err)
 		require.Equal(t, "available", back.State)
 		require.Zero(t, back.Attempt)
@@ -104,12 +103,12 @@ func TestLifecycle(t *testing.T) {
 			_, err = b.Cancel(t.Context(), jobs[i].ID, queue.Cancel{By: "test"})
 			domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 		}
-		late, err := b.Complete(t.Context(), queue.Ack{JobID: jobs[3].ID, WorkerID: "w1", Attempt: 1})
+		late, err := b.Complete(t.Context(), job.Ack{JobID: jobs[3].ID, WorkerID: "w1", Attempt: 1})
 		require.NoError(t, err)
 		require.Equal(t, "cancelled", late.State)
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: jobs[3].ID, WorkerID: "w2", Attempt: -1})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: jobs[3].ID, WorkerID: "w2", Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: jobs[0].ID, Attempt: -1})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: jobs[0].ID, Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 	})
 
@@ -118,11 +117,11 @@ func TestLifecycle(t *testing.T) {
 		b := setup(t)
 		j := b.Enqueued(domaintest.NewJob("q"))[0]
 		b.Fetched(1, "q")
-		_, err := b.Complete(t.Context(), queue.Ack{JobID: j.ID, WorkerID: "w2", Attempt: -1})
+		_, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: "w2", Attempt: -1})
 		domaintest.RequireCode(t, err, ojs.KindNotOwner)
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: j.ID, WorkerID: "w1", Attempt: 2})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: "w1", Attempt: 2})
 		domaintest.RequireCode(t, err, ojs.KindStaleAttempt)
-		_, err = b.Fail(t.Context(), queue.Nack{JobID: j.ID, WorkerID: "w2", Attempt: -1, Requeue: true})
+		_, err = b.Fail(t.Context(), job.Nack{JobID: j.ID, WorkerID: "w2", Attempt: -1, Requeue: true})
 		domaintest.RequireCode(t, err, ojs.KindNotOwner)
 		require.Equal(t, ojs.StateActive, b.State(j.ID))
 	})
@@ -226,7 +225,7 @@ func TestClientIDs(t *testing.T) {
 		require.NotNil(t, stored[2])
 
 		if got := b.Fetched(1, "q"); len(got) == 1 {
-			_, err = b.Complete(t.Context(), queue.Ack{JobID: in.ID, Attempt: -1})
+			_, err = b.Complete(t.Context(), job.Ack{JobID: in.ID, Attempt: -1})
 			require.NoError(t, err)
 		}
 	}

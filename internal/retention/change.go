@@ -5,7 +5,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
-func discardedPruneChange(changes []eventlog.Change, r *dbsqlc.JobDiscardedPruneRow) []eventlog.Change {
+func pruneChange(changes []eventlog.Change, r *dbsqlc.JobDiscardedPruneRow) []eventlog.Change {
 	return append(changes, eventlog.Change{
 		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reasonRetention,
 	})

@@ -9,35 +9,38 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// reasonRetention is the reason of the internal events.
+// reasonRetention is the reason in the internal events of deleted jobs.
 const reasonRetention = "retention"
 
-// deleteBatch bounds a statement that deletes jobs: 20 ms.
+// deleteBatch bounds the rows of one statement. A delete of 1 000 rows takes 20 ms.
 const deleteBatch = 1000
 
-// pruneDiscarded deletes discarded jobs older than keep that are no dead letters.
-func (s *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration) (deleted int64, err error) {
-	p := dbsqlc.JobDiscardedPruneParams{After: pg.Beginning, Keep: pg.Interval(keep), MaxRows: deleteBatch, Node: s.commits.Node, EventType: eventlog.StateChanged, Reason: reasonRetention}
+// pruneDiscarded deletes discarded jobs older than keep that are not dead letters.
+func (p *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration) (deleted int64, err error) {
+	params := dbsqlc.JobDiscardedPruneParams{
+		After: pg.Beginning, Keep: pg.Interval(keep), MaxRows: deleteBatch, Node: p.commits.Node,
+		EventType: eventlog.StateChanged, Reason: reasonRetention,
+	}
 	for {
-		rows, err := s.discardedPrune(ctx, p)
+		rows, err := p.pruneBatch(ctx, params)
 		deleted += int64(len(rows))
 		if err != nil || len(rows) < deleteBatch {
 			return deleted, err
 		}
 		last := rows[len(rows)-1]
-		p.After, p.AfterID = last.FinishedAt, last.ID
+		params.After, params.AfterID = last.FinishedAt, last.ID
 	}
 }
 
-func (s *Pruner) discardedPrune(ctx context.Context, p dbsqlc.JobDiscardedPruneParams) ([]dbsqlc.JobDiscardedPruneRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
+func (p *Pruner) pruneBatch(ctx context.Context, params dbsqlc.JobDiscardedPruneParams) ([]dbsqlc.JobDiscardedPruneRow, error) {
+	ctx, cancel := p.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobDiscardedPrune(ctx, p)
+	rows, err := p.db.Q.JobDiscardedPrune(ctx, params)
 	if err == nil {
-		eventlog.Emit(ctx, s.commits, rows, discardedPruneChange)
+		eventlog.Emit(ctx, p.commits, rows, pruneChange)
 	}
 	if len(rows) > 0 {
-		s.commits.Committed()
+		p.commits.Committed()
 	}
 	return rows, err
 }

@@ -1,5 +1,6 @@
-// Package retention removes jobs that have been kept for long enough. Whole days of finished jobs are dropped by package
-// eventlog's maintainer; what is left is deleted here in small statements.
+// Package retention owns the deletion of discarded jobs whose retention time is over, dead letters included, in small
+// statements. It must never delete a job in another state; package eventlog drops the partitions of completed and cancelled
+// jobs by the day.
 package retention
 
 import (
@@ -19,30 +20,30 @@ import (
 )
 
 const (
-	// idlePrune is how often an idle server looks for what time alone has made old.
+	// idlePrune is the interval of runs while no jobs move.
 	idlePrune = 10 * time.Minute
 
 	pruneTimeout = time.Minute
 )
 
-// PruneInterval is how often retention is looked at while jobs move.
+// PruneInterval is the default of Config.Interval.
 const PruneInterval = time.Minute
 
-// Config says how long jobs are kept that are not dropped with their day. Zero: no limit.
+// Config holds the retention of discarded jobs. Zero means no limit.
 type Config struct {
-	// Interval is how often retention is looked at while jobs move.
+	// Interval is the interval of runs while jobs move. Required.
 	Interval time.Duration
 
 	// DeadLetterMaxAge and DeadLetterMaxCount bound the dead letters; both apply.
 	DeadLetterMaxAge   time.Duration
 	DeadLetterMaxCount int64
 
-	// Discarded is for discarded jobs that are no dead letters.
+	// Discarded bounds the age of discarded jobs that are not dead letters.
 	Discarded time.Duration
 }
 
-// Pruner removes jobs that retention has overtaken. Every node runs one; what one node is removing, another leaves alone. It
-// looks at the database only when jobs have moved since its last look, or every ten minutes.
+// Pruner deletes discarded jobs whose retention time is over. Every node runs one; statements skip rows that another node is
+// deleting. It reads the database only if jobs have moved since its previous run, or ten minutes after it.
 type Pruner struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -68,28 +69,28 @@ func (ts *prunerSignals) Init(tb testutil.TestingTB) { ts.Pruned.Init(tb) }
 // Pruned counts what one run removed.
 type Pruned struct{ DeadLetters, Discarded int64 }
 
-// Deps are what the pruner works with.
+// Deps are the parts of a node that the pruner uses.
 type Deps struct {
 	DB          *pg.DB
 	Commits     *eventlog.Commits
 	DeadLetters *deadletter.Store
 }
 
-// New returns a pruner; Start it.
+// New returns a pruner.
 func New(archetype *baseservice.Archetype, deps Deps, config Config) *Pruner {
 	p := baseservice.Init(archetype, &Pruner{db: deps.DB, commits: deps.Commits, deadLetters: deps.DeadLetters, config: config})
 	p.ranAt.Store(time.Now().UnixNano())
 	return p
 }
 
-// Notify says that jobs move, here or on another node.
+// Notify reports that jobs moved, on this node or on another one.
 func (p *Pruner) Notify() {
 	if !p.moved.Load() {
 		p.moved.Store(true)
 	}
 }
 
-// NextIn is the time until this node looks again, as far as it knows now: looks happen at ticks.
+// NextIn is the time until the next run, which begins at a tick of the interval, as far as this node knows now.
 func (p *Pruner) NextIn() time.Duration {
 	since := p.sinceRun()
 	if p.moved.Load() {
@@ -100,18 +101,18 @@ func (p *Pruner) NextIn() time.Duration {
 
 func (p *Pruner) sinceRun() time.Duration { return time.Since(time.Unix(0, p.ranAt.Load())) }
 
-// idlePause is a whole number of ticks.
+// idlePause is idlePrune, rounded up to whole ticks.
 func (p *Pruner) idlePause() time.Duration {
 	ticks := (idlePrune + p.config.Interval - 1) / p.config.Interval
 	return ticks * p.config.Interval
 }
 
-// due is asked at each tick.
+// due reports, at a tick, whether to run. Half a tick of tolerance makes up for jitter of the ticker.
 func (p *Pruner) due() bool {
 	return p.moved.Load() || p.sinceRun() >= p.idlePause()-p.config.Interval/2
 }
 
-// Start runs the loop until stopped. The first look is at once: a server may have been away for long.
+// Start runs the loop until stopped. The first run is at once, because no server may have run for long.
 func (p *Pruner) Start(ctx context.Context) error {
 	ctx, shouldStart, started, stopped := p.StartInit(ctx)
 	if !shouldStart {
@@ -144,11 +145,11 @@ func (p *Pruner) run(ctx context.Context) {
 	defer cancel()
 	pruned, err := p.runOnce(limited)
 	if err != nil && ctx.Err() == nil {
-		p.moved.Store(true) // there is more to do
-		p.Logger.ErrorContext(ctx, p.Name+": prune failed", slog.Any("error", err))
+		p.moved.Store(true) // run again at the next tick
+		p.Logger.ErrorContext(ctx, p.Name+": deletion of old discarded jobs failed; the next run continues it", slog.Any("error", err))
 	}
 	if pruned != (Pruned{}) {
-		p.Logger.InfoContext(ctx, p.Name+": jobs removed", slog.Int64("dead_letters", pruned.DeadLetters),
+		p.Logger.InfoContext(ctx, p.Name+": old discarded jobs deleted", slog.Int64("dead_letters", pruned.DeadLetters),
 			slog.Int64("discarded", pruned.Discarded))
 	}
 	p.TestSignals.Pruned.Signal(pruned)

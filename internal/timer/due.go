@@ -7,30 +7,30 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Sources are who applies what is due.
+// Sources are the functions of the domains that a sweep calls.
 type Sources struct {
-	// Jobs moves jobs whose time has come and that were not due before after; it returns how many.
+	// Jobs applies one batch of due transitions, of jobs that were due at after or later, and returns how many jobs moved.
 	Jobs func(ctx context.Context, after pgtype.Timestamptz) (moved int, err error)
 
-	// Workers reaps dead workers and recovers their jobs; it returns for how many it did something.
+	// Workers reaps dead workers and recovers their jobs. It returns how many workers it changed.
 	Workers func(ctx context.Context) (moved int, err error)
 
-	// Crons fires the crons that are due and returns how many ticks it dealt with.
+	// Crons fires the due crons and returns how many ticks it completed.
 	Crons func(ctx context.Context) (moved int, err error)
 
-	// WorkerDeadAt is when the worker that was silent for longest is dead, given its last beat and the database's time.
+	// WorkerDeadAt is when the worker that has been silent for longest is dead, given its last beat and the database's time.
 	WorkerDeadAt func(lastBeat, now time.Time) time.Time
 
-	// Unreachable is called when the database could not be asked.
+	// Unreachable is called when the database could not be read.
 	Unreachable func()
 }
 
-// Due is what time will bring next, by the database's clock. Not valid: nothing of the kind is to come; any time is one that
-// a client can have chosen.
+// Due holds the earliest due time of each kind, by the clock of the database. A time that is not valid means that there is
+// none; there is no sentinel, because clients may choose any time.
 type Due struct {
 	Now     time.Time
 	Jobs    pgtype.Timestamptz
-	Workers pgtype.Timestamptz // the longest silent worker is dead then
+	Workers pgtype.Timestamptz // when the worker that has been silent for longest is dead
 	Crons   pgtype.Timestamptz
 }
 
@@ -47,7 +47,7 @@ func (d Due) Next() (next time.Time, ok bool) {
 // Is reports whether one of the times has come.
 func (d Due) Is(t pgtype.Timestamptz) bool { return t.Valid && !t.Time.After(d.Now) }
 
-// NextDue looks at the first entry of each timer. Jobs due before after are left out: the caller has swept them.
+// NextDue reads the earliest due time of each kind. It leaves out jobs due before after, which a sweep has applied.
 func (t *Timer) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, error) {
 	ctx, cancel := t.db.Bounded(ctx)
 	defer cancel()

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/timer"
 
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
@@ -59,7 +59,7 @@ func TestTimer(t *testing.T) {
 	t.Run("PromotesAtTheDueTime", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.SetLooks(time.Hour, time.Hour) // only the due times wake it
+		b.Timer.Intervals = timer.Intervals{Busy: time.Hour, Idle: time.Hour, Full: time.Hour} // only the due times wake it
 		b.start()
 		far := b.enqueue(time.Hour)
 		for range 3 {
@@ -74,13 +74,13 @@ func TestTimer(t *testing.T) {
 		t.Parallel()
 		lost := setup(t)
 		here := lost.node()
-		here.Timer.SetLooks(50*time.Millisecond, time.Hour)
+		here.Timer.Intervals = timer.Intervals{Busy: 50 * time.Millisecond, Idle: 50 * time.Millisecond, Full: time.Hour}
 		here.start()
 		here.enqueue(0) // jobs move here
 		require.GreaterOrEqual(t, here.lateness(lost.enqueue(50*time.Millisecond)), time.Duration(0))
 	})
 
-	t.Run("FindsWhatBecameDueWhileNobodyRan", func(t *testing.T) {
+	t.Run("FindsWhatBecameDueWhileNoNodeRan", func(t *testing.T) {
 		t.Parallel()
 		away := setup(t)
 		id := away.enqueue(time.Millisecond)
@@ -96,7 +96,7 @@ func TestTimer(t *testing.T) {
 		b := setup(t) // no loop runs: only the fetch can have swept
 		b.enqueue(20 * time.Millisecond)
 		require.Eventually(t, func() bool {
-			jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1})
+			jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1})
 			require.NoError(t, err)
 			return len(jobs) == 1
 		}, domaintest.WaitFor, 5*time.Millisecond)
@@ -105,7 +105,7 @@ func TestTimer(t *testing.T) {
 	t.Run("FindsWhatBecameVisibleLate", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.Timer.SetLooks(20*time.Millisecond, 200*time.Millisecond)
+		b.Timer.Intervals = timer.Intervals{Busy: 20 * time.Millisecond, Idle: 20 * time.Millisecond, Full: 200 * time.Millisecond}
 		b.start()
 		late := b.enqueue(time.Hour)
 		b.lateness(b.enqueue(20 * time.Millisecond)) // looks leave out what is older from here on
@@ -120,10 +120,10 @@ func TestTimer(t *testing.T) {
 		b := setup(t)
 		b.start()
 		id := b.enqueue(0)
-		jobs, err := b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "dies"})
+		jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "dies"})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
-		jobs, err = b.Fetch(t.Context(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "lives", Wait: domaintest.WaitFor})
+		jobs, err = b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "lives", Wait: domaintest.WaitFor})
 		require.NoError(t, err)
 		require.Len(t, jobs, 1)
 		require.Equal(t, id, jobs[0].ID)

@@ -5,17 +5,22 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // Replay delivers events of a time span again: those whose delivery was given up, or all that match and are kept. It returns
 // their number.
-func (s *Store) Replay(ctx context.Context, id [16]byte, since, until time.Time, all bool) (int64, error) {
+func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error) {
+	if err := job.ResolveAges(ctx, s.db.Now, &r.Since, &r.Until); err != nil {
+		return 0, pg.ClientError(err)
+	}
+	since, until := r.Since.At, r.Until.At
 	w, err := s.Get(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	if all {
+	if r.All {
 		return s.replayAll(ctx, w, since, until)
 	}
 	began, err := s.db.Now(ctx)

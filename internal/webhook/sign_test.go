@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The vectors of contract 40 §9.4.
+// Signatures that other implementations compute, too.
 func TestSignVectors(t *testing.T) {
 	t.Parallel()
 	const (

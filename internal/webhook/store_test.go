@@ -6,12 +6,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/webhook"
-
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -342,7 +341,7 @@ func TestWebhookLimit(t *testing.T) {
 	require.Equal(t, int64(100), total)
 }
 
-// With one worker for all, nobody has to wait until the others have nothing more.
+// With one worker for all subscriptions, none waits until the others have nothing more.
 func TestDeliveryClaimIsFair(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -392,7 +391,7 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	require.Zero(t, webhooks+pending)
 }
 
-// sendable are the unfinished deliveries that wait for nobody.
+// sendable are the unfinished deliveries that wait for no other.
 func (b *bundle) sendable() (n int) {
 	b.T.Helper()
 	require.NoError(b.T, b.Pool.QueryRow(b.T.Context(), `SELECT count(*) FROM ojs.webhook_deliveries WHERE completed_at IS NULL AND next_attempt_at IS NOT NULL`).Scan(&n))
@@ -428,7 +427,7 @@ func TestDeliveryOrder(t *testing.T) {
 		require.Equal(t, third, got[0].ID)
 	})
 
-	t.Run("WhatHasBeenMadeAlreadyIsNobodysPredecessor", func(t *testing.T) {
+	t.Run("AnExistingDeliveryIsNoPredecessor", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		w := b.subscribed(ordered)
@@ -445,7 +444,7 @@ func TestDeliveryOrder(t *testing.T) {
 		require.Equal(t, 1, b.sendable())
 	})
 
-	t.Run("TheFirstOfASubjectIsWokenIfNobodyElseDid", func(t *testing.T) {
+	t.Run("TheFirstOfASubjectIsReleasedIfNoOtherNodeDid", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		w := b.subscribed(ordered)
@@ -485,7 +484,7 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	b.publish()
 	created, err := b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, int64(2), created.Deliveries, "held, and no more than that")
+	require.Equal(t, int64(2), created.Deliveries, "paused, and no more than that")
 	require.Empty(t, b.claimed(10))
 	created, err = b.Webhooks.CreateDeliveries(t.Context())
 	require.NoError(t, err)

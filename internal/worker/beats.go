@@ -7,10 +7,10 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// beatInterval is how often beats are written while there are any: 5 s, and never near the silence that means death.
+// beatInterval is how often collected beats are written: well within the silence after which a worker is dead.
 func (s *Store) beatInterval() time.Duration { return min(5*time.Second, s.config.DeadAfter/4) }
 
-// writeBeats writes the calls of workers that this node has collected; without any it issues no statement.
+// writeBeats writes the collected calls of workers. Without any it sends no statement.
 func (s *Store) writeBeats(ctx context.Context) error {
 	beats := s.workers.TakeBeats()
 	if len(beats) == 0 {
@@ -29,7 +29,7 @@ func (s *Store) writeBeats(ctx context.Context) error {
 	return pg.ClientError(err)
 }
 
-// readQuiet reads which workers get no jobs.
+// readQuiet reads which workers are quiet.
 func (s *Store) readQuiet(ctx context.Context) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

@@ -14,7 +14,7 @@ func beatChange(changes []eventlog.Change, r *dbsqlc.WorkerHeartbeatRow) []event
 	return changes
 }
 
-// expireChange leaves out a worker that had stopped: nothing was written for it.
+// expireChange leaves out a worker that had stopped before: no event was written for it.
 func expireChange(changes []eventlog.Change, r *dbsqlc.WorkerExpireRow) []eventlog.Change {
 	if r.Stopped {
 		return changes

@@ -10,19 +10,22 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// HeartbeatRequest is the body of POST /workers/heartbeat (docs/reference/workers.md, Heartbeat), and of registration.
-type HeartbeatRequest struct {
+// Beat is a worker's heartbeat, or its registration (docs/reference/http.md, Heartbeat).
+type Beat struct {
 	WorkerID     string
-	State        string   // running, quiet, terminate; "" if nothing of the kind was reported
-	ActiveJobs   int      // the reported number, else the number of ids
-	JobIDs       []string // union of all places, as sent, without repetitions; see ojs.ParseID
-	VisibilityMS int64    // 0: the duration chosen at fetch
+	Register     bool       // a new start: what the worker reported before does not bind it
+	State        string     // running, quiet, terminate; "": not reported
+	ActiveJobs   int        // the reported number, else the number of ids
+	Jobs         job.IDList // those the worker holds: union of all members that list them, each text once
+	VisibilityMS int64      // 0: the duration chosen at fetch
 	Hostname     string
 	PID          int64
 	Queues       []string // nil: not reported
 	Concurrency  int      // 0: not reported
 	Facts        []byte   // one compact object with the other facts, without U+0000; nil: none
-	Load         string   // of Facts what is a number about memory and CPU: members, each with a leading comma
+	Load         string   // of Facts the numbers about memory and CPU, as members, each with a leading comma
+
+	jobsOnly bool // the worker has been written, only jobs are left
 }
 
 var heartbeatNames = []string{
@@ -36,17 +39,24 @@ var factNames = []string{"labels", "started_at", "version", "metadata", "memory_
 // maxFactsBytes bounds what is stored about a worker; more is dropped, because a beat must not fail for it.
 const maxFactsBytes = 65_536
 
-// DecodeHeartbeat reads the body of a BEAT. Only the worker, its jobs and the visibility are checked: facts about a worker
+// DecodeRegistration reads the body of a registration, which extends no job.
+func DecodeRegistration(raw []byte) (Beat, *ojs.Error) {
+	b, err := DecodeHeartbeat(raw)
+	b.Register, b.Jobs.IDs = true, nil
+	return b, err
+}
+
+// DecodeHeartbeat reads the body of a heartbeat. Only the worker, its jobs and the visibility are checked: facts about a worker
 // are taken if they fit and dropped if not.
-func DecodeHeartbeat(raw []byte) (HeartbeatRequest, *ojs.Error) {
+func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
-		return HeartbeatRequest{}, err
+		return Beat{}, err
 	}
 	b := body{}
 	var others []payload.Member
 	b.Fields, others = payload.Read(v, heartbeatNames)
-	r := HeartbeatRequest{WorkerID: b.WorkerID(), State: b.workerState(), VisibilityMS: b.VisibilityMS(), Facts: facts(others)}
+	r := Beat{WorkerID: b.WorkerID(), State: b.workerState(), VisibilityMS: b.VisibilityMS(), Facts: facts(others)}
 	if r.WorkerID == "" && len(b.Problems) == 0 {
 		b.Refuse("worker_id", "the non-empty id of this worker")
 	}
@@ -74,34 +84,35 @@ func (b *body) workerState() string {
 }
 
 // activeJobs: active_jobs is a number (JS, Go) or the ids (Python); ids come from up to three places.
-func (b *body) activeJobs(r *HeartbeatRequest) {
+func (b *body) activeJobs(r *Beat) {
 	reported := false
+	var ids []string
 	switch v := b.Get("active_jobs"); {
 	case v == nil:
 	case v[0] == '[':
-		r.JobIDs = b.IDs("active_jobs")
+		ids = b.IDs("active_jobs")
 	default:
 		var n int64
 		n, reported = b.Integer("active_jobs", math.MinInt32, math.MaxInt32, "an integer or an array of job ids")
 		r.ActiveJobs = int(max(n, 0))
 	}
 	if b.Get("active_job_ids") != nil {
-		r.JobIDs = append(r.JobIDs, b.IDs("active_job_ids")...)
+		ids = append(ids, b.IDs("active_job_ids")...)
 	}
 	if v := b.Get("job_id"); v != nil {
 		if id, ok := rawjson.Text(v); ok {
-			r.JobIDs = append(r.JobIDs, id)
+			ids = append(ids, id)
 		} else {
 			b.Refuse("job_id", "a job id")
 		}
 	}
-	r.JobIDs = payload.Distinct(r.JobIDs)
+	r.Jobs = job.NewIDList(payload.Distinct(ids))
 	if !reported {
-		r.ActiveJobs = len(r.JobIDs)
+		r.ActiveJobs = len(r.Jobs.Texts)
 	}
 }
 
-func (b *body) describe(r *HeartbeatRequest) {
+func (b *body) describe(r *Beat) {
 	hostname, _ := rawjson.Text(b.Get("hostname"))
 	r.Hostname = job.Shorten(strings.ReplaceAll(hostname, "\x00", ""), 255)
 	if n, kind := rawjson.Int(b.Get("pid")); kind == rawjson.IsInt {

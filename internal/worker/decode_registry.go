@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"bytes"
 	"math"
 
 	"github.com/ojsd/ojsd/internal/payload"
@@ -8,15 +9,20 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// LeaveRequest is the optional body of a worker's deregistration (docs/reference/workers.md, Registry).
-type LeaveRequest struct {
+// Leave is the deregistration of a worker.
+type Leave struct {
+	WorkerID      string
 	Reason        string // shutdown, signal or error
-	JobsCompleted int64  // -1: not said
+	JobsCompleted int64  // -1: not reported
 }
 
-// DecodeLeave reads it. A worker is never kept from leaving by what it says about it.
-func DecodeLeave(raw []byte) (LeaveRequest, *ojs.Error) {
-	r := LeaveRequest{Reason: "shutdown", JobsCompleted: -1}
+// DecodeLeave reads the optional body of a deregistration. Members with other values than expected are ignored: they are no
+// reason to keep the worker registered.
+func DecodeLeave(workerID string, raw []byte) (Leave, *ojs.Error) {
+	r := Leave{WorkerID: workerID, Reason: "shutdown", JobsCompleted: -1}
+	if len(bytes.TrimSpace(raw)) == 0 {
+		return r, nil
+	}
 	v, err := rawjson.Check(raw)
 	if err != nil {
 		return r, err

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ojsd/ojsd/internal/job"
+
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/worker"
@@ -12,11 +14,11 @@ import (
 
 func TestDecodeHeartbeat(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]worker.HeartbeatRequest{
+	for text, want := range map[string]worker.Beat{
 		`{"worker_id":"w"}`:                                                                               {WorkerID: "w"},
-		`{"worker_id":"w","active_jobs":["a","b","a"]}`:                                                   {WorkerID: "w", ActiveJobs: 2, JobIDs: []string{"a", "b"}},
-		`{"worker_id":"w","active_jobs":3,"active_job_ids":["a"]}`:                                        {WorkerID: "w", ActiveJobs: 3, JobIDs: []string{"a"}},
-		`{"worker_id":"w","active_jobs":["a"],"active_job_ids":["b"],"job_id":"c"}`:                       {WorkerID: "w", ActiveJobs: 3, JobIDs: []string{"a", "b", "c"}},
+		`{"worker_id":"w","active_jobs":["a","b","a"]}`:                                                   {WorkerID: "w", ActiveJobs: 2, Jobs: job.NewIDList([]string{"a", "b"})},
+		`{"worker_id":"w","active_jobs":3,"active_job_ids":["a"]}`:                                        {WorkerID: "w", ActiveJobs: 3, Jobs: job.NewIDList([]string{"a"})},
+		`{"worker_id":"w","active_jobs":["a"],"active_job_ids":["b"],"job_id":"c"}`:                       {WorkerID: "w", ActiveJobs: 3, Jobs: job.NewIDList([]string{"a", "b", "c"})},
 		`{"worker_id":"w","active_jobs":0,"active_job_ids":null}`:                                         {WorkerID: "w"},
 		`{"worker_id":"w","active_jobs":-1}`:                                                              {WorkerID: "w"},
 		`{"worker_id":"w","state":"quiet","visibility_timeout_ms":5}`:                                     {WorkerID: "w", State: "quiet", VisibilityMS: 5},
@@ -47,27 +49,27 @@ func TestDecodeHeartbeat(t *testing.T) {
 	} {
 		_, err := worker.DecodeHeartbeat([]byte(text))
 		require.NotNil(t, err, text)
-		require.Equal(t, 400, err.Status)
+		require.Equal(t, "invalid_payload", err.Code)
 		require.Equal(t, field, err.Details["field"], text)
 	}
 }
 
 func TestDecodeLeave(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]worker.LeaveRequest{
-		`{}`: {Reason: "shutdown", JobsCompleted: -1},
-		`{"reason":"signal","jobs_completed":12}`:              {Reason: "signal", JobsCompleted: 12},
-		`{"reason":"error","jobs_completed":0}`:                {Reason: "error", JobsCompleted: 0},
-		`{"reason":"lunch","jobs_completed":-1}`:               {Reason: "shutdown", JobsCompleted: -1},
-		`{"reason":7,"jobs_completed":"x"}`:                    {Reason: "shutdown", JobsCompleted: -1},
-		`{"reason":null,"jobs_completed":1e30,"unknown":true}`: {Reason: "shutdown", JobsCompleted: -1},
+	for text, want := range map[string]worker.Leave{
+		`{}`: {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":"signal","jobs_completed":12}`:              {WorkerID: "w", Reason: "signal", JobsCompleted: 12},
+		`{"reason":"error","jobs_completed":0}`:                {WorkerID: "w", Reason: "error", JobsCompleted: 0},
+		`{"reason":"lunch","jobs_completed":-1}`:               {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":7,"jobs_completed":"x"}`:                    {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
+		`{"reason":null,"jobs_completed":1e30,"unknown":true}`: {WorkerID: "w", Reason: "shutdown", JobsCompleted: -1},
 	} {
-		got, err := worker.DecodeLeave([]byte(text))
+		got, err := worker.DecodeLeave("w", []byte(text))
 		require.Nil(t, err, text)
 		require.Equal(t, want, got, text)
 	}
-	_, err := worker.DecodeLeave([]byte(`[]`))
-	require.Equal(t, 400, err.Status)
+	_, err := worker.DecodeLeave("w", []byte(`[]`))
+	require.Equal(t, "invalid_payload", err.Code)
 }
 
 func TestDecodeDirective(t *testing.T) {
@@ -95,7 +97,7 @@ func FuzzDecodeHeartbeat(f *testing.F) {
 			require.True(t, json.Valid(r.Facts))
 			require.NotContains(t, strings.ReplaceAll(string(r.Facts), `\\`, ""), `\u0000`)
 		}
-		_, _ = worker.DecodeLeave(body)
+		_, _ = worker.DecodeLeave("w", body)
 		_, _ = worker.DecodeDirective(body)
 	})
 }

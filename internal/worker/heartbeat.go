@@ -14,54 +14,35 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Beat is a worker's sign of life (docs/reference/workers.md, Heartbeat, docs/reference/workers.md, Heartbeat), or its registration.
-type Beat struct {
-	WorkerID     string
-	Register     bool   // a new start: what it reported before does not bind it
-	State        string // running, quiet, terminate; "": not said
-	ActiveJobs   int
-	ActiveIDs    []string   // as reported
-	JobIDs       [][16]byte // those of ActiveIDs that are ids
-	VisibilityMS int64      // 0: the duration chosen at fetch
-	Hostname     string
-	PID          int64
-	Queues       []string
-	Concurrency  int
-	Facts        []byte // JSON object with the other facts; nil: none
-	Load         string // members of worker.heartbeat, each with a leading comma
-
-	again bool // the worker's part is done, only jobs are left
-}
-
 // BeatResult answers a Beat.
 type BeatResult struct {
 	State     string // what the worker should be
 	Extended  [][16]byte
-	Cancelled [][16]byte // cancelled while this worker held them
-	Lost      [][16]byte // neither held by it, nor cancelled, nor completed
+	Cancelled [][16]byte // cancelled while they were reserved for the worker
+	Lost      [][16]byte // not reserved for the worker any more, and neither cancelled nor completed
 	Time      time.Time  // of the database
 
-	held      [][16]byte // another transaction has these rows
+	locked    [][16]byte // other transactions have locked these rows
 	reported  string
 	directive string
 }
 
-// Heartbeat registers the worker and extends the jobs it holds.
+// Heartbeat registers the worker and extends the leases of its jobs. It waits for jobs whose rows are locked.
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 	res, err := s.heartbeat.Do(ctx, b)
-	for wait := s.jobs.Patience(); err == nil && len(res.held) > 0 && wait.Again(ctx); {
-		b.JobIDs, b.again = res.held, true
+	for wait := s.jobs.LockWait(); err == nil && len(res.locked) > 0 && wait.Again(ctx); {
+		b.Jobs.IDs, b.jobsOnly = res.locked, true
 		var more BeatResult
 		more, err = s.heartbeat.Do(ctx, b)
 		res.Extended = append(res.Extended, more.Extended...)
 		res.Cancelled = append(res.Cancelled, more.Cancelled...)
 		res.Lost = append(res.Lost, more.Lost...)
-		res.held = more.held
+		res.locked = more.locked
 	}
 	return res, pg.ClientError(err)
 }
 
-// flushHeartbeat writes workers and jobs in two statements, so that a worker's beat is never undone by a job's.
+// flushHeartbeat writes workers and jobs in two statements, so that an error of a job does not undo the beat of its worker.
 func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -77,17 +58,17 @@ func (s *Store) flushHeartbeat(ctx context.Context, beats []Beat) ([]BeatResult,
 	if err := s.testDirectives(ctx, beats, res); err != nil {
 		return nil, err
 	}
-	return res, s.tellLost(ctx, beats, res)
+	return res, s.classifyUnextended(ctx, beats, res)
 }
 
 func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult) error {
 	at := make(map[string]int, len(beats))
 	for i, b := range beats {
-		if !b.again {
+		if !b.jobsOnly {
 			at[b.WorkerID] = i
 		}
 	}
-	// A worker whose first beats reach two nodes at the same moment is inserted by one of them and found by the other's
+	// If the first beats of a worker reach two nodes at the same moment, one node inserts it and the other one finds it in its
 	// second try.
 	for tries := 0; len(at) > 0 && tries < 3; tries++ {
 		rows, err := s.db.Q.WorkerHeartbeat(ctx, s.beatParams(beats, at))
@@ -99,12 +80,12 @@ func (s *Store) beatWorkers(ctx context.Context, beats []Beat, res []BeatResult)
 			answer := &res[at[r.ID]]
 			answer.Time, answer.reported, answer.directive = r.LastBeatAt.Time, r.State, r.Directive
 			answer.State = desiredState(r.State, r.Directive, "")
-			s.workers.SetQuiet(r.ID, quieted(r.State) || quieted(r.Directive))
+			s.workers.SetQuiet(r.ID, isQuiet(r.State) || isQuiet(r.Directive))
 			delete(at, r.ID)
 		}
 	}
 	if len(at) > 0 {
-		return fmt.Errorf("%d beats of new workers were not written", len(at))
+		return fmt.Errorf("%d first beats of workers were not written: other nodes insert and delete the same workers", len(at))
 	}
 	return nil
 }
@@ -120,7 +101,7 @@ func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerHeartbe
 		p.Registers = append(p.Registers, b.Register)
 		p.States = append(p.States, b.State)
 		p.ActiveJobs = append(p.ActiveJobs, int32(min(b.ActiveJobs, 1<<31-1)))
-		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.ActiveIDs))
+		p.ActiveJobIds = append(p.ActiveJobIds, textList(b.Jobs.Texts))
 		p.Queues = append(p.Queues, jsonList(b.Queues))
 		p.Concurrency = append(p.Concurrency, int32(min(b.Concurrency, 1<<31-1)))
 		p.FetchQueues = append(p.FetchQueues, jsonList(queues))
@@ -142,14 +123,14 @@ func jsonList(values []string) []byte {
 	return b
 }
 
-// textList is an array of texts that a client sent; they are not compared with anything.
+// textList is a JSON array of texts that a client sent. Unlike jsonList it keeps their characters as they are.
 func textList(texts []string) []byte {
 	b := []byte{'['}
 	for i, text := range texts {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b, _ = jsontext.AppendQuote(b, text) // they come out of valid JSON
+		b, _ = jsontext.AppendQuote(b, text) // the texts are valid: they were decoded from JSON
 	}
 	return append(b, ']')
 }
@@ -162,7 +143,7 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	at := map[string]int{}
 	for i, b := range beats {
 		at[b.WorkerID] = i
-		for _, id := range b.JobIDs {
+		for _, id := range b.Jobs.IDs {
 			p.Ids = append(p.Ids, id)
 			p.Workers = append(p.Workers, b.WorkerID)
 			p.LeasesMs = append(p.LeasesMs, b.VisibilityMS)
@@ -185,12 +166,12 @@ func (s *Store) beatJobs(ctx context.Context, beats []Beat, res []BeatResult) er
 	return nil
 }
 
-// tellLost sorts the ids that were not extended.
-func (s *Store) tellLost(ctx context.Context, beats []Beat, res []BeatResult) error {
+// classifyUnextended finds out why jobs were not extended.
+func (s *Store) classifyUnextended(ctx context.Context, beats []Beat, res []BeatResult) error {
 	var ids [][16]byte
 	for i, b := range beats {
-		if len(res[i].Extended) < len(b.JobIDs) {
-			ids = append(ids, b.JobIDs...)
+		if len(res[i].Extended) < len(b.Jobs.IDs) {
+			ids = append(ids, b.Jobs.IDs...)
 		}
 	}
 	if ids == nil {
@@ -209,11 +190,11 @@ func (s *Store) tellLost(ctx context.Context, beats []Beat, res []BeatResult) er
 		for _, id := range res[i].Extended {
 			extended[id] = true
 		}
-		for _, id := range b.JobIDs {
+		for _, id := range b.Jobs.IDs {
 			d, found := done[id]
 			switch {
 			case found && !extended[id] && !d.Taken && d.State == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
-				res[i].held = append(res[i].held, id)
+				res[i].locked = append(res[i].locked, id)
 			case extended[id], found && d.State == string(ojs.StateCompleted):
 			case found && d.PreviousState.String == string(ojs.StateActive) && (!d.WorkerID.Valid || d.WorkerID.String == b.WorkerID):
 				res[i].Cancelled = append(res[i].Cancelled, id)

@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// readGap lets a change of many workers, a deployment, be read at once. It is far below the second that a node may take.
+	// readGap is the least time between two reads, so that a change of many workers, as in a deployment, is read once. Nodes
+	// must follow a change within a second.
 	readGap = 100 * time.Millisecond
 
 	errorPause = time.Second
 )
 
-// Liveness keeps the worker cache and the registry in step: it writes the beats that fetches and acks are, and reads which
-// workers get no jobs. While neither happens it issues no query.
+// Liveness keeps the worker cache and the registry in step: fetches and acks count as beats, which it writes, and it reads
+// which workers are quiet. If there is nothing to do it sends no query.
 type Liveness struct {
 	baseservice.BaseService
 	startstop.BaseStartStop
@@ -27,17 +28,17 @@ type Liveness struct {
 	beats chan struct{}
 }
 
-// NewLiveness returns the service. The worker cache tells it of beats; ReadQuiet is for the caller.
+// NewLiveness returns the service and connects it to the worker cache. The caller connects ReadQuiet.
 func NewLiveness(archetype *baseservice.Archetype, s *Store) *Liveness {
 	l := baseservice.Init(archetype, &Liveness{store: s, read: make(chan struct{}, 1), beats: make(chan struct{}, 1)})
-	s.workers.OnBeat(func() { wake(l.beats) })
+	s.workers.OnBeat(func() { signal(l.beats) })
 	return l
 }
 
-// ReadQuiet says that some worker may have become quiet, or no longer is. It does not block.
-func (l *Liveness) ReadQuiet() { wake(l.read) }
+// ReadQuiet requests a read, because the quiet state of some worker may have changed. It does not block.
+func (l *Liveness) ReadQuiet() { signal(l.read) }
 
-func wake(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -58,7 +59,7 @@ func (l *Liveness) Start(ctx context.Context) error {
 	return nil
 }
 
-// loop has two timers; nil channels mean that there is nothing to do.
+// loop has two timers. A nil channel means that there is nothing to read, or to write.
 func (l *Liveness) loop(ctx context.Context) {
 	var readAt, writeAt <-chan time.Time
 	var readLast time.Time
@@ -73,7 +74,7 @@ func (l *Liveness) loop(ctx context.Context) {
 		case <-readAt:
 			readAt, readLast = nil, time.Now()
 			if err := l.store.readQuiet(ctx); err != nil && ctx.Err() == nil {
-				l.Logger.WarnContext(ctx, "quiet workers were not read", slog.Any("error", err))
+				l.Logger.WarnContext(ctx, "quiet workers were not read; the read is repeated in a second", slog.Any("error", err))
 				readAt = time.After(errorPause)
 			}
 		case <-l.beats:
@@ -83,7 +84,7 @@ func (l *Liveness) loop(ctx context.Context) {
 		case <-writeAt:
 			writeAt = nil
 			if err := l.store.writeBeats(ctx); err != nil && ctx.Err() == nil {
-				l.Logger.WarnContext(ctx, "heartbeats of workers were not written", slog.Any("error", err))
+				l.Logger.WarnContext(ctx, "beats of workers were not written; they are written with the next ones", slog.Any("error", err))
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func TestLiveness(t *testing.T) {
 		require.Eventually(t, func() bool {
 			w, err := b.Workers.Get(t.Context(), "w")
 			require.NoError(t, err)
-			return w.SeenAt.Time.After(beaten.SeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
+			return w.LastSeenAt.Time.After(beaten.LastSeenAt.Time) && w.LastBeatAt == beaten.LastBeatAt
 		}, domaintest.WaitFor, 5*time.Millisecond)
 	})
 }

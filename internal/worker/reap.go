@@ -16,20 +16,24 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// reapBatch bounds the workers that one call buries.
+// Reaping has two steps. Expire declares a silent worker dead; from then on the jobs that it had fetched are not extended,
+// even if the worker comes back (revive). Then the jobs are failed as lost. If the node stops between the steps, another one
+// finishes the second step when reap_at, 5 s later, has passed.
+
+// reapBatch bounds the workers, and the jobs, of one statement.
 const reapBatch = 1000
 
-// listenFor is how long a node that has just started, or could not reach the database, listens before it takes silence for
-// death: workers that were cut off from every server are alive, and their next heartbeat is seconds away.
+// listenFor is how long a node listens, after its start or after the database was unreachable, before it expires workers.
+// Workers that could not reach any node are alive, and send their next heartbeat within seconds.
 const listenFor = 10 * time.Second
 
-// ListenAgain says that no worker may have reached any node until now.
+// ListenAgain restarts the listening time. Call it when workers may not have been able to reach any node until now.
 func (s *Store) ListenAgain() {
 	now := time.Now()
 	s.listeningSince.Store(&now)
 }
 
-// listening is how long this node has still to listen.
+// listening is how long this node still has to listen.
 func (s *Store) listening() time.Duration {
 	since := s.listeningSince.Load()
 	if since == nil {
@@ -38,20 +42,42 @@ func (s *Store) listening() time.Duration {
 	return max(0, min(listenFor, s.config.DeadAfter)-time.Since(*since))
 }
 
-// deceased is a dead worker whose jobs are to be recovered.
-type deceased struct {
+// DeadAt is when a worker with this last beat is dead.
+func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
+	dead := lastBeat.Add(s.config.DeadAfter)
+	if earliest := now.Add(s.listening()); earliest.After(dead) {
+		return earliest
+	}
+	return dead
+}
+
+// DeadAfter is the silence after which a worker is dead.
+func (s *Store) DeadAfter() time.Duration { return s.config.DeadAfter }
+
+// deadWorker is an expired worker whose jobs must be failed.
+type deadWorker struct {
 	id      string
-	diedAt  pgtype.Timestamptz
+	deadAt  pgtype.Timestamptz
 	silence time.Duration
 }
 
-// Reap declares the silent workers dead and gives their jobs back (docs/reference/workers.md, Dead workers); it returns for how many
-// workers it did something. Death comes first, in one statement: from then on a worker that comes back is another one, and
-// what it held is not extended. If this node goes away in between, another one finds the rest due after 5 s.
-func (s *Store) Reap(ctx context.Context) (buried int, err error) {
+func newDeadWorker(id string, deadAt, lastSeenAt pgtype.Timestamptz) deadWorker {
+	return deadWorker{id, deadAt, max(0, deadAt.Time.Sub(lastSeenAt.Time))}
+}
+
+func idsOf(dead []deadWorker) (ids []string, deadAt []pgtype.Timestamptz) {
+	for _, d := range dead {
+		ids, deadAt = append(ids, d.id), append(deadAt, d.deadAt)
+	}
+	return ids, deadAt
+}
+
+// Reap expires silent workers, fails the jobs of dead ones and deletes old entries (docs/reference/workers.md, Dead
+// workers). It returns how many workers it changed.
+func (s *Store) Reap(ctx context.Context) (reaped int, err error) {
 	ctx, pass := s.tracer.Pass(ctx, "ojs.reaper.check")
-	defer func() { pass.End(buried, err) }()
-	// A worker that only fetches may be known to this node alone.
+	defer func() { pass.End(reaped, err) }()
+	// First: beats that only this node has collected may show that a worker is alive.
 	if err := s.writeBeats(ctx); err != nil {
 		return 0, err
 	}
@@ -68,73 +94,71 @@ func (s *Store) Reap(ctx context.Context) (buried int, err error) {
 	return len(dead) + int(pruned), err
 }
 
-func (s *Store) claimDead(ctx context.Context) (dead []deceased, err error) {
+// claimDead expires silent workers. It returns them and the dead workers that another node has not finished.
+func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	if s.listening() == 0 {
-		if dead, err = s.die(ctx); err != nil {
+		if dead, err = s.expire(ctx); err != nil {
 			return nil, err
 		}
 	}
-	left, err := s.db.Q.WorkerReapClaim(ctx, reapBatch)
-	for _, l := range left {
-		dead = append(dead, newDeceased(l.ID, l.DeadAt, l.LastSeenAt))
+	unfinished, err := s.db.Q.WorkerReapClaim(ctx, reapBatch)
+	for _, w := range unfinished {
+		dead = append(dead, newDeadWorker(w.ID, w.DeadAt, w.LastSeenAt))
 	}
 	return dead, err
 }
 
-func (s *Store) die(ctx context.Context) (dead []deceased, err error) {
-	died, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped})
-	if err == nil {
-		eventlog.Emit(ctx, s.commits, died, expireChange)
+func (s *Store) expire(ctx context.Context) (dead []deadWorker, err error) {
+	rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
+		ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
+	})
+	if err != nil {
+		return nil, err
 	}
-	for _, d := range died {
-		s.workers.SetQuiet(d.ID, false)
-		dead = append(dead, newDeceased(d.ID, d.DeadAt, d.LastSeenAt))
+	eventlog.Emit(ctx, s.commits, rows, expireChange)
+	for _, r := range rows {
+		s.workers.SetQuiet(r.ID, false)
+		dead = append(dead, newDeadWorker(r.ID, r.DeadAt, r.LastSeenAt))
 	}
-	if len(died) > 0 {
+	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	return dead, err
+	return dead, nil
 }
 
-func newDeceased(id string, diedAt, seenAt pgtype.Timestamptz) deceased {
-	return deceased{id, diedAt, max(0, diedAt.Time.Sub(seenAt.Time))}
-}
-
-// recoverJobs takes away what the dead held. A job whose row somebody holds is left to the next try.
-func (s *Store) recoverJobs(ctx context.Context, dead []deceased) error {
+// recoverJobs fails the jobs of dead workers and marks the workers as done. If a row is locked it leaves them to the next
+// try.
+func (s *Store) recoverJobs(ctx context.Context, dead []deadWorker) error {
 	if len(dead) == 0 {
 		return nil
 	}
-	_, held, err := s.loseJobs(ctx, dead)
-	if err != nil || held {
+	_, err := s.loseJobs(ctx, dead)
+	if errors.Is(err, queue.ErrLocked) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	ids, diedAt := idsOf(dead)
-	return s.db.Q.WorkerReapDone(ctx, ids, diedAt)
+	ids, deadAt := idsOf(dead)
+	return s.db.Q.WorkerReapDone(ctx, ids, deadAt)
 }
 
-func idsOf(dead []deceased) (ids []string, diedAt []pgtype.Timestamptz) {
-	for _, d := range dead {
-		ids, diedAt = append(ids, d.id), append(diedAt, d.diedAt)
-	}
-	return ids, diedAt
-}
-
-// loseJobs fails every job that the dead hold, in batches, by the path of any other failure; attempt and started_at
-// guard that it is still the same reservation. It returns how many are available again, and whether some could not be had.
-func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, held bool, err error) {
+// loseJobs fails every job that is reserved for the dead workers, in batches, and returns how many of them became available
+// again. The error is queue.ErrLocked if other transactions have locked all that are left. Attempt and started_at guard that
+// a job is still in the same run.
+func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, err error) {
 	silences := make(map[string]time.Duration, len(dead))
 	for _, d := range dead {
 		silences[d.id] = d.silence
 	}
 	for {
-		rows, err := s.listHeld(ctx, dead)
+		rows, err := s.listReserved(ctx, dead)
 		if err != nil || len(rows) == 0 {
-			return requeued, false, err
+			return requeued, err
 		}
 		lost := make([]queue.Lost, len(rows))
 		for i, r := range rows {
@@ -145,7 +169,7 @@ func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, he
 		}
 		jobs, err := s.jobs.FailLost(ctx, lost)
 		if err != nil {
-			return requeued, false, err
+			return requeued, err
 		}
 		failed := 0
 		for _, job := range jobs {
@@ -158,23 +182,23 @@ func (s *Store) loseJobs(ctx context.Context, dead []deceased) (requeued int, he
 			}
 		}
 		if failed == 0 {
-			return requeued, true, nil
+			return requeued, queue.ErrLocked
 		}
 	}
 }
 
-func (s *Store) listHeld(ctx context.Context, dead []deceased) ([]dbsqlc.JobListByDeadWorkersRow, error) {
+func (s *Store) listReserved(ctx context.Context, dead []deadWorker) ([]dbsqlc.JobListByDeadWorkersRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	ids, diedAt := idsOf(dead)
+	ids, deadAt := idsOf(dead)
 	return s.db.Q.JobListByDeadWorkers(ctx, dbsqlc.JobListByDeadWorkersParams{
-		WorkerIds: ids, DeadAt: diedAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), MaxRows: reapBatch,
+		WorkerIds: ids, DeadAt: deadAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), MaxRows: reapBatch,
 	})
 }
 
-// Delete removes a dead worker and recovers what it holds. A worker that lives is a conflict.
+// Delete removes a dead worker and fails the jobs that are reserved for it. A worker that is alive is a conflict.
 func (s *Store) Delete(ctx context.Context, id string) (requeued int, err error) {
-	requeued, err = s.exhume(ctx, id)
+	requeued, err = s.reapOne(ctx, id)
 	if errors.Is(err, errAlive) {
 		return 0, ojs.ErrWorkerLives(id)
 	}
@@ -190,47 +214,39 @@ func (s *Store) Delete(ctx context.Context, id string) (requeued int, err error)
 	return requeued, pg.ClientError(err)
 }
 
-// errAlive says that a worker is not dead, or no longer.
+// errAlive means that a worker is not dead.
 var errAlive = errors.New("the worker is alive")
 
-// exhume recovers what a dead worker holds, whenever it got it.
-func (s *Store) exhume(ctx context.Context, id string) (requeued int, err error) {
-	dead, err := s.declareDead(ctx, id)
+// reapOne fails all jobs that are reserved for a dead worker, also those that it fetched after it was declared dead.
+func (s *Store) reapOne(ctx context.Context, id string) (requeued int, err error) {
+	dead, err := s.expireAgain(ctx, id)
 	if err != nil {
 		return 0, err
 	}
-	err = s.jobs.UntilFree(ctx, func() error {
-		n, held, err := s.loseJobs(ctx, []deceased{dead})
+	err = s.jobs.RetryLocked(ctx, func() error {
+		n, err := s.loseJobs(ctx, []deadWorker{dead})
 		requeued += n
-		if err == nil && held {
-			return queue.ErrLocked
+		if errors.Is(err, queue.ErrLocked) {
+			return err
 		}
 		return pg.ClientError(err)
 	})
 	return requeued, err
 }
 
-func (s *Store) declareDead(ctx context.Context, id string) (deceased, error) {
+// expireAgain sets the time of death of a dead worker to now.
+func (s *Store) expireAgain(ctx context.Context, id string) (deadWorker, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	row, err := s.db.Q.WorkerReapAgain(ctx, id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		if _, err := s.Get(ctx, id); err != nil {
-			return deceased{}, err
+			return deadWorker{}, err
 		}
-		return deceased{}, errAlive
+		return deadWorker{}, errAlive
 	}
 	if err != nil {
-		return deceased{}, pg.ClientError(err)
+		return deadWorker{}, pg.ClientError(err)
 	}
-	return newDeceased(row.ID, row.DeadAt, row.LastSeenAt), nil
-}
-
-// DeadAt is when a worker is dead whose last beat was then.
-func (s *Store) DeadAt(lastBeat, now time.Time) time.Time {
-	dead := lastBeat.Add(s.config.DeadAfter)
-	if soonest := now.Add(s.listening()); soonest.After(dead) {
-		return soonest
-	}
-	return dead
+	return newDeadWorker(row.ID, row.DeadAt, row.LastSeenAt), nil
 }

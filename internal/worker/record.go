@@ -25,7 +25,7 @@ type Record struct {
 	Facts        []byte
 }
 
-// Totals counts workers by state, and sums up what the live ones report.
+// Totals counts workers by state.
 type Totals struct {
 	Total     int64
 	Running   int64

@@ -15,69 +15,37 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Leave is a worker's farewell.
-type Leave struct {
-	WorkerID      string
-	Reason        string // shutdown, signal or error
-	JobsCompleted int64  // negative: not said
-}
-
-// Deregister removes a worker. What it holds runs out, unless it had been declared dead: then it is recovered.
+// Deregister removes a worker. Its jobs stay reserved until their leases end, unless the worker has been declared dead: then
+// they are failed at once.
 func (s *Store) Deregister(ctx context.Context, l Leave) error {
 	worker, err := s.Get(ctx, l.WorkerID)
 	if err != nil {
 		return err
 	}
 	if worker.StaleAt.Valid {
-		if _, err := s.exhume(ctx, l.WorkerID); err != nil && !errors.Is(err, errAlive) {
+		if _, err := s.reapOne(ctx, l.WorkerID); err != nil && !errors.Is(err, errAlive) {
 			return err
 		}
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	gone, err := s.db.Q.WorkerDeregister(ctx, dbsqlc.WorkerDeregisterParams{
+	deleted, err := s.db.Q.WorkerDeregister(ctx, dbsqlc.WorkerDeregisterParams{
 		ID: l.WorkerID, Source: eventlog.WorkerSource(l.WorkerID), Node: s.commits.Node, Reason: l.Reason, EventType: ojs.EventWorkerStopped,
 		JobsCompleted: pgtype.Int8{Int64: l.JobsCompleted, Valid: l.JobsCompleted >= 0},
 	})
 	if err != nil {
 		return pg.ClientError(err)
 	}
-	if len(gone) == 0 {
+	if len(deleted) == 0 {
 		return ojs.ErrNotFound("worker", l.WorkerID)
 	}
-	eventlog.Emit(ctx, s.commits, gone, deregisterChange)
+	eventlog.Emit(ctx, s.commits, deleted, deregisterChange)
 	s.workers.SetQuiet(l.WorkerID, false)
 	s.commits.Committed()
 	return nil
 }
 
-// Direct stores an operator's directive: running, quiet or terminate.
-func (s *Store) Direct(ctx context.Context, id, directive string) error {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.db.Q.WorkerUpdateDirective(ctx, directive, id)
-	if err != nil {
-		return pg.ClientError(err)
-	}
-	if len(rows) == 0 {
-		return ojs.ErrNotFound("worker", id)
-	}
-	s.workers.SetQuiet(id, quieted(directive) || quieted(rows[0].State))
-	return nil
-}
-
-// DirectAll is Direct for all workers that live, and returns their number.
-func (s *Store) DirectAll(ctx context.Context, directive string) (int, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	rows, err := s.db.Q.WorkerUpdateDirectiveAll(ctx, directive)
-	for _, r := range rows {
-		s.workers.SetQuiet(r.ID, quieted(directive) || quieted(r.State))
-	}
-	return len(rows), pg.ClientError(err)
-}
-
-// Get reads one; unknown gives ojs.ErrNotFound.
+// Get reads a worker. The error of an unknown id is ojs.ErrNotFound.
 func (s *Store) Get(ctx context.Context, id string) (Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -88,7 +56,7 @@ func (s *Store) Get(ctx context.Context, id string) (Record, error) {
 	return Record(w), pg.ClientError(err)
 }
 
-// Reserved are those of the jobs that are reserved for the worker.
+// Reserved returns those of the jobs that are reserved for the worker.
 func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]ReservedJob, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -99,7 +67,7 @@ func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]
 	return sliceutil.Map(rows, func(r dbsqlc.JobListByWorkerRow) ReservedJob { return ReservedJob(r) }), pg.ClientError(err)
 }
 
-// Filter chooses workers, by id. Empty filters match all.
+// Filter chooses workers, in the order of their ids. Empty fields match all.
 type Filter struct {
 	States, Queues []string
 	Offset, Limit  int
@@ -108,7 +76,7 @@ type Filter struct {
 // Page is a part of the list of workers.
 type Page struct {
 	Workers []Record
-	Matches int64  // of the filter, on all pages
+	Matches int64  // number of workers that match the filter, on all pages
 	Totals  Totals // of all workers
 }
 

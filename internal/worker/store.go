@@ -1,5 +1,6 @@
-// Package worker is the registry of workers: heartbeats, directives of operators, and the recovery of the jobs of workers
-// that died. It changes jobs only through package queue.
+// Package worker owns the registry of workers: heartbeats, directives of operators, and reaping (reap.go). It extends
+// reservations itself (heartbeat.go); every other change of a job goes through package queue. It must never decide by the
+// clock of this machine that a worker is dead.
 package worker
 
 import (
@@ -17,12 +18,12 @@ import (
 	"github.com/ojsd/ojsd/internal/worker/cache"
 )
 
-// Config holds what the registry decides by. Values are taken as they are.
+// Config holds the settings of the registry. It has no defaults: a zero is taken as a zero.
 type Config struct {
-	// DeadAfter is the silence after which a worker that has sent heartbeats is dead.
+	// DeadAfter is the silence after which a registered worker is dead.
 	DeadAfter time.Duration
 
-	// DefaultTimeout is the execution timeout of a job that has none.
+	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
 	// HeartbeatEvents writes worker.heartbeat, one event per heartbeat call.
@@ -31,15 +32,15 @@ type Config struct {
 	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
 	JobHeartbeatInterval time.Duration
 
-	// TestDirectives lets meta.test_directive of a job decide what its worker is told. For tests only.
+	// TestDirectives lets meta.test_directive of a job choose the directive that its worker gets. For tests only.
 	TestDirectives bool
 
-	// OnFlush gets, for each statement that callers share, the operation, how many requests shared it and what it took.
-	// It must not block. nil: nobody.
+	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
+	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-// Deps are the parts of a node that the registry works with.
+// Deps are the parts of a node that the registry uses.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -63,7 +64,7 @@ type Store struct {
 
 	heartbeat *batch.Batcher[Beat, BeatResult]
 
-	listeningSince atomic.Pointer[time.Time] // before, workers may have called in vain; nil: never
+	listeningSince atomic.Pointer[time.Time] // before this time, workers may not have reached any node; nil: Prepare was not called
 }
 
 // New returns a registry on the database.
@@ -79,16 +80,13 @@ func New(deps Deps, config Config) *Store {
 	s.heartbeat = batch.New(batch.Config[Beat, BeatResult]{
 		Flush: s.flushHeartbeat, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: flushed,
 		Key:    func(b Beat) ([16]byte, bool) { return batch.TextKey(b.WorkerID), true },
-		Weight: func(b Beat) int { return 1 + len(b.JobIDs) },
+		Weight: func(b Beat) int { return 1 + len(b.Jobs.IDs) },
 	})
 	return s
 }
 
-// Prepare learns which workers get no jobs. Call it once, before the node answers requests.
+// Prepare reads which workers are quiet. Call it once, before the node answers requests.
 func (s *Store) Prepare(ctx context.Context) error {
 	s.ListenAgain()
 	return s.readQuiet(ctx)
 }
-
-// DeadAfter is the silence that means death.
-func (s *Store) DeadAfter() time.Duration { return s.config.DeadAfter }

@@ -54,18 +54,6 @@ func (b *bundle) many(n int) {
 func TestReap(t *testing.T) {
 	t.Parallel()
 
-	t.Run("NotThoseThatCallAServerOfAnEarlierRelease", func(t *testing.T) {
-		t.Parallel()
-		b := setup(t)
-		b.Beat("w1")
-		b.Silent(61, "w1")
-		b.Exec(`UPDATE ojs.workers SET last_beat_at = now()`) // all that it writes
-		require.Zero(t, b.reap())
-		require.Equal(t, "running", b.workerState("w1"))
-		due := b.nextDue()
-		require.True(t, due.Workers.Time.After(due.Now), "no worker is due")
-	})
-
 	t.Run("OnlySilentWorkers", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -125,17 +113,17 @@ func TestReap(t *testing.T) {
 		id := b.FetchedBy("w", 1)[0]
 		b.Beat("w")
 		// What a node leaves that is killed right after it has declared the worker dead.
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now() + interval '1 minute'`)
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now() + interval '1 minute'`)
 		left, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		due := b.nextDue()
-		require.Equal(t, left.BuryAt.Time, due.Workers.Time)
+		require.Equal(t, left.ReapAt.Time, due.Workers.Time)
 		require.Zero(t, b.node().reap())
 		require.Equal(t, ojs.StateActive, b.State(id))
-		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
 		require.Equal(t, 1, b.node().reap())
 		require.Equal(t, ojs.StateAvailable, b.State(id))
-		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE bury_at IS NOT NULL`))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workers WHERE reap_at IS NOT NULL`))
 	})
 
 	t.Run("AWorkerThatComesBackMeanwhileHasLostItsJobs", func(t *testing.T) {
@@ -144,10 +132,10 @@ func TestReap(t *testing.T) {
 		b.many(2)
 		old := b.FetchedBy("w", 1)[0]
 		b.Beat("w")
-		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), died_at = now(), bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now()`)
 		answered := make(chan worker.BeatResult)
 		go func() {
-			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", JobIDs: [][16]byte{old}})
+			res, _ := b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: "w", Jobs: job.IDList{IDs: [][16]byte{old}}})
 			answered <- res
 		}()
 		require.Eventually(t, func() bool { return b.workerState("w") == "running" }, domaintest.WaitFor, time.Millisecond)
@@ -173,7 +161,7 @@ func TestReap(t *testing.T) {
 		require.Equal(t, ojs.StateAvailable, b.State(ids[1]))
 		require.Equal(t, ojs.StateActive, b.State(ids[0]))
 		require.NoError(t, tx.Rollback(t.Context()))
-		b.Exec(`UPDATE ojs.workers SET bury_at = now()`)
+		b.Exec(`UPDATE ojs.workers SET reap_at = now()`)
 		require.Equal(t, 1, b.reap())
 		require.Equal(t, ojs.StateAvailable, b.State(ids[0]))
 	})
@@ -218,7 +206,7 @@ func TestReap(t *testing.T) {
 			wg.Go(func() {
 				<-start
 				time.Sleep(time.Duration(round%6) * 300 * time.Microsecond)
-				res, _ = b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: w, JobIDs: [][16]byte{id}})
+				res, _ = b.Workers.Heartbeat(context.Background(), worker.Beat{WorkerID: w, Jobs: job.IDList{IDs: [][16]byte{id}}})
 			})
 			wg.Go(func() { <-start; _, _ = other.Workers.Reap(context.Background()) })
 			close(start)
@@ -289,20 +277,20 @@ func TestBeats(t *testing.T) {
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		after, err := b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
+		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
 		require.Equal(t, before.LastBeatAt, after.LastBeatAt)
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers`))
 
 		b.Silent(50, "w")
 		before, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		_, err = b.Complete(t.Context(), queue.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
+		_, err = b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1}) // the id stored at fetch
 		require.NoError(t, err)
 		require.Equal(t, 2, pokes)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		after, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
-		require.Greater(t, after.SeenAt.Time.Sub(before.SeenAt.Time), 45*time.Second)
+		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
 	})
 
 	t.Run("DoNotReviveADeadWorker", func(t *testing.T) {
@@ -314,7 +302,7 @@ func TestBeats(t *testing.T) {
 		b.FetchedBy("w", 1)
 		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
 		require.Equal(t, "stale", b.workerState("w"))
-		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND seen_at < now() - interval '60 seconds'`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE stale_at IS NOT NULL AND last_seen_at < now() - interval '60 seconds'`))
 	})
 }
 
@@ -352,7 +340,7 @@ func TestQuietWorkers(t *testing.T) {
 					if i%2 == 0 {
 						w = "v"
 					}
-					_, _ = b.Fetch(context.Background(), queue.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: w})
+					_, _ = b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: w})
 				})
 			}
 			require.NoError(t, b.Workers.Direct(t.Context(), "w", "quiet"))
@@ -389,7 +377,7 @@ func TestLockedJobs(t *testing.T) {
 	t.Parallel()
 	domaintest.TestLocked(t, map[string]domaintest.LockedCall{
 		"Heartbeat": {Do: func(ctx context.Context, b *domaintest.Bundle, id [16]byte) error {
-			res, err := b.Workers.Heartbeat(ctx, worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{id}})
+			res, err := b.Workers.Heartbeat(ctx, worker.Beat{WorkerID: "w1", Jobs: job.IDList{IDs: [][16]byte{id}}})
 			if err == nil {
 				require.Equal(b.T, [][16]byte{id}, res.Extended)
 				require.Empty(b.T, res.Lost)
@@ -433,13 +421,13 @@ func TestHeartbeat(t *testing.T) {
 		_, err := b.Cancel(t.Context(), jobs[1].ID, queue.Cancel{By: "x"})
 		require.NoError(t, err)
 		unknown := job.NewID()
-		res, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", JobIDs: [][16]byte{jobs[0].ID, jobs[1].ID, jobs[2].ID, unknown}})
+		res, err := b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w1", Jobs: job.IDList{IDs: [][16]byte{jobs[0].ID, jobs[1].ID, jobs[2].ID, unknown}}})
 		require.NoError(t, err)
 		require.Equal(t, "running", res.State)
 		require.Equal(t, [][16]byte{jobs[0].ID}, res.Extended)
 		require.Equal(t, [][16]byte{jobs[1].ID}, res.Cancelled)
 		require.Equal(t, [][16]byte{jobs[2].ID, unknown}, res.Lost)
-		res, err = b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w2", State: "quiet", JobIDs: [][16]byte{jobs[0].ID}})
+		res, err = b.Workers.Heartbeat(t.Context(), worker.Beat{WorkerID: "w2", State: "quiet", Jobs: job.IDList{IDs: [][16]byte{jobs[0].ID}}})
 		require.NoError(t, err)
 		require.Equal(t, "quiet", res.State)
 		require.Empty(t, res.Extended)

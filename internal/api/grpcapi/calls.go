@@ -2,13 +2,9 @@ package grpcapi
 
 import (
 	"context"
-	"fmt"
-	"net"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -20,7 +16,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Names of metadata (contract 40 §8.1).
+// Names of metadata (docs/reference/grpc.md, Metadata).
 const (
 	requestIDKey   = "x-ojs-request-id"
 	apiKeyKey      = "x-ojs-api-key"
@@ -36,7 +32,7 @@ type call struct {
 	method    string
 	route     string // method, if it exists
 	requestID string
-	principal string // "": no key was shown
+	caller    api.Caller
 	started   time.Time
 	span      tracing.Request
 	setHeader func(metadata.MD) error
@@ -76,7 +72,7 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if !known {
 		principal, known = a.keys.Token(sent(ctx, apiKeyKey))
 	}
-	c.principal = principal
+	c.caller = api.Caller{Principal: principal, Address: remote(ctx)}
 	if len(a.keys) > 0 && !known && !public(method) {
 		return ctx, ojs.ErrUnauthenticated()
 	}
@@ -172,46 +168,15 @@ func unknown(_ any, stream grpc.ServerStream) error {
 	return errNotOffered("The method "+callOf(stream.Context()).method+" does not exist.", nil)
 }
 
-type panicked struct {
-	value any
-	stack []byte
-}
-
-func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
-
 // recovered turns a panic into an error with its stack.
 func recovered(do func() (any, error)) (res any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			res, err = nil, &panicked{p, debug.Stack()}
+			res, err = nil, api.NewPanic(p)
 		}
 	}()
 	return do()
 }
 
-// actor names who did something: the key, else the metadata, else "api" (contract 40 §3.3).
-func actor(ctx context.Context) string {
-	if principal := callOf(ctx).principal; principal != "" {
-		return principal
-	}
-	if name := sent(ctx, actorKey); name != "" && len(name) <= 255 && plain(name) {
-		return name
-	}
-	return "api"
-}
-
-// client is who a stream counts for: the key, else the address.
-func client(ctx context.Context) string {
-	if principal := callOf(ctx).principal; principal != "" {
-		return principal
-	}
-	address := remote(ctx)
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
-}
-
-// plain reports whether a text may be stored in a text column: valid UTF-8 without U+0000.
-func plain(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }
+// actor names in events who did something: the key, else the metadata.
+func actor(ctx context.Context) string { return callOf(ctx).caller.Actor(sent(ctx, actorKey)) }

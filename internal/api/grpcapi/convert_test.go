@@ -1,6 +1,7 @@
 package grpcapi
 
 import (
+	"github.com/ojsd/ojsd/internal/api"
 	"fmt"
 	"math"
 	"strings"
@@ -110,10 +111,9 @@ func TestZeroOptionsAreNotGiven(t *testing.T) {
 	require.Equal(t, `{"options":{"retry":{}}}`, string(text))
 }
 
-// TestCodes is contract 40 §8.6.
+// The gRPC status of each error.
 func TestCodes(t *testing.T) {
 	t.Parallel()
-	var a API
 	for kind, want := range map[ojs.ErrorKind]codes.Code{
 		ojs.KindInvalidPayload: codes.InvalidArgument, ojs.KindInvalidRequest: codes.InvalidArgument, ojs.KindValidation: codes.InvalidArgument,
 		ojs.KindSchemaValidation: codes.InvalidArgument, ojs.KindInvalidCron: codes.InvalidArgument, ojs.KindUnauthenticated: codes.Unauthenticated,
@@ -124,7 +124,7 @@ func TestCodes(t *testing.T) {
 		ojs.KindRateLimited: codes.ResourceExhausted, ojs.KindQueueFull: codes.ResourceExhausted, ojs.KindInternal: codes.Internal,
 		ojs.KindUnavailable: codes.Unavailable, ojs.KindTimeout: codes.DeadlineExceeded,
 	} {
-		require.Equal(t, want, a.code(ojs.NewError(kind, "m", nil)), kind)
+		require.Equal(t, want, codeOf(ojs.NewError(kind, "m", nil)), kind)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestDetailsFitIntoTrailers(t *testing.T) {
 	}
 	require.Less(t, size, 7000)
 	require.Len(t, violationsOf(e), maxViolations)
-	require.True(t, plain(errorMetadata(t.Context(), e)["bad"]))
+	require.True(t, api.Storable(errorMetadata(t.Context(), e)["bad"]))
 }
 
 func TestSlots(t *testing.T) {

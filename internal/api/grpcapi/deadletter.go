@@ -2,13 +2,10 @@ package grpcapi
 
 import (
 	"context"
-	"errors"
-	"net/http"
 
-	"github.com/ojsd/ojsd/internal/deadletter"
-
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/internal/deadletter"
 )
 
 // ListDeadLetter is GET /dead-letter.
@@ -19,7 +16,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 		return nil, err
 	}
 	if in.GetQueue() != "" {
-		if err := checkQueue(in.GetQueue()); err != nil {
+		if err := api.CheckQueue("queue", in.GetQueue()); err != nil {
 			return nil, err
 		}
 		filter.Queues = []string{in.GetQueue()}
@@ -28,7 +25,7 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 	if in.GetCursor() != "" {
 		key, ok := deadletter.ParseKey(in.GetCursor())
 		if !ok {
-			return nil, errCursor(in.GetCursor())
+			return nil, api.ErrCursor(in.GetCursor())
 		}
 		page.Before = &key
 	}
@@ -47,39 +44,34 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 	return out, nil
 }
 
-// asDeadLetter turns an unknown job, or one that is not discarded, into an unknown dead letter.
-func asDeadLetter(id string, err error) error {
-	var wire *ojs.Error
-	if errors.As(err, &wire) && (wire.Status == http.StatusNotFound || wire.Status == http.StatusConflict) {
-		return ojs.ErrNotFound("dead_letter_job", id)
+// deadLetterID reads the id of a dead letter, which must be sent.
+func deadLetterID(text string) (deadletter.ID, error) {
+	if text == "" {
+		return deadletter.ID{}, errNoJobID()
 	}
-	return err
+	return deadletter.ParseID(text), nil
 }
 
 // RetryDeadLetter is POST /dead-letter/{id}/retry.
 func (a *API) RetryDeadLetter(ctx context.Context, in *ojsv1.RetryDeadLetterRequest) (*ojsv1.RetryDeadLetterResponse, error) {
-	id, err := parseID(in.GetJobId())
+	id, err := deadLetterID(in.GetJobId())
 	if err != nil {
-		return nil, asDeadLetter(in.GetJobId(), err)
+		return nil, err
 	}
-	job, err := a.Jobs.Retry(ctx, id, nil)
+	job, err := a.DeadLetters.RetryOne(ctx, id, nil)
 	if err != nil {
-		return nil, asDeadLetter(in.GetJobId(), err)
+		return nil, err
 	}
 	return &ojsv1.RetryDeadLetterResponse{Job: jobOf(job)}, nil
 }
 
 // DeleteDeadLetter is DELETE /dead-letter/{id}.
 func (a *API) DeleteDeadLetter(ctx context.Context, in *ojsv1.DeleteDeadLetterRequest) (*ojsv1.DeleteDeadLetterResponse, error) {
-	id, err := parseID(in.GetJobId())
+	id, err := deadLetterID(in.GetJobId())
 	if err != nil {
-		return nil, asDeadLetter(in.GetJobId(), err)
+		return nil, err
 	}
-	deleted, err := a.DeadLetters.DeleteDiscarded(ctx, id)
-	if err == nil && !deleted {
-		err = ojs.ErrNotFound("dead_letter_job", in.GetJobId())
-	}
-	if err != nil {
+	if err := a.DeadLetters.Delete(ctx, id); err != nil {
 		return nil, err
 	}
 	return &ojsv1.DeleteDeadLetterResponse{}, nil

@@ -3,17 +3,16 @@ package grpcapi
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-
-	"github.com/ojsd/ojsd/internal/queue"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -54,7 +53,7 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 	}
 	stored, at, err := a.Jobs.EnqueueAll(ctx, jobs)
 	if err != nil {
-		return nil, indexed(err, at)
+		return nil, api.Indexed(err, at)
 	}
 	return batchOf(stored), nil
 }
@@ -130,20 +129,11 @@ func (a *API) decodeBatch(in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
 	return jobs, nil
 }
 
-// indexed adds the place of an entry to its error.
-func indexed(err error, index int) error {
-	var wire *ojs.Error
-	if index >= 0 && errors.As(err, &wire) {
-		return ojs.ErrIndexed(wire, index)
-	}
-	return err
-}
-
 // enqueueOnce answers a call with the same key and message from memory. Its keys are its own: what is remembered of a
 // bulk call over HTTP could not be given back here.
 func (a *API) enqueueOnce(ctx context.Context, text string, in *ojsv1.EnqueueBatchRequest, jobs []*job.Job) (*ojsv1.EnqueueBatchResponse, error) {
-	if !plain(text) || !job.ValidIdempotencyKey(text) {
-		return nil, ojs.ErrInvalidRequest(idempotencyKey, "at most 256 characters of UTF-8", nil, idempotencyKey+" must be a text of at most 256 characters, in UTF-8.")
+	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, text); err != nil {
+		return nil, err
 	}
 	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(in)
 	if err != nil {
@@ -158,7 +148,7 @@ func (a *API) enqueueOnce(ctx context.Context, text string, in *ojsv1.EnqueueBat
 		}
 		for i, err := range errs {
 			if err != nil {
-				return queue.Answer{}, false, indexed(err, i)
+				return queue.Answer{}, false, api.Indexed(err, i)
 			}
 		}
 		body, err := protojson.Marshal(batchOf(stored))

@@ -5,12 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/ojsd/ojsd/internal/pg"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -19,6 +16,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -40,9 +38,8 @@ func errNotOffered(message string, details map[string]any) error {
 	return notOffered{ojs.ErrUnsupported(message, details)}
 }
 
-// statusOf is the status of contract 40 §8.6, and the error that it shows. What is not an *ojs.Error is shown as internal_error; the
-// access log has it whole.
-func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, told error) {
+// statusOf is the error that a client is shown, and the gRPC status that carries it.
+func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, shown error) {
 	if err == nil {
 		return nil, nil
 	}
@@ -64,27 +61,21 @@ func (a *API) statusOf(ctx context.Context, err error) (wire *ojs.Error, told er
 
 // classify finds the error that is shown and its code.
 func (a *API) classify(ctx context.Context, err error) (*ojs.Error, codes.Code) {
-	var refused notOffered
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[notOffered](err); ok {
 		return refused.wire, codes.Unimplemented
 	}
-	var wire *ojs.Error
-	known := errors.As(pg.ClientError(err), &wire)
-	if known && wire.Status < http.StatusInternalServerError {
-		return wire, a.code(wire)
+	shown, cause := api.Shown(ctx, err)
+	switch cause {
+	case api.CauseHungUp:
+		return shown, codes.Canceled
+	case api.CauseDeadline:
+		return shown, codes.DeadlineExceeded
+	case api.CauseUnknown: // perhaps of the library, such as a message that is too large
+		if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown {
+			return fromLibrary(s), s.Code()
+		}
 	}
-	switch { // a call that ended before its answer looks like an outage
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return ojs.ErrTimeout(), codes.DeadlineExceeded
-	case ctx.Err() != nil:
-		return ojs.ErrUnavailable(), codes.Canceled
-	case known:
-		return wire, a.code(wire)
-	}
-	if s, ok := status.FromError(err); ok && s.Code() != codes.Unknown { // of the library, such as a message that is too large
-		return fromLibrary(s), s.Code()
-	}
-	return ojs.ErrInternal(), codes.Internal
+	return shown, codeOf(shown)
 }
 
 // fromLibrary gives what the library refuses an OJS code.
@@ -104,32 +95,49 @@ func fromLibrary(s *status.Status) *ojs.Error {
 	return ojs.ErrInternal()
 }
 
-func (a *API) code(e *ojs.Error) codes.Code {
-	switch {
-	case e.Code == "duplicate":
-		return codes.AlreadyExists
-	case e.Type == string(ojs.KindQueuePaused), e.Type == string(ojs.KindUnsupported), e.Type == string(ojs.KindJobTypeNotAllowed):
-		return codes.FailedPrecondition
-	case e.Type == string(ojs.KindCursorExpired):
-		return codes.OutOfRange
-	}
-	switch e.Status {
-	case http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusUnsupportedMediaType:
-		return codes.InvalidArgument
-	case http.StatusUnauthorized:
-		return codes.Unauthenticated
-	case http.StatusForbidden:
-		return codes.PermissionDenied
-	case http.StatusNotFound, http.StatusGone:
-		return codes.NotFound
-	case http.StatusConflict:
-		return codes.FailedPrecondition
-	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests:
-		return codes.ResourceExhausted
-	case http.StatusServiceUnavailable:
-		return codes.Unavailable
-	case http.StatusGatewayTimeout, http.StatusRequestTimeout:
-		return codes.DeadlineExceeded
+// codesByKind gives the status code of each kind of error (docs/reference/grpc.md, Status codes).
+var codesByKind = map[ojs.ErrorKind]codes.Code{
+	ojs.KindInvalidPayload:         codes.InvalidArgument,
+	ojs.KindInvalidJobType:         codes.InvalidArgument,
+	ojs.KindInvalidQueue:           codes.InvalidArgument,
+	ojs.KindInvalidArgs:            codes.InvalidArgument,
+	ojs.KindInvalidMetadata:        codes.InvalidArgument,
+	ojs.KindInvalidCron:            codes.InvalidArgument,
+	ojs.KindQueueNameTooLong:       codes.InvalidArgument,
+	ojs.KindJobTypeTooLong:         codes.InvalidArgument,
+	ojs.KindInvalidRequest:         codes.InvalidArgument,
+	ojs.KindMethodNotAllowed:       codes.Internal,
+	ojs.KindValidation:             codes.InvalidArgument,
+	ojs.KindSchemaValidation:       codes.InvalidArgument,
+	ojs.KindUnsupported:            codes.FailedPrecondition,
+	ojs.KindCompression:            codes.InvalidArgument,
+	ojs.KindUnauthenticated:        codes.Unauthenticated,
+	ojs.KindPermissionDenied:       codes.PermissionDenied,
+	ojs.KindNotFound:               codes.NotFound,
+	ojs.KindInvalidStateTransition: codes.FailedPrecondition,
+	ojs.KindNotOwner:               codes.FailedPrecondition,
+	ojs.KindStaleAttempt:           codes.FailedPrecondition,
+	ojs.KindIdempotencyConflict:    codes.FailedPrecondition,
+	ojs.KindDuplicateJob:           codes.AlreadyExists,
+	ojs.KindPayloadTooLarge:        codes.ResourceExhausted,
+	ojs.KindMetadataTooLarge:       codes.ResourceExhausted,
+	ojs.KindBatchSize:              codes.ResourceExhausted,
+	ojs.KindQueuePaused:            codes.FailedPrecondition,
+	ojs.KindQueueFull:              codes.ResourceExhausted,
+	ojs.KindRateLimited:            codes.ResourceExhausted,
+	ojs.KindInternal:               codes.Internal,
+	ojs.KindUnavailable:            codes.Unavailable,
+	ojs.KindTimeout:                codes.DeadlineExceeded,
+	ojs.KindJobTypeNotAllowed:      codes.FailedPrecondition,
+	ojs.KindWaitTimeout:            codes.DeadlineExceeded,
+	ojs.KindCursorExpired:          codes.OutOfRange,
+	ojs.KindResultPruned:           codes.NotFound,
+}
+
+// codeOf is the status code of an error.
+func codeOf(e *ojs.Error) codes.Code {
+	if code, known := codesByKind[ojs.ErrorKind(e.Type)]; known {
+		return code
 	}
 	return codes.Internal
 }
@@ -141,7 +149,7 @@ func (a *API) details(ctx context.Context, e *ojs.Error, code codes.Code) []prot
 			details = append(details, &errdetails.BadRequest{FieldViolations: violations})
 		}
 	}
-	if e.Status == http.StatusTooManyRequests {
+	if e.Type == string(ojs.KindRateLimited) || e.Type == string(ojs.KindQueueFull) {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retryAfter(e))})
 	}
 	return details

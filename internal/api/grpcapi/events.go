@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/pg"
-
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -20,12 +18,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-const (
-	maxFilterItems = 50
-	typeKeepAlive  = "stream.keepalive"
-)
+const typeKeepAlive = "stream.keepalive"
 
-// StreamEvents is contract 40 §8.4.
+// StreamEvents streams events (docs/reference/grpc.md, StreamEvents).
 func (a *API) StreamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStreamingServer[ojsv1.Event]) error {
 	return a.streamEvents(in, stream, formOJS)
 }
@@ -69,21 +64,22 @@ func (a *API) streamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStre
 	if err != nil {
 		return err
 	}
-	s := &eventStream{outlet: out, stream: stream, form: as, query: query, pace: a.Streams.NewPace()}
+	s := &eventStream{sender: out, stream: stream, form: as, query: query, pace: a.Streams.NewPace()}
 	return s.run(s.follow)
 }
 
 // eventQuery reads the filters, and where to start.
 func eventQuery(in *ojsv1.StreamEventsRequest) (eventlog.Query, error) {
 	q := eventlog.Query{Types: in.GetEventTypes(), Queues: in.GetQueues(), JobTypes: in.GetJobTypes(), Sources: in.GetSources()}
-	for name, values := range map[string][]string{"event_types": q.Types, "queues": q.Queues, "job_types": q.JobTypes, "sources": q.Sources} {
-		if len(values) > maxFilterItems {
-			return q, ojs.ErrInvalidRequest(name, "at most 50 values", len(values), name+" may have at most 50 values.")
+	for _, filter := range []struct {
+		name   string
+		values []string
+	}{{"event_types", q.Types}, {"queues", q.Queues}, {"job_types", q.JobTypes}, {"sources", q.Sources}} {
+		if err := api.CheckFilterSize(filter.name, filter.values); err != nil {
+			return q, err
 		}
-		for _, v := range values {
-			if !plain(v) {
-				return q, ojs.ErrInvalidRequest(name, "valid UTF-8 without U+0000", nil, name+" must be valid UTF-8 without U+0000.")
-			}
+		if err := api.CheckStorable(filter.name, filter.values...); err != nil {
+			return q, err
 		}
 	}
 	if _, err := eventlog.NewMatcher(q); err != nil {
@@ -93,32 +89,20 @@ func eventQuery(in *ojsv1.StreamEventsRequest) (eventlog.Query, error) {
 		}
 		return q, eventlog.WireError(err)
 	}
-	for name, id := range map[string]struct {
-		text string
-		to   **[16]byte
-	}{"job_id": {in.GetJobId(), &q.JobID}, "workflow_id": {in.GetWorkflowId(), &q.WorkflowID}} {
-		if id.text == "" {
-			continue
-		}
-		parsed, ok := ojs.ParseID(id.text)
-		if !ok {
-			return q, ojs.ErrInvalidRequest(name, "a UUIDv7", shorten(id.text, maxDetail), name+" must be a lower-case UUIDv7.")
-		}
-		*id.to = &parsed
+	var err error
+	if q.JobID, err = api.ParseFilterID("job_id", in.GetJobId()); err != nil {
+		return q, err
 	}
-	if text := in.GetAfter(); text != "" {
-		position, err := eventlog.ParsePosition(text)
-		if err != nil {
-			return q, ojs.ErrInvalidRequest("after", "an event id", shorten(text, maxDetail), "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
-		}
-		q.After = &position
+	if q.WorkflowID, err = api.ParseFilterID("workflow_id", in.GetWorkflowId()); err != nil {
+		return q, err
 	}
-	return q, nil
+	q.After, err = api.ParseAfter(in.GetAfter())
+	return q, err
 }
 
 // eventStream is one stream of events.
 type eventStream struct {
-	*outlet
+	*sender
 	stream  grpc.ServerStream
 	form    form
 	query   eventlog.Query
@@ -132,7 +116,7 @@ func (s *eventStream) follow() error {
 	}
 	sub, err := s.api.Feed.Subscribe(s.ctx, s.query, s.query.After)
 	if err != nil {
-		return pg.ClientError(eventlog.WireError(err))
+		return api.EventError(err)
 	}
 	defer sub.Close()
 	sub.CountIn(s.flow)
@@ -154,7 +138,7 @@ func (s *eventStream) follow() error {
 		case err != nil:
 			err = s.failed("read events", err)
 		case gap != nil:
-			err = s.tellGap(gap)
+			err = s.sendGap(gap)
 		default:
 			err = s.show(items)
 		}
@@ -175,7 +159,7 @@ func (s *eventStream) checkStart(ctx context.Context) error {
 		return nil
 	}
 	_, err := s.api.Events.ListAfter(ctx, eventlog.Query{After: s.query.After, Internal: true, Limit: 1})
-	return pg.ClientError(eventlog.WireError(err))
+	return api.EventError(err)
 }
 
 func (s *eventStream) write(message any) error {
@@ -219,14 +203,14 @@ func (s *eventStream) trim(sub *eventlog.Subscription) error {
 	})
 }
 
-func (s *eventStream) tellGap(gap *eventlog.Gap) error {
+func (s *eventStream) sendGap(gap *eventlog.Gap) error {
 	return s.system("system.gap", gap.End, map[string]*structpb.Value{
 		"gap_start": structpb.NewStringValue(gap.Start.String()), "gap_end": structpb.NewStringValue(gap.End.String()),
 		"estimated_missed_count": structpb.NewNumberValue(float64(max(0, gap.End.Seq-gap.Start.Seq))),
 	})
 }
 
-// system says what became of events that are not sent (contract 40 §6.4). Its id is one to resume from.
+// system says what became of events that are not sent (docs/reference/events.md, System frames). Its id is one to resume from.
 func (s *eventStream) system(kind string, id eventlog.Position, data map[string]*structpb.Value) error {
 	data["channel"] = structpb.NewStringValue("events")
 	return s.write(s.form.encode(&ojsv1.Event{
@@ -234,7 +218,7 @@ func (s *eventStream) system(kind string, id eventlog.Position, data map[string]
 	}))
 }
 
-// eventOf is the plain envelope (contract 40 §1.1).
+// eventOf is the plain envelope (docs/reference/events.md, Envelope).
 func eventOf(e *eventlog.Event) *ojsv1.Event {
 	out := &ojsv1.Event{
 		Id: e.ID(), Type: e.Type, JobType: e.JobType, Queue: e.Queue, Timestamp: timestamppb.New(e.Time), Data: structOf([]byte(e.Data)),

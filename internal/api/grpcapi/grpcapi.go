@@ -95,7 +95,7 @@ type API struct {
 	keys    api.Keys
 	server  *grpc.Server
 	routes  map[string]bool
-	running inHand
+	running runningCalls
 	tally   eventlog.StreamCounter
 }
 
@@ -161,7 +161,7 @@ func (a *API) Serve(ln net.Listener) error { return a.server.Serve(ln) }
 // errCutOff says that calls did not end before ctx.
 var errCutOff = errors.New("calls did not end in time")
 
-// Stop accepts no more calls and returns when those in hand have ended, or with ctx, which cuts them off. Streams end
+// Stop accepts no more calls and returns when the running ones have ended, or with ctx, which cuts them off. Streams end
 // with api.Streams.
 func (a *API) Stop(ctx context.Context) error {
 	done := make(chan struct{})

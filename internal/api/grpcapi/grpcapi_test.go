@@ -74,7 +74,7 @@ func TestPanicIsInternal(t *testing.T) {
 	require.Contains(t, log.String(), "jobstream.go")
 }
 
-// The client is told that it failed, the log what.
+// The client learns that the call failed, the log why.
 func TestFailureIsLoggedWhole(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer

@@ -3,22 +3,26 @@ package grpcapi
 import (
 	"context"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (contract 10 §1.5).
 func parseID(text string) ([16]byte, error) {
 	if text == "" {
-		return [16]byte{}, ojs.ErrInvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
+		return [16]byte{}, errNoJobID()
 	}
-	id, ok := ojs.ParseID(text)
-	if !ok {
-		return id, ojs.ErrNotFound("job", text)
+	id, err := job.ParseID(text)
+	if err != nil {
+		return id, err
 	}
 	return id, nil
+}
+
+func errNoJobID() error {
+	return ojs.ErrInvalidPayload("job_id", "the id of a job", nil, "'job_id' is required: send the id of a job.")
 }
 
 // GetJob is GET /jobs/{id}.
@@ -40,10 +44,11 @@ func (a *API) CancelJob(ctx context.Context, in *ojsv1.CancelJobRequest) (*ojsv1
 	if err != nil {
 		return nil, err
 	}
-	if reason := in.GetReason(); len(reason) > 1024 || !plain(reason) {
-		return nil, ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+	cancel, err := api.NewCancel(actor(ctx), in.GetReason())
+	if err != nil {
+		return nil, err
 	}
-	job, err := a.Jobs.Cancel(ctx, id, queue.Cancel{By: actor(ctx), Reason: in.GetReason()})
+	job, err := a.Jobs.Cancel(ctx, id, cancel)
 	if err != nil {
 		return nil, err
 	}

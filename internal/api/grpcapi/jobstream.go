@@ -3,15 +3,13 @@ package grpcapi
 import (
 	"time"
 
-	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"google.golang.org/grpc"
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -35,22 +33,23 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 	if want.WorkerID == "" {
 		return ojs.ErrInvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
 	}
+	want.Wait = jobWait
 	out, err := a.open(stream)
 	if err != nil {
 		return err
 	}
 	s := &jobStream{
-		outlet: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
-		fetch: queue.Fetch{Queues: want.Queues, WorkerID: want.WorkerID, Wait: jobWait},
+		sender: out, stream: stream, slots: newSlots(int(in.GetMaxConcurrent())),
+		fetch: want,
 	}
 	return s.run(s.serve)
 }
 
 // jobStream is one stream of jobs. One goroutine claims and sends; another learns which jobs are over.
 type jobStream struct {
-	*outlet
+	*sender
 	stream grpc.ServerStreamingServer[ojsv1.Job]
-	fetch  queue.Fetch
+	fetch  job.Fetch
 	slots  *slots
 }
 

@@ -3,36 +3,21 @@ package grpcapi
 import (
 	"context"
 
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-const (
-	defaultPage = 50
-	maxPage     = 200
-)
-
-// pageSize is the limit of a list: 0 is the default, more than the most is the most (contract 10 §12.2).
+// pageSize is the limit of a list: 0 is the default, more than the most is the most (docs/reference/http.md, Pagination).
 func pageSize(limit int32) (int, error) {
 	switch {
 	case limit < 0:
 		return 0, ojs.ErrInvalidRequest("limit", "an integer of at least 1", limit, "limit must be an integer of at least 1.")
 	case limit == 0:
-		return defaultPage, nil
+		return api.DefaultPage, nil
 	}
-	return min(int(limit), maxPage), nil
-}
-
-func errCursor(cursor string) error {
-	return ojs.ErrInvalidRequest("cursor", "a next_cursor of this list", shorten(cursor, maxDetail), "cursor must be a next_cursor that this list has returned.")
-}
-
-func checkQueue(name string) error {
-	if job.ValidQueue(name) {
-		return nil
-	}
-	return ojs.ErrInvalidRequest("queue", "a queue name", shorten(name, maxDetail), "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
+	return min(int(limit), api.MaxPage), nil
 }
 
 // ListQueues gives the queues by name; the cursor is the last name.
@@ -42,7 +27,7 @@ func (a *API) ListQueues(ctx context.Context, in *ojsv1.ListQueuesRequest) (*ojs
 		return nil, err
 	}
 	if c := in.GetCursor(); c != "" && !job.ValidQueue(c) {
-		return nil, errCursor(c)
+		return nil, api.ErrCursor(c)
 	}
 	rows, more, err := a.Jobs.QueuesAfter(ctx, in.GetCursor(), limit)
 	if err != nil {
@@ -62,7 +47,7 @@ func (a *API) ListQueues(ctx context.Context, in *ojsv1.ListQueuesRequest) (*ojs
 
 // QueueStats is GET /queues/{name}/stats.
 func (a *API) QueueStats(ctx context.Context, in *ojsv1.QueueStatsRequest) (*ojsv1.QueueStatsResponse, error) {
-	if err := checkQueue(in.GetQueue()); err != nil {
+	if err := api.CheckQueue("queue", in.GetQueue()); err != nil {
 		return nil, err
 	}
 	s, err := a.Jobs.QueueStats(ctx, in.GetQueue())
@@ -73,16 +58,9 @@ func (a *API) QueueStats(ctx context.Context, in *ojsv1.QueueStatsRequest) (*ojs
 		Available: s.Counts[ojs.StateAvailable], Active: s.Counts[ojs.StateActive], Scheduled: s.Counts[ojs.StateScheduled],
 		Retryable: s.Counts[ojs.StateRetryable], Dead: s.Counts[ojs.StateDiscarded],
 		CompletedLastHour: s.Rates.Completed, FailedLastHour: s.Rates.Failed,
-		AvgDurationMs: average(s.Rates.DurationMs, s.Rates.Completed), AvgWaitMs: average(s.Rates.WaitMs, s.Rates.Started),
-		ThroughputPerSecond: average(s.Rates.Completed, 3600), Paused: s.Status == "paused",
+		AvgDurationMs: api.Average(s.Rates.DurationMs, s.Rates.Completed), AvgWaitMs: api.Average(s.Rates.WaitMs, s.Rates.Started),
+		ThroughputPerSecond: api.Average(s.Rates.Completed, 3600), Paused: s.Status == "paused",
 	}}, nil
-}
-
-func average(sum, n int64) float64 {
-	if n == 0 {
-		return 0
-	}
-	return float64(sum) / float64(n)
 }
 
 // PauseQueue is not offered yet.

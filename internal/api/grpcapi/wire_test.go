@@ -13,7 +13,7 @@ import (
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 )
 
-// TestWireFacts: names, numbers and types are what clients in other languages were generated from (contract 40 §8.3).
+// TestWireFacts: names, numbers and types are what clients in other languages were generated from.
 // What is in the file may be added to, never changed.
 func TestWireFacts(t *testing.T) {
 	t.Parallel()

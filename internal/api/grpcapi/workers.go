@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/worker"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
@@ -13,14 +12,14 @@ import (
 )
 
 // decodeFetch checks what Fetch and StreamJobs have in common.
-func decodeFetch(queues []string, count int32, worker string) (job.FetchRequest, error) {
+func decodeFetch(queues []string, count int32, worker string) (job.Fetch, error) {
 	o := newObject()
 	o.texts("queues", queues)
 	o.integer("count", int64(count))
 	o.text("worker_id", worker)
 	body, err := o.close()
 	if err != nil {
-		return job.FetchRequest{}, err
+		return job.Fetch{}, err
 	}
 	in, wire := job.DecodeFetch(body)
 	if wire != nil {
@@ -35,7 +34,7 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 	if err != nil {
 		return nil, err
 	}
-	jobs, err := a.Jobs.Fetch(ctx, queue.Fetch{Queues: want.Queues, Count: want.Count, WorkerID: want.WorkerID})
+	jobs, err := a.Jobs.Fetch(ctx, want)
 	if err != nil {
 		return nil, err
 	}
@@ -62,19 +61,12 @@ func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse
 	if wire != nil {
 		return nil, wire
 	}
-	id, err := parseID(ack.JobID)
-	if err != nil {
-		return nil, err
-	}
-	job, err := a.Jobs.Complete(ctx, queue.Ack{JobID: id, Attempt: anyAttempt, Result: ack.Result})
+	job, err := a.Jobs.Complete(ctx, ack)
 	if err != nil {
 		return nil, err
 	}
 	return &ojsv1.AckResponse{Acknowledged: job.State == string(ojs.StateCompleted)}, nil
 }
-
-// anyAttempt: the messages of gRPC have no fence.
-const anyAttempt = -1
 
 // Nack is POST /workers/nack.
 func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackResponse, error) {
@@ -93,11 +85,7 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 	if wire != nil {
 		return nil, wire
 	}
-	id, err := parseID(nack.JobID)
-	if err != nil {
-		return nil, err
-	}
-	job, err := a.Jobs.Fail(ctx, queue.Nack{JobID: id, Attempt: anyAttempt, Error: nack.Error})
+	job, err := a.Jobs.Fail(ctx, nack)
 	if err != nil {
 		return nil, err
 	}
@@ -140,16 +128,9 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	if err != nil {
 		return nil, err
 	}
-	said, wire := worker.DecodeHeartbeat(body)
+	beat, wire := worker.DecodeHeartbeat(body)
 	if wire != nil {
 		return nil, wire
-	}
-	beat := worker.Beat{
-		WorkerID: said.WorkerID, State: said.State, ActiveJobs: said.ActiveJobs, ActiveIDs: said.JobIDs, VisibilityMS: said.VisibilityMS,
-	}
-	id, ok := ojs.ParseID(in.GetId())
-	if ok {
-		beat.JobIDs = append(beat.JobIDs, id)
 	}
 	res, err := a.Workers.Heartbeat(ctx, beat)
 	if err != nil {
@@ -157,6 +138,7 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	}
 	out := &ojsv1.HeartbeatResponse{DirectedState: workerStates[res.State]}
 	if len(res.Extended) > 0 {
+		id := res.Extended[0]
 		job, err := a.Jobs.Get(ctx, id)
 		if err != nil { // it is extended all the same
 			a.Logger.WarnContext(ctx, "extended job cannot be read; its new deadline is not told",

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
@@ -55,7 +56,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 	stored, at, err := a.Jobs.EnqueueAll(c.Request().Context(), jobs)
 	if err != nil {
 		if at >= 0 {
-			return indexed(err, at)
+			return api.Indexed(err, at)
 		}
 		return err
 	}
@@ -79,7 +80,7 @@ func (a *API) postAckBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, a.ackItem, a.Jobs.CompleteEach)
+	return eachItem(a, c, in, job.DecodeAckItem, a.Jobs.CompleteEach)
 }
 
 func (a *API) postNackBatch(c echo.Context, body []byte) error {
@@ -87,16 +88,16 @@ func (a *API) postNackBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, a.nackItem, a.Jobs.FailEach)
+	return eachItem(a, c, in, job.DecodeNackItem, a.Jobs.FailEach)
 }
 
-func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value) (Req, error), do storeCall[Req]) error {
+func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), do storeCall[Req]) error {
 	jobs, errs := make([]*job.Record, len(in.items)), make([]error, len(in.items))
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
 	for i, item := range in.items {
-		req, err := decode(item)
-		if err != nil {
-			errs[i] = err
+		req, wire := decode(item, a.config.Limits)
+		if wire != nil {
+			errs[i] = wire
 			continue
 		}
 		reqs, at = append(reqs, req), append(at, i)

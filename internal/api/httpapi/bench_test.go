@@ -49,11 +49,7 @@ func BenchmarkHandler(b *testing.B) {
 			return fetched(c, ten)
 		}},
 		{"Ack", `{"job_id":"` + id + `","worker_id":"worker-1"}`, func(c echo.Context, body []byte) error {
-			in, err := job.DecodeAck(body, a.config.Limits)
-			if err != nil {
-				return err
-			}
-			if _, err := ackOf(in); err != nil {
+			if _, err := job.DecodeAck(body, a.config.Limits); err != nil {
 				return err
 			}
 			return acked(c, &done)
@@ -61,7 +57,7 @@ func BenchmarkHandler(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			e := a.echo()
-			e.POST("/ojs/v1/bench", withBody(bodyLimit{a.envelopeBytes(), "envelope"}, bench.handle))
+			e.POST("/ojs/v1/bench", withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, bench.handle))
 			r, err := http.NewRequest(http.MethodPost, "/ojs/v1/bench", nil)
 			if err != nil {
 				b.Fatal(err)

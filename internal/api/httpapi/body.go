@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -138,9 +137,6 @@ func send(c echo.Context, status int, body []byte) error {
 	_, err := w.Write(body)
 	return err
 }
-
-// plain reports whether a text may be stored in a text column: valid UTF-8 without U+0000.
-func plain(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }
 
 // blank reports whether a body holds nothing but white space.
 func blank(body []byte) bool { return len(bytes.TrimSpace(body)) == 0 }

@@ -1,20 +1,17 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
-
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -22,12 +19,10 @@ import (
 // idempotency makes the key of a bulk call: the header wins over the body, and the answer is remembered for one body.
 func idempotency(c echo.Context, operation, inBody string, body []byte) (queue.IdempotencyKey, error) {
 	key := c.Request().Header.Get("Idempotency-Key")
-	if key != "" && !(plain(key) && job.ValidIdempotencyKey(key)) {
-		return queue.IdempotencyKey{}, ojs.ErrInvalidRequest("Idempotency-Key", "at most 256 characters of UTF-8", nil,
-			"The Idempotency-Key must be a text of at most 256 characters, in UTF-8.")
-	}
 	if key == "" {
 		key = inBody
+	} else if err := api.CheckIdempotencyKey("Idempotency-Key", "The Idempotency-Key", key); err != nil {
+		return queue.IdempotencyKey{}, err
 	}
 	hash := sha256.Sum256(rawjson.Compact(body))
 	return queue.IdempotencyKey{Operation: operation, Key: key, Hash: hash[:]}, nil
@@ -125,7 +120,7 @@ func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.R
 	for from, to := range at {
 		stored[to] = done[from]
 		if failed != nil && failed[from] != nil {
-			errs[to] = indexed(failed[from], to)
+			errs[to] = api.Indexed(failed[from], to)
 		}
 	}
 	return stored
@@ -177,16 +172,17 @@ func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error
 		if err != nil {
 			return err
 		}
-		sel, err := a.selectJobs(c.Request().Context(), op, in)
+		sel, err := a.selectJobs(c.Request().Context(), in)
 		if err != nil {
 			return err
 		}
 		return a.once(c, key, len(sel.texts), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+			irregular := len(sel.ids) < len(sel.texts) // some text is no id, or comes twice
 			res, err := tx.Bulk(ctx, queue.BulkChange{
-				Op: op, IDs: sel.ids, States: sel.states, Atomic: in.Atomic && !sel.strange,
+				Op: op, IDs: sel.ids, States: queue.Eligible(op), Atomic: in.Atomic && !irregular,
 				Cancel: queue.Cancel{By: a.actor(c, "cancelled_by")},
 			})
-			if in.Atomic && sel.strange { // an unknown id among them: nothing may change
+			if in.Atomic && irregular { // an unknown id among them: nothing may change
 				res.Eligible, res.Changed = res.Changed, nil
 			}
 			return sel.answer(op, in.Atomic, res), len(res.Changed) > 0, err
@@ -194,118 +190,24 @@ func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error
 	}
 }
 
-// selection is what a bulk call works on: texts as sent, ids of those that can be ids, all different.
+// selection is what a bulk call works on.
 type selection struct {
-	texts   []string
-	ids     [][16]byte
-	states  []ojs.JobState
-	more    bool
-	strange bool // some text is no id, or comes twice
+	texts []string // as sent, or of the ids that the filter has found
+	ids   [][16]byte
+	more  bool // the filter matches more than one call changes
 }
 
-func (a *API) selectJobs(ctx context.Context, op job.BulkOp, in job.BulkSelect) (selection, error) {
-	sel := selection{states: queue.Eligible(op)}
+func (a *API) selectJobs(ctx context.Context, in job.BulkSelect) (sel selection, err error) {
 	if in.Filter == nil {
-		seen := map[[16]byte]bool{}
-		for _, text := range in.JobIDs {
-			id, ok := ojs.ParseID(text)
-			if sel.texts = append(sel.texts, text); !ok || seen[id] {
-				sel.strange = true
-				continue
-			}
-			seen[id] = true
-			sel.ids = append(sel.ids, id)
-		}
-		return sel, nil
+		return selection{texts: in.IDs.Texts, ids: in.IDs.IDs}, nil
 	}
-	candidates, err := a.candidates(ctx, *in.Filter)
-	if err != nil {
-		return sel, err
-	}
-	if sel.ids, sel.more, err = a.Jobs.Candidates(ctx, candidates); err != nil {
+	if sel.ids, sel.more, err = a.Jobs.Candidates(ctx, *in.Filter, a.maxItems()); err != nil {
 		return sel, err
 	}
 	for _, id := range sel.ids {
 		sel.texts = append(sel.texts, ojs.FormatID(id))
 	}
 	return sel, nil
-}
-
-// candidates resolves ages against the database's clock.
-func (a *API) candidates(ctx context.Context, f job.BulkFilter) (queue.Candidates, error) {
-	c := queue.Candidates{States: f.States, Priority: f.Priority, Max: a.maxItems()}
-	if f.Type != "" || f.TypePrefix {
-		c.Type, c.TypePrefix = &f.Type, f.TypePrefix
-	}
-	if f.Queue != "" {
-		c.Queue = &f.Queue
-	}
-	moment, err := a.moments(ctx, f.Since.Relative || f.Until.Relative || f.OlderThan.Relative)
-	if err != nil {
-		return c, err
-	}
-	c.After = latest(f.EnqueuedAfter, moment(f.Since))
-	c.Before = earliest(f.EnqueuedBefore, moment(f.Until), moment(f.OlderThan))
-	if len(f.Meta) > 0 {
-		c.Meta = func(meta []byte) bool { return metaMatches(meta, f.Meta) }
-	}
-	return c, nil
-}
-
-// moments gives what resolves times and ages, ages against the database's clock; zero if not set.
-func (a *API) moments(ctx context.Context, ages bool) (func(job.When) time.Time, error) {
-	var now time.Time
-	if ages {
-		var err error
-		if now, err = a.DB.Now(ctx); err != nil {
-			return nil, pg.ClientError(err)
-		}
-	}
-	return func(w job.When) time.Time {
-		switch {
-		case !w.Set:
-			return time.Time{}
-		case w.Relative:
-			return now.Add(-w.In)
-		}
-		return w.At
-	}, nil
-}
-
-func latest(times ...time.Time) (last time.Time) {
-	for _, t := range times {
-		if t.After(last) {
-			last = t
-		}
-	}
-	return last
-}
-
-func earliest(times ...time.Time) (first time.Time) {
-	for _, t := range times {
-		if !t.IsZero() && (first.IsZero() || t.Before(first)) {
-			first = t
-		}
-	}
-	return first
-}
-
-func metaMatches(meta []byte, want []job.MetaEqual) bool {
-	if len(meta) == 0 { // stands for {}
-		return false
-	}
-	for _, w := range want {
-		found := false
-		for literal, value := range rawjson.Members(meta) {
-			if string(rawjson.Name(literal)) == w.Key {
-				found = bytes.Equal(rawjson.Compact(value), w.Value)
-			}
-		}
-		if !found {
-			return false
-		}
-	}
-	return true
 }
 
 var bulkWords = map[job.BulkOp]string{

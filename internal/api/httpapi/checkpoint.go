@@ -32,19 +32,11 @@ func (a *API) checkpointRoutes(v1 *echo.Group) {
 
 func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []byte) error {
 	return func(c echo.Context, body []byte) error {
-		in, wire := job.DecodeCheckpoint(body, optionalState, a.config.Limits)
+		in, wire := job.DecodeCheckpoint(param(c, "id"), body, optionalState, a.config.Limits)
 		if wire != nil {
 			return wire
 		}
-		id, err := jobID(c)
-		if err != nil {
-			return err
-		}
-		save := progress.Save{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Stored: in.Stored, Sequence: progress.NextSequence}
-		if in.Sequence != nil {
-			save.Sequence = *in.Sequence
-		}
-		saved, err := a.Progress.SaveCheckpoint(c.Request().Context(), save)
+		saved, err := a.Progress.SaveCheckpoint(c.Request().Context(), in)
 		if err != nil {
 			return err
 		}

@@ -4,10 +4,10 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/ojsd/ojsd/internal/cron"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,7 +19,7 @@ const (
 
 // cronRoutes are those of contract 20 §11.3, under both prefixes.
 func (a *API) cronRoutes(v1 *echo.Group) {
-	body := bodyLimit{a.envelopeBytes(), "envelope"}
+	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	get := []string{http.MethodGet, http.MethodHead}
 	for _, prefix := range []string{"/cron", "/crons"} {
 		v1.POST(prefix, withBody(body, a.postCron))
@@ -189,7 +189,7 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 func readCronPage(c echo.Context, otherwise, most int) (page, error) {
 	p, err := readPageOf(c, otherwise, most)
 	if err == nil && p.cursor != "" {
-		err = errCursor(p.cursor)
+		err = api.ErrCursor(p.cursor)
 	}
 	return p, err
 }

@@ -1,17 +1,15 @@
 package httpapi
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/deadletter"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -21,7 +19,7 @@ import (
 // deadLetterRoutes are those of contract 20 §8.2, with their admin aliases.
 func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
-	one, many := bodyLimit{a.envelopeBytes(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
+	one, many := bodyLimit{a.config.Limits.Envelope(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
 
 	v1.Match(reading, "/dead-letter", a.listDeadLetters("jobs"))
 	v1.DELETE("/dead-letter", a.purgeConfirmed)
@@ -56,91 +54,78 @@ func notCommand(h echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// asDeadLetter turns an unknown job, or one that is not discarded, into an unknown dead letter.
-func asDeadLetter(c echo.Context, err error) error {
-	var wire *ojs.Error
-	if errors.As(err, &wire) && (wire.Status == http.StatusNotFound || wire.Status == http.StatusConflict) {
-		return ojs.ErrNotFound("dead_letter_job", param(c, "id"))
-	}
-	return err
-}
-
 func (a *API) getDeadLetter(c echo.Context) error {
-	id, err := jobID(c)
+	job, err := a.DeadLetters.Get(c.Request().Context(), deadLetterID(c))
 	if err != nil {
-		return asDeadLetter(c, err)
-	}
-	job, err := a.Jobs.Get(c.Request().Context(), id)
-	if err != nil {
-		return asDeadLetter(c, err)
-	}
-	if job.State != string(ojs.StateDiscarded) {
-		return ojs.ErrNotFound("dead_letter_job", param(c, "id"))
+		return err
 	}
 	return wrapped(c, job)
 }
+
+func deadLetterID(c echo.Context) deadletter.ID { return deadletter.ParseID(param(c, "id")) }
 
 func wrapped(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, false) })
 }
 
 func (a *API) retryDeadLetter(c echo.Context, body []byte) error {
-	job, err := a.retried(c, body)
+	job, err := a.deadLetterRetried(c, body)
 	if err != nil {
-		return asDeadLetter(c, err)
+		return err
 	}
 	return wrapped(c, job)
 }
 
+// adminRetryDeadLetter answers with the job at the top level as well.
 func (a *API) adminRetryDeadLetter(c echo.Context, body []byte) error {
-	return asDeadLetter(c, a.adminRetryJob(c, body))
-}
-
-// adminRetryJob answers with the job at the top level as well.
-func (a *API) adminRetryJob(c echo.Context, body []byte) error {
-	job, err := a.retried(c, body)
+	job, err := a.deadLetterRetried(c, body)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, true) })
+	return wrappedFlat(c, job)
 }
 
-func (a *API) retried(c echo.Context, body []byte) (*job.Record, error) {
+func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error) {
 	override, wire := job.DecodeRetry(body, a.config.Limits)
 	if wire != nil {
 		return nil, wire
 	}
+	return a.DeadLetters.RetryOne(c.Request().Context(), deadLetterID(c), override)
+}
+
+func (a *API) adminRetryJob(c echo.Context, body []byte) error {
+	override, wire := job.DecodeRetry(body, a.config.Limits)
+	if wire != nil {
+		return wire
+	}
 	id, err := jobID(c)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return a.Jobs.Retry(c.Request().Context(), id, override)
+	job, err := a.Jobs.Retry(c.Request().Context(), id, override)
+	if err != nil {
+		return err
+	}
+	return wrappedFlat(c, job)
+}
+
+func wrappedFlat(c echo.Context, job *job.Record) error {
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWrapped(b, job, shape{}, true) })
 }
 
 func (a *API) deleteDeadLetter(c echo.Context) error {
-	id, err := a.deleted(c)
-	if err != nil {
+	id := deadLetterID(c)
+	if err := a.DeadLetters.Delete(c.Request().Context(), id); err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, map[string]any{"deleted": true, "job_id": ojs.FormatID(id)})
+	return sendJSON(c, http.StatusOK, map[string]any{"deleted": true, "job_id": id.String()})
 }
 
 func (a *API) adminDeleteDeadLetter(c echo.Context) error {
-	if _, err := a.deleted(c); err != nil {
+	if err := a.DeadLetters.Delete(c.Request().Context(), deadLetterID(c)); err != nil {
 		return err
 	}
 	return c.NoContent(http.StatusNoContent)
-}
-
-func (a *API) deleted(c echo.Context) (id [16]byte, err error) {
-	if id, err = jobID(c); err != nil {
-		return id, asDeadLetter(c, err)
-	}
-	ok, err := a.DeadLetters.DeleteDiscarded(c.Request().Context(), id)
-	if err == nil && !ok {
-		err = ojs.ErrNotFound("dead_letter_job", param(c, "id"))
-	}
-	return id, err
 }
 
 // listDeadLetters gives full envelopes under the name.
@@ -154,7 +139,7 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		if page.cursor != "" {
 			key, ok := deadletter.ParseKey(page.cursor)
 			if !ok {
-				return errCursor(page.cursor)
+				return api.ErrCursor(page.cursor)
 			}
 			want.Before = &key
 		}
@@ -165,7 +150,7 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		default:
 			return ojs.ErrInvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent.")
 		}
-		filter, err := a.deadLetterQuery(c)
+		filter, err := deadLetterQuery(c)
 		if err != nil {
 			return err
 		}
@@ -190,70 +175,36 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 }
 
 // deadLetterQuery reads the filters of lists and purges.
-func (a *API) deadLetterQuery(c echo.Context) (deadletter.Filter, error) {
-	var f job.DeadLetterFilter
-	for name, values := range map[string]*[]string{"queue": &f.Queues, "type": &f.Types, "error_type": &f.ErrorTypes, "error_code": &f.ErrorCodes} {
-		var err error
-		if *values, err = plainList(c, name); err != nil {
-			return deadletter.Filter{}, err
+func deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
+	for _, condition := range []struct {
+		name string
+		to   *[]string
+	}{{"queue", &f.Queues}, {"type", &f.Types}, {"error_type", &f.ErrorTypes}, {"error_code", &f.ErrorCodes}} {
+		if *condition.to, err = plainList(c, condition.name); err != nil {
+			return f, err
 		}
 	}
-	for name, when := range map[string]*job.When{"since": &f.Since, "until": &f.Until, "older_than": &f.OlderThan} {
-		text := c.QueryParam(name)
+	for _, bound := range []struct {
+		name string
+		to   *job.When
+	}{{"since", &f.Since}, {"until", &f.Until}, {"older_than", &f.OlderThan}} {
+		text := c.QueryParam(bound.name)
+		if text == "" {
+			continue
+		}
 		var ok bool
-		if *when, ok = job.ParseAge(text); text != "" && !ok {
+		if *bound.to, ok = job.ParseAge(text); !ok {
 			const expected = "an RFC 3339 time with offset, or an age such as 7d or P7D"
-			return deadletter.Filter{}, ojs.ErrInvalidRequest(name, expected, text, name+" must be "+expected+".")
+			return f, ojs.ErrInvalidRequest(bound.name, expected, text, bound.name+" must be "+expected+".")
 		}
 	}
-	return a.deadLetters(c.Request().Context(), f)
-}
-
-// shownCut is what times lose when they are shown: a job is not later than the discarded_at it shows.
-const shownCut = time.Millisecond - time.Microsecond
-
-// deadLetters resolves ages against the database's clock.
-func (a *API) deadLetters(ctx context.Context, f job.DeadLetterFilter) (deadletter.Filter, error) {
-	res := deadletter.Filter{Queues: f.Queues, ErrorTypes: f.ErrorTypes, ErrorCodes: f.ErrorCodes}
-	for _, t := range f.Types {
-		if n := len(t) - 1; n >= 0 && t[n] == '*' {
-			res.TypePrefixes = append(res.TypePrefixes, t[:n])
-		} else {
-			res.Types = append(res.Types, t)
-		}
-	}
-	if f.IDs != nil {
-		res.IDs = [][16]byte{{}} // no job has it: an empty list would mean all
-		for _, text := range f.IDs {
-			if id, ok := ojs.ParseID(text); ok {
-				res.IDs = append(res.IDs, id)
-			}
-		}
-	}
-	moment, err := a.moments(ctx, f.Since.Relative || f.Until.Relative || f.OlderThan.Relative)
-	if err != nil {
-		return res, err
-	}
-	res.Since = moment(f.Since)
-	if res.Until = earliest(moment(f.Until), moment(f.OlderThan)); !res.Until.IsZero() {
-		res.Until = res.Until.Add(shownCut)
-	}
-	return res, nil
+	return f, nil
 }
 
 func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
-	f, confirmed, wire := job.DecodeDeadLetterFilter(body)
-	switch {
-	case wire != nil:
-		return wire
-	case !confirmed:
-		return ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this retries every dead letter that matches.")
-	case len(f.IDs) > a.maxItems():
-		return a.batchError(c, ojs.ErrBatchSize(a.maxItems(), len(f.IDs)))
-	}
-	filter, err := a.deadLetters(c.Request().Context(), f)
-	if err != nil {
-		return err
+	filter, wire := deadletter.DecodeRetry(body, a.maxItems())
+	if wire != nil {
+		return a.batchError(c, wire)
 	}
 	res, err := a.DeadLetters.Retry(c.Request().Context(), filter)
 	if err != nil {
@@ -307,7 +258,7 @@ func (a *API) postPurge(c echo.Context, body []byte) error {
 }
 
 func (a *API) purge(c echo.Context) error {
-	filter, err := a.deadLetterQuery(c)
+	filter, err := deadLetterQuery(c)
 	if err != nil {
 		return err
 	}
@@ -319,18 +270,9 @@ func (a *API) adminPurge(c echo.Context, body []byte) error {
 	if blank(body) {
 		return a.purgeConfirmed(c)
 	}
-	f, confirmed, wire := job.DecodeDeadLetterFilter(body)
-	switch {
-	case wire != nil:
-		return wire
-	case !confirmed:
-		return ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this deletes every dead letter that matches.")
-	case len(f.IDs) > a.maxItems():
-		return a.batchError(c, ojs.ErrBatchSize(a.maxItems(), len(f.IDs)))
-	}
-	filter, err := a.deadLetters(c.Request().Context(), f)
-	if err != nil {
-		return err
+	filter, wire := deadletter.DecodePurge(body, a.maxItems())
+	if wire != nil {
+		return a.batchError(c, wire)
 	}
 	return a.purged(c, filter)
 }

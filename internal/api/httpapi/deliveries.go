@@ -5,13 +5,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/ojsd/ojsd/internal/webhook"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -65,7 +64,7 @@ func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error
 		expected := "one of " + strings.Join(deliveryStatuses, ", ")
 		return l, ojs.ErrInvalidRequest("status", expected, l.Status, "status must be "+expected+".")
 	}
-	if !plain(l.Type) {
+	if !api.Storable(l.Type) {
 		return l, ojs.ErrInvalidRequest("event_type", "an event type", nil, "event_type must be valid UTF-8 without U+0000.")
 	}
 	if text := c.QueryParam("subscription_id"); text != "" {
@@ -82,14 +81,11 @@ func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error
 		}
 		l.Event = &webhook.EventPlace{Seq: position.Seq, Sub: position.Sub}
 	}
-	for name, t := range map[string]*time.Time{"since": &l.Since, "until": &l.Until} {
-		if text := c.QueryParam(name); text != "" {
-			if *t, err = readTime(name, text); err != nil {
-				return l, err
-			}
-		}
+	if l.Since, err = timeParam(c, "since"); err != nil {
+		return l, err
 	}
-	return l, nil
+	l.Until, err = timeParam(c, "until")
+	return l, err
 }
 
 func deliveryID(c echo.Context) ([16]byte, error) {

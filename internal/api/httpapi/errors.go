@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -9,74 +8,58 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// handleError answers any error in the shape of contract 10 §2. What is not an *ojs.Error is shown as internal_error; the
-// access log has it whole. It returns what it has shown, nil if an answer had begun.
-func (a *API) handleError(err error, c echo.Context) *ojs.Error {
+// handleError answers any error (docs/reference/errors.md, Body). It returns what it has shown, nil if an answer had begun.
+func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
+	shown, cause := api.Shown(c.Request().Context(), a.routeError(err, c))
 	if c.Response().Committed {
-		return nil
+		return nil, cause
 	}
-	wire := a.wireError(err, c)
 	h := c.Response().Header()
-	wire.RequestID = h.Get("X-Request-Id")
-	switch wire.Status {
-	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
-		if h.Get("Retry-After") == "" {
-			h.Set("Retry-After", "1")
-		}
+	shown.RequestID = h.Get("X-Request-Id")
+	status := statusOf(shown)
+	if (status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests) && h.Get("Retry-After") == "" {
+		h.Set("Retry-After", "1")
 	}
-	shown := shownError{Error: wire}
-	if wire.Type == string(ojs.KindBatchSize) {
-		shown.MaxBatchSize, _ = wire.Details["max_batch_size"].(int)
+	body := shownError{Error: shown}
+	if shown.Type == string(ojs.KindBatchSize) {
+		body.MaxBatchSize, _ = shown.Details["max_batch_size"].(int)
 	}
-	body, mErr := json.Marshal(map[string]any{"error": shown})
+	text, mErr := json.Marshal(map[string]any{"error": body})
 	if mErr != nil { // details hold only what was decoded from JSON
-		body = []byte(`{"error":{"code":"internal_error","type":"internal_error","message":"The error could not be shown.","retryable":true}}`)
+		text = []byte(`{"error":{"code":"internal_error","type":"internal_error","message":"The error could not be shown.","retryable":true}}`)
 	}
-	_ = send(c, wire.Status, body) // the connection is gone
-	return wire
+	_ = send(c, status, text) // fails only if the connection is closed
+	return shown, cause
 }
 
-// shownError repeats a batch limit where bulk clients look for it (contract 10 §6.2).
+// shownError repeats a batch limit where bulk clients look for it.
 type shownError struct {
 	*ojs.Error
 	MaxBatchSize int `json:"max_batch_size,omitempty"`
 }
 
-// hungUp reports whether a request failed because nobody waits for its answer any more.
-func hungUp(err error, c echo.Context) bool {
-	return errors.Is(err, context.Canceled) && c.Request().Context().Err() != nil
-}
-
-func (a *API) wireError(err error, c echo.Context) *ojs.Error {
-	var wire *ojs.Error
-	if errors.As(err, &wire) {
-		shown := *wire // the original may be shared
-		return &shown
-	}
+// routeError turns what the router reports into errors of ours.
+func (a *API) routeError(err error, c echo.Context) error {
 	var he *echo.HTTPError
-	if errors.As(err, &he) {
-		switch he.Code {
-		case http.StatusNotFound:
-			return ojs.ErrNotFound("route", c.Request().URL.Path)
-		case http.StatusMethodNotAllowed:
-			allow := c.Response().Header().Get(echo.HeaderAllow)
-			return ojs.ErrMethodNotAllowed(c.Request().Method, c.Request().URL.Path, strings.Split(allow, ", "))
-		}
+	if _, ours := errors.AsType[*ojs.Error](err); ours || !errors.As(err, &he) {
+		return err
 	}
-	if hungUp(err, c) {
-		return ojs.ErrUnavailable()
+	switch he.Code {
+	case http.StatusNotFound:
+		method, path := c.Request().Method, c.Request().URL.Path
+		return ojs.ErrNoRoute(method, path, nearest(a.templates, method, path))
+	case http.StatusMethodNotAllowed:
+		allow := c.Response().Header().Get(echo.HeaderAllow)
+		return ojs.ErrMethodNotAllowed(c.Request().Method, c.Request().URL.Path, strings.Split(allow, ", "))
 	}
-	return ojs.ErrInternal()
+	return err
 }
 
 // itemError is the error member of one item of a bulk answer: the same object without request_id.
 func (a *API) itemError(c echo.Context, err error) *ojs.Error {
-	wire := a.wireError(err, c)
-	if wire.Status >= 500 {
-		a.logItem(c, wire, err)
-	}
-	return wire
+	return api.LogItem(c.Request().Context(), a.logger, c.Response().Header().Get("X-Request-Id"), c.Path(), err)
 }

@@ -5,19 +5,17 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/pg"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
-	defaultEvents  = 100
-	maxEvents      = 1000
-	maxFilterItems = 50
+	defaultEvents = 100
+	maxEvents     = 1000
 )
 
 // listEvents is polling (contract 40 §5.1) and, with page or per_page, the admin listing (§5.3).
@@ -45,7 +43,7 @@ func (a *API) listEvents(c echo.Context) error {
 	a.Events.WaitCaughtUp(ctx)
 	page, err := a.Events.ListAfter(ctx, q)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"events":`...)
@@ -72,7 +70,7 @@ func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) err
 	a.Events.WaitCaughtUp(ctx)
 	events, total, err := a.Events.ListNewest(ctx, q, p.offset)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	more := int64(p.offset+len(events)) < total
 	return respond(c, http.StatusOK, func(b []byte) []byte {
@@ -104,14 +102,8 @@ func readEventQuery(c echo.Context) (eventlog.Query, error) {
 	if err != nil {
 		return q, err
 	}
-	if text := c.QueryParam("after"); text != "" {
-		position, err := eventlog.ParsePosition(text)
-		if err != nil {
-			return q, ojs.ErrInvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
-		}
-		q.After = &position
-	}
-	return q, nil
+	q.After, err = api.ParseAfter(c.QueryParam("after"))
+	return q, err
 }
 
 func readEventFilter(c echo.Context) (eventlog.Query, error) {
@@ -127,34 +119,31 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 		if err != nil {
 			return q, err
 		}
-		if name := filter.names[0]; len(values) > maxFilterItems {
-			return q, ojs.ErrInvalidRequest(name, "at most 50 values", len(values), name+" may have at most 50 values.")
+		if err := api.CheckFilterSize(filter.names[0], values); err != nil {
+			return q, err
 		}
 		*filter.to = values
 	}
-	for name, id := range map[string]**[16]byte{"job_id": &q.JobID, "workflow_id": &q.WorkflowID} {
-		text := c.QueryParam(name)
-		if text == "" {
-			continue
-		}
-		parsed, ok := ojs.ParseID(text)
-		if !ok {
-			return q, ojs.ErrInvalidRequest(name, "a UUIDv7", text, name+" must be a lower-case UUIDv7.")
-		}
-		*id = &parsed
+	var err error
+	if q.JobID, err = api.ParseFilterID("job_id", c.QueryParam("job_id")); err != nil {
+		return q, err
 	}
-	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
-		if text := c.QueryParam(name); text != "" {
-			var err error
-			if *at, err = readTime(name, text); err != nil {
-				return q, err
-			}
-		}
+	if q.WorkflowID, err = api.ParseFilterID("workflow_id", c.QueryParam("workflow_id")); err != nil {
+		return q, err
 	}
-	return q, nil
+	if q.Since, err = timeParam(c, "since"); err != nil {
+		return q, err
+	}
+	q.Until, err = timeParam(c, "until")
+	return q, err
 }
 
-func readTime(name, text string) (time.Time, error) {
+// timeParam reads an optional time.
+func timeParam(c echo.Context, name string) (time.Time, error) {
+	text := c.QueryParam(name)
+	if text == "" {
+		return time.Time{}, nil
+	}
 	when, ok := job.ParseWhen(text)
 	if !ok || when.Relative {
 		return time.Time{}, ojs.ErrInvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
@@ -187,7 +176,7 @@ func (a *API) getEvent(c echo.Context) error {
 	a.Events.WaitCaughtUp(ctx)
 	event, found, err := a.Events.Get(ctx, position, text)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	if !found {
 		return ojs.ErrNotFound("event", text)
@@ -205,7 +194,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 	a.Events.WaitCaughtUp(ctx)
 	history, err := a.Events.History(ctx, id)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	if len(history) == 0 { // events may have been dropped while the job lives
 		if _, err := a.Jobs.Get(ctx, id); err != nil {
@@ -235,6 +224,3 @@ func (a *API) getEventHistory(c echo.Context) error {
 		return append(b, `]}`...)
 	})
 }
-
-// eventError shows what the reader refuses.
-func eventError(err error) error { return pg.ClientError(eventlog.WireError(err)) }

@@ -12,8 +12,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -54,9 +54,9 @@ func (a *API) getJobHistory(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
-	page, err := a.Events.JobHistory(ctx, id, after, min(limit, maxPage))
+	page, err := a.Events.JobHistory(ctx, id, after, min(limit, api.MaxPage))
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	if page.Total == 0 { // events may have been dropped while the job lives
 		if _, err := a.Progress.Get(ctx, id); err != nil {
@@ -77,7 +77,7 @@ func historyCursor(c echo.Context) (*eventlog.Position, error) {
 	}
 	position, err := eventlog.ParsePosition(text)
 	if err != nil {
-		return nil, errCursor(text)
+		return nil, api.ErrCursor(text)
 	}
 	return &position, nil
 }
@@ -92,7 +92,7 @@ func (a *API) listHistory(c echo.Context) error {
 	a.Events.WaitCaughtUp(ctx)
 	page, err := a.Events.HistoryNewest(ctx, q)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = appendRecords(b, page)
@@ -136,8 +136,8 @@ func historyFilter(c echo.Context, name string, words []string) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	if len(values) > maxFilterItems {
-		return nil, ojs.ErrInvalidRequest(name, "at most 50 values", len(values), name+" may have at most 50 values.")
+	if err := api.CheckFilterSize(name, values); err != nil {
+		return nil, err
 	}
 	for _, v := range values {
 		if words != nil && !slices.Contains(words, v) {
@@ -146,18 +146,6 @@ func historyFilter(c echo.Context, name string, words []string) ([]string, error
 		}
 	}
 	return values, nil
-}
-
-func timeParam(c echo.Context, name string) (time.Time, error) {
-	text := c.QueryParam(name)
-	if text == "" {
-		return time.Time{}, nil
-	}
-	when, ok := job.ParseWhen(text)
-	if !ok || when.Relative {
-		return time.Time{}, ojs.ErrInvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
-	}
-	return when.At, nil
 }
 
 // appendRecords appends the object's beginning: events and next_cursor.

@@ -71,6 +71,7 @@ type API struct {
 	logger   *slog.Logger
 	keys     api.Keys
 
+	templates   []template // of all routes, for the answer to a request that matches none
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	metrics     Metrics
@@ -120,6 +121,7 @@ func New(config Config, deps Deps) *API {
 func (a *API) Handler() http.Handler {
 	e := a.echo()
 	a.routes(e)
+	a.templates = templates(e)
 	return e
 }
 
@@ -127,7 +129,7 @@ func (a *API) Handler() http.Handler {
 func (a *API) echo() *echo.Echo {
 	e := echo.New()
 	e.HideBanner, e.HidePort = true, true
-	e.HTTPErrorHandler = func(err error, c echo.Context) { _ = a.handleError(err, c) } // observed leaves it no error
+	e.HTTPErrorHandler = func(err error, c echo.Context) { _, _ = a.handleError(err, c) } // observed leaves it no error
 	e.Pre(a.observed(e), a.prepare)
 	if len(a.config.CORSOrigins) > 0 {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
@@ -158,7 +160,7 @@ func (a *API) routes(e *echo.Echo) {
 	get(root, "/livez", a.getAlive)
 	a.metricsRoutes(root, v1)
 
-	one := bodyLimit{a.envelopeBytes(), "envelope"}
+	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	many := bodyLimit{a.config.MaxBatchBytes, "batch"}
 	v1.POST("/jobs", withBody(one, a.postJob))
 	get(v1, "/jobs", a.listJobs)
@@ -172,7 +174,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/activate", withBody(one, a.activateJob))
 
 	v1.POST("/workers/fetch", withBody(one, a.postFetch))
-	v1.POST("/workers/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "result"}, a.postAck))
+	v1.POST("/workers/ack", withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "result"}, a.postAck))
 	v1.POST("/workers/nack", withBody(many, a.postNack))
 	v1.POST("/workers/ack/batch", withBody(many, a.postAckBatch))
 	v1.POST("/workers/nack/batch", withBody(many, a.postNackBatch))
@@ -184,7 +186,7 @@ func (a *API) routes(e *echo.Echo) {
 	a.resultRoutes(v1)
 	a.historyRoutes(v1)
 
-	v1.POST("/jobs/:id/ack", withBody(bodyLimit{a.resultBytes() + ackRoom, "envelope"}, a.postJobAck))
+	v1.POST("/jobs/:id/ack", withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}, a.postJobAck))
 	v1.POST("/jobs/:id/nack", withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
 

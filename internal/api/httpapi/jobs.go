@@ -1,15 +1,14 @@
 package httpapi
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -26,13 +25,6 @@ func asError(err *ojs.Error) error {
 		return nil
 	}
 	return err
-}
-
-func (a *API) envelopeBytes() int {
-	if n := a.config.Limits.MaxEnvelopeBytes; n > 0 {
-		return n
-	}
-	return 1_048_576
 }
 
 func (a *API) postJob(c echo.Context, body []byte) error {
@@ -54,14 +46,9 @@ func created(c echo.Context, job *job.Record) error {
 }
 
 // jobID reads the id in the path; what is no id is an unknown job (contract 10 §1.5).
-func jobID(c echo.Context) ([16]byte, error) { return parseID(param(c, "id")) }
-
-func parseID(text string) ([16]byte, error) {
-	id, ok := ojs.ParseID(text)
-	if !ok {
-		return id, ojs.ErrNotFound("job", text)
-	}
-	return id, nil
+func jobID(c echo.Context) ([16]byte, error) {
+	id, err := job.ParseID(param(c, "id"))
+	return id, asError(err)
 }
 
 func (a *API) getJob(c echo.Context) error {
@@ -81,11 +68,11 @@ func (a *API) deleteJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	reason := c.QueryParam("reason")
-	if len(reason) > 1024 || !plain(reason) {
-		return ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+	cancel, err := api.NewCancel(a.actor(c, "cancelled_by"), c.QueryParam("reason"))
+	if err != nil {
+		return err
 	}
-	job, err := a.Jobs.Cancel(c.Request().Context(), id, queue.Cancel{By: a.actor(c, "cancelled_by"), Reason: reason})
+	job, err := a.Jobs.Cancel(c.Request().Context(), id, cancel)
 	if err != nil {
 		return err
 	}
@@ -141,7 +128,7 @@ func (a *API) listJobs(c echo.Context) error {
 	if page.cursor != "" {
 		id, ok := ojs.ParseID(page.cursor)
 		if !ok {
-			return errCursor(page.cursor)
+			return api.ErrCursor(page.cursor)
 		}
 		l.Before = &id
 	}
@@ -172,13 +159,4 @@ func appendJobs(b []byte, jobs []*job.Record, as shape) []byte {
 		b = appendJob(b, job, as)
 	}
 	return append(b, ']')
-}
-
-// indexed adds the place of a batch item to its error.
-func indexed(err error, index int) error {
-	var wire *ojs.Error
-	if errors.As(err, &wire) {
-		return ojs.ErrIndexed(wire, index)
-	}
-	return err
 }

@@ -1,30 +1,21 @@
 package httpapi
 
 import (
+	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 const (
-	routeUnknown = "unknown" // the route of all requests that have none: raw paths would make labels without number
-	methodOther  = "_OTHER"  // the same for methods, as OpenTelemetry calls it
-	statusHungUp = 499       // nobody read the answer: no failure of ours, but no success either
+	methodOther  = "_OTHER" // any method that HTTP does not define, as OpenTelemetry calls it
+	statusHungUp = 499      // nobody read the answer: neither a failure of the server nor a success
 )
-
-// ended is a request that is over.
-type ended struct {
-	method, route string // each one of few
-	status        int
-	took          time.Duration
-	err           error
-	shown         *ojs.Error // what the client was told of err; nil: nothing
-}
 
 // observed is around everything else: it answers errors and panics, and reports each request when it has ended, streams
 // at their end.
@@ -36,41 +27,76 @@ func (a *API) observed(e *echo.Echo) echo.MiddlewareFunc {
 			defer func() {
 				p := recover()
 				if p == http.ErrAbortHandler { //nolint:errorlint // net/http compares it like this
-					a.report(c, span, ended{status: statusHungUp, route: routeOf(e, c), took: time.Since(start)})
+					a.report(e, c, span, start, outcome{status: statusHungUp, Ended: api.Ended{Ending: api.HungUp}})
 					panic(p)
 				}
 				if p != nil {
-					err = &panicked{value: p, stack: debug.Stack()}
+					err = api.NewPanic(p)
 				}
-				end := a.settle(c, err)
+				end := a.answered(c, err)
 				err = nil
-				end.route, end.took = routeOf(e, c), time.Since(start)
-				a.report(c, span, end)
+				a.report(e, c, span, start, end)
 			}()
 			return next(c)
 		}
 	}
 }
 
-// settle answers an error, and says how the request ended.
-func (a *API) settle(c echo.Context, err error) ended {
-	end := ended{err: err}
+// trace puts the trace context of a request, and its span if there is one, where the stores find them.
+func (a *API) trace(c echo.Context) tracing.Request {
+	r := c.Request()
+	ctx := tracing.Receive(r.Context(), r.Header["Traceparent"], r.Header["Tracestate"])
+	ctx, span := a.tracer.Request(ctx, r.Method)
+	if ctx != r.Context() {
+		c.SetRequest(r.WithContext(ctx))
+	}
+	return span
+}
+
+// outcome is how a request ended, with its status.
+type outcome struct {
+	api.Ended
+	status int
+}
+
+// answered answers an error, if there is one, and says how the request ended.
+func (a *API) answered(c echo.Context, err error) outcome {
+	end := outcome{Ended: api.Ended{Err: err}}
+	cause := api.CauseClient
 	if err != nil {
-		end.shown = a.handleError(err, c)
+		end.Shown, cause = a.handleError(err, c)
 	}
 	end.status = c.Response().Status
-	if err != nil && hungUp(err, c) {
+	if cause == api.CauseHungUp {
 		end.status = statusHungUp
+	}
+	switch {
+	case api.IsPanic(err):
+		end.Ending = api.Panicked
+	case end.status == statusHungUp:
+		end.Ending = api.HungUp
+	case err != nil && end.Shown == nil:
+		end.Ending = api.CutShort
+	case end.status >= http.StatusInternalServerError:
+		end.Ending = api.Failed
+	case end.status >= http.StatusBadRequest:
+		end.Ending = api.Refused
 	}
 	return end
 }
 
-func (a *API) report(c echo.Context, span tracing.Request, end ended) {
-	end.method = methodLabel(c.Request().Method)
-	a.logRequest(c, &end)
-	a.endSpan(c, span, &end)
+func (a *API) report(e *echo.Echo, c echo.Context, span tracing.Request, start time.Time, end outcome) {
+	end.RequestID, end.Remote = c.Response().Header().Get("X-Request-Id"), c.Request().RemoteAddr
+	end.Method, end.Route = methodLabel(c.Request().Method), routeOf(e, c)
+	end.Took, end.Status, end.OK = time.Since(start), slog.IntValue(end.status), end.status < http.StatusBadRequest
+	end.Log(c.Request().Context(), a.logger)
+	if span.Recording() {
+		end.EndSpan(span, end.Method+" "+end.Route,
+			attribute.String("http.request.method", end.Method), attribute.String("http.route", end.Route),
+			attribute.Int("http.response.status_code", end.status))
+	}
 	if a.requestDone != nil {
-		a.requestDone(end.method, end.route, end.status, end.took)
+		a.requestDone(end.Method, end.Route, end.status, end.Took)
 	}
 }
 
@@ -83,7 +109,7 @@ func routeOf(e *echo.Echo, c echo.Context) string {
 	if path := c.Path(); path != "" {
 		return path
 	}
-	return routeUnknown
+	return api.RouteUnknown
 }
 
 func methodLabel(method string) string {

@@ -6,14 +6,11 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-const (
-	defaultPage = 50
-	maxPage     = 200
-	maxOffset   = 1_000_000
-)
+const maxOffset = 1_000_000
 
 // page is what a list was asked for, in either vocabulary: limit/offset/cursor or page/per_page.
 type page struct {
@@ -21,7 +18,7 @@ type page struct {
 	cursor        string
 }
 
-func readPage(c echo.Context) (page, error) { return readPageOf(c, defaultPage, maxPage) }
+func readPage(c echo.Context) (page, error) { return readPageOf(c, api.DefaultPage, api.MaxPage) }
 
 // readPageOf is readPage for lists with other sizes.
 func readPageOf(c echo.Context, standard, largest int) (page, error) {
@@ -86,17 +83,11 @@ func (p page) append(b []byte, total int64, more bool, next string) []byte {
 	return append(b, '}')
 }
 
-func errCursor(cursor string) error {
-	return ojs.ErrInvalidRequest("cursor", "a next_cursor of this list", cursor, "cursor must be a next_cursor that this list has returned.")
-}
-
 // plainList is list for values that are compared with text columns.
 func plainList(c echo.Context, names ...string) ([]string, error) {
 	values := list(c, names...)
-	for _, v := range values {
-		if !plain(v) {
-			return nil, ojs.ErrInvalidRequest(names[0], "valid UTF-8 without U+0000", nil, names[0]+" must be valid UTF-8 without U+0000.")
-		}
+	if err := api.CheckStorable(names[0], values...); err != nil {
+		return nil, err
 	}
 	return values, nil
 }

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -136,23 +135,13 @@ func public(path string) bool {
 	return false
 }
 
-// panicked is a panic as an error.
-type panicked struct {
-	value any
-	stack []byte
+// caller is who sent the request.
+func (a *API) caller(r *http.Request) api.Caller {
+	principal, _ := a.keys.Bearer(r.Header.Get("Authorization"))
+	return api.Caller{Principal: principal, Address: r.RemoteAddr}
 }
 
-func (p *panicked) Error() string { return fmt.Sprintf("panic: %v", p.value) }
-
-// actor names who did something: the key, else the header, else the query parameter, else "api" (contract 40 §3.3).
+// actor names in events who did something: the key, else the header, else the query parameter.
 func (a *API) actor(c echo.Context, parameter string) string {
-	if principal, ok := a.keys.Bearer(c.Request().Header.Get("Authorization")); ok {
-		return principal
-	}
-	for _, name := range []string{c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(parameter)} {
-		if name != "" && len(name) <= 255 && plain(name) {
-			return name
-		}
-	}
-	return "api"
+	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(parameter))
 }

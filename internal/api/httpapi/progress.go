@@ -34,18 +34,11 @@ func (a *API) postProgress(c echo.Context, body []byte) error {
 	return a.reportProgress(c, in, wire)
 }
 
-func (a *API) reportProgress(c echo.Context, in job.ProgressRequest, wire *ojs.Error) error {
+func (a *API) reportProgress(c echo.Context, in job.ProgressReport, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
 	}
-	id, err := parseID(in.JobID)
-	if err != nil {
-		return err
-	}
-	p, err := a.Progress.Report(c.Request().Context(), progress.Report{
-		JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Progress: in.Progress, Message: in.Message,
-		Data: in.Data, Checkpoint: in.Checkpoint,
-	})
+	p, err := a.Progress.Report(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}

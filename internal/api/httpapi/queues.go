@@ -4,11 +4,10 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -55,8 +54,8 @@ type queueStatsBody struct {
 
 func (a *API) getQueueStats(c echo.Context) error {
 	name := param(c, "name")
-	if !job.ValidQueue(name) {
-		return ojs.ErrInvalidRequest("name", "a queue name", name, "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
+	if err := api.CheckQueue("name", name); err != nil {
+		return err
 	}
 	stats, err := a.Jobs.QueueStats(c.Request().Context(), name)
 	if err != nil {
@@ -90,17 +89,10 @@ func newQueueStats(s queue.QueueStats) queueStatsBody {
 		Stats: queueStats{
 			Queue: s.Name, queueCounts: counts, Dead: counts.Discarded,
 			CompletedLastHour: s.Rates.Completed, FailedLastHour: s.Rates.Failed,
-			AvgDurationMS: average(s.Rates.DurationMs, s.Rates.Completed),
-			AvgWaitMS:     average(s.Rates.WaitMs, s.Rates.Started),
-			Throughput:    average(s.Rates.Completed, 3600),
+			AvgDurationMS: api.Average(s.Rates.DurationMs, s.Rates.Completed),
+			AvgWaitMS:     api.Average(s.Rates.WaitMs, s.Rates.Started),
+			Throughput:    api.Average(s.Rates.Completed, 3600),
 		},
 		ComputedAt: ojs.FormatTime(s.ComputedAt),
 	}
-}
-
-func average(sum, n int64) float64 {
-	if n == 0 {
-		return 0
-	}
-	return float64(sum) / float64(n)
 }

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,18 +14,6 @@ import (
 
 // streamRetry is the pause after the database could not be read.
 const streamRetry = time.Second
-
-// client is who a stream counts for: the key, else the address.
-func (a *API) client(r *http.Request) string {
-	if principal, ok := a.keys.Bearer(r.Header.Get("Authorization")); ok {
-		return principal
-	}
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
-}
 
 // streamRoute reports whether a request is for a stream, before it is routed.
 func streamRoute(r *http.Request) bool {

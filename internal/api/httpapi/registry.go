@@ -6,20 +6,20 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/worker"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // registryRoutes are the worker registry and the operator's part of it (contract 20 §6.5).
 func (a *API) registryRoutes(v1 *echo.Group) {
-	one := bodyLimit{a.envelopeBytes(), "envelope"}
+	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	read := []string{http.MethodGet, http.MethodHead}
 	v1.POST("/workers/beat", withBody(one, a.postHeartbeat))
 	v1.POST("/workers/register", withBody(one, a.postRegister))
-	v1.Match(read, "/workers", a.listWorkers(workerList{defaultPage, maxPage, "workers"}))
+	v1.Match(read, "/workers", a.listWorkers(workerList{api.DefaultPage, api.MaxPage, "workers"}))
 	v1.Match(read, "/workers/:id", notCall(a.getWorker))
 	v1.DELETE("/workers/:id", notCall(withBody(one, a.deregister)))
 	v1.POST("/workers/:id/deregister", withBody(one, a.deregister))
@@ -63,20 +63,18 @@ func notCall(h echo.HandlerFunc) echo.HandlerFunc {
 // workerID reads the id in the path: any text that a worker may have.
 func workerID(c echo.Context) (string, error) {
 	id := param(c, "id")
-	if id == "" || len(id) > 255 || !plain(id) {
+	if id == "" || len(id) > 255 || !api.Storable(id) {
 		return "", ojs.ErrNotFound("worker", id)
 	}
 	return id, nil
 }
 
 func (a *API) postRegister(c echo.Context, body []byte) error {
-	in, wire := worker.DecodeHeartbeat(body)
+	in, wire := worker.DecodeRegistration(body)
 	if wire != nil {
 		return wire
 	}
-	beat := beatOf(in)
-	beat.Register, beat.JobIDs = true, nil
-	res, err := a.Workers.Heartbeat(c.Request().Context(), beat)
+	res, err := a.Workers.Heartbeat(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
@@ -102,15 +100,11 @@ func (a *API) deregister(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	if blank(body) {
-		body = []byte(`{}`)
-	}
-	in, wire := worker.DecodeLeave(body)
+	in, wire := worker.DecodeLeave(id, body)
 	if wire != nil {
 		return wire
 	}
-	err = a.Workers.Deregister(c.Request().Context(), worker.Leave{WorkerID: id, Reason: in.Reason, JobsCompleted: in.JobsCompleted})
-	if err != nil {
+	if err := a.Workers.Deregister(c.Request().Context(), in); err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {

@@ -4,11 +4,10 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,7 +18,7 @@ const (
 
 func (a *API) resultRoutes(v1 *echo.Group) {
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/result", a.getResult)
-	v1.POST("/jobs/results", withBody(bodyLimit{a.envelopeBytes(), "envelope"}, a.postResults))
+	v1.POST("/jobs/results", withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postResults))
 }
 
 // getResult is contract 20 §12.1, with wait a long poll.
@@ -85,31 +84,29 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	var ids [][16]byte
-	at := make([]int, len(in.IDs)) // place in ids, -1: no job can have this id
-	for i, text := range in.IDs {
-		at[i] = -1
-		if id, ok := ojs.ParseID(text); ok {
-			at[i] = len(ids)
-			ids = append(ids, id)
-		}
-	}
-	results, err := a.Jobs.Results(c.Request().Context(), ids)
+	results, err := a.Jobs.Results(c.Request().Context(), in.IDs)
 	if err != nil {
 		return err
 	}
+	byID := make(map[[16]byte]*queue.Result, len(results))
+	for _, res := range results {
+		if res != nil {
+			byID[res.ID] = res
+		}
+	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"results":{`...)
-		for i, text := range in.IDs {
+		for i, text := range in.Texts {
 			if i > 0 {
 				b = append(b, ',')
 			}
 			b = append(appendQuoted(b, text), ':')
-			if at[i] < 0 || results[at[i]] == nil {
+			id, _ := ojs.ParseID(text)
+			res := byID[id]
+			if res == nil {
 				b = append(b, `null`...)
 				continue
 			}
-			res := results[at[i]]
 			b = append(b, '{')
 			b = append(b, appendText(nil, "state", res.State)[1:]...)
 			b = append(appendResult(b, res), '}')

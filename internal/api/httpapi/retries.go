@@ -8,6 +8,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job/retry"
@@ -37,7 +38,7 @@ func (a *API) getRetries(c echo.Context) error {
 	a.Events.WaitCaughtUp(ctx)
 	page, err := a.Events.ListAfter(ctx, eventlog.Query{JobID: &id, Types: []string{"job.started", "job.failed"}, Limit: maxHistory})
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	runs := failedRuns(page.Events)
 	if len(runs) == 0 { // retention may have dropped the events

@@ -18,8 +18,7 @@ import (
 
 const (
 	mediaStream = "text/event-stream"
-	keepAlive   = 15 * time.Second
-	writeBytes  = 64 << 10 // a client that reads slowly must take so much in api.WriteTimeout
+	writeBytes  = 64 << 10 // a client that reads slowly must take so much in WriteTimeout
 )
 
 // sse is one connection that gets frames.
@@ -39,7 +38,7 @@ type sse struct {
 // stream answers with a stream of frames, which run writes until it returns.
 func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	r := c.Request()
-	leave, err := a.streams.Admit(a.client(r))
+	leave, err := a.streams.Admit(a.caller(r).Client())
 	if err != nil {
 		return err
 	}
@@ -50,7 +49,7 @@ func (a *API) stream(c echo.Context, run func(s *sse) error) error {
 	defer cancel()
 	w := c.Response().Writer
 	s := &sse{
-		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.NewPace(), flow: flow, idle: time.NewTimer(keepAlive),
+		api: a, w: c.Response(), rc: http.NewResponseController(w), ctx: ctx, pace: a.streams.NewPace(), flow: flow, idle: time.NewTimer(a.streams.Config().KeepAlive),
 	}
 	err = run(s)
 	s.idle.Stop()
@@ -100,7 +99,7 @@ func (s *sse) open(c echo.Context) (bool, error) {
 
 // send writes and flushes.
 func (s *sse) send(frames []byte) error {
-	_ = s.rc.SetWriteDeadline(time.Now().Add(api.WriteTimeout))
+	_ = s.rc.SetWriteDeadline(time.Now().Add(s.api.streams.Config().WriteTimeout))
 	if s.api.streams.Life().Err() != nil {
 		_ = s.rc.SetWriteDeadline(time.Now().Add(api.LastWrites))
 	}
@@ -114,7 +113,7 @@ func (s *sse) send(frames []byte) error {
 // next waits for events and keeps the connection alive meanwhile. It ends with an error only if the stream has to.
 func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Gap, error) {
 	for {
-		s.idle.Reset(time.Until(s.written.Add(keepAlive)))
+		s.idle.Reset(time.Until(s.written.Add(s.api.streams.Config().KeepAlive)))
 		items, gap, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
 		switch {
 		case s.ctx.Err() != nil:
@@ -133,7 +132,7 @@ func (s *sse) next(sub *eventlog.Subscription) ([]*eventlog.Item, *eventlog.Gap,
 }
 
 func (s *sse) keepAlive() error {
-	if time.Since(s.written) < keepAlive {
+	if time.Since(s.written) < s.api.streams.Config().KeepAlive {
 		return nil
 	}
 	return s.send([]byte(":heartbeat\n\n"))

@@ -3,12 +3,12 @@ package httpapi
 import (
 	"strings"
 
-	"github.com/ojsd/ojsd/internal/pg"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -31,10 +31,10 @@ func readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) 
 		return req, err
 	}
 	if req.selected, err = newChoice(req.query.Types, byDefault); err != nil {
-		return req, eventError(err)
+		return req, api.EventError(err)
 	}
 	if _, err = eventlog.ParseSourcePatterns("sources", req.query.Sources); err != nil {
-		return req, eventError(err)
+		return req, api.EventError(err)
 	}
 	if text := c.QueryParam("channel"); text != "" {
 		err = req.narrow(text)
@@ -115,7 +115,7 @@ func (s *sse) follow(c echo.Context, req streamRequest, found func(*eventStream)
 	s.catchUp(req)
 	sub, err := s.api.Feed.Subscribe(s.ctx, req.selected.query(req.query), req.from)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	defer sub.Close()
 	sub.CountIn(s.flow)
@@ -197,11 +197,11 @@ func (s *sse) followJob(c echo.Context, req streamRequest) error {
 	query.Types, query.Internal = nil, true
 	filter, err := eventlog.NewMatcher(query)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{JobID: &id, Internal: true, Since: query.Since}, from)
 	if err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	defer sub.Close()
 	sub.CountIn(s.flow)
@@ -251,7 +251,7 @@ func (a *API) lastTransition(c echo.Context, id [16]byte) (*eventlog.Event, erro
 	a.Events.WaitCaughtUp(ctx)
 	events, _, err := a.Events.ListNewest(ctx, eventlog.Query{JobID: &id, Internal: true, Limit: newest}, 0)
 	if err != nil {
-		return nil, eventError(err)
+		return nil, api.EventError(err)
 	}
 	for i := range events {
 		if isTransition(&events[i]) {

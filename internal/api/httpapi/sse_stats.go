@@ -9,12 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
-
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -119,7 +118,7 @@ func (a *API) streamStats(c echo.Context) error {
 	return a.stream(c, func(s *sse) error {
 		sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)
 		if err != nil {
-			return eventError(err)
+			return api.EventError(err)
 		}
 		defer sub.Close()
 		sub.CountIn(s.flow)
@@ -140,7 +139,7 @@ func (s *sse) runStats(sub *eventlog.Subscription) error {
 			}
 			due = time.Now().Add(interval)
 		}
-		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(keepAlive))))
+		s.idle.Reset(min(time.Until(due), time.Until(s.written.Add(s.api.streams.Config().KeepAlive))))
 		items, _, err := sub.Next(s.ctx, s.idle.C, s.api.streams.Batch())
 		if s.ctx.Err() != nil {
 			return s.ctx.Err()

@@ -66,8 +66,8 @@ func (a *API) getManifest(c echo.Context) error {
 		"endpoints":         a.endpoints(base),
 		"schema_validation": false, "unique_job_strength": "none", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
-			"max_envelope_bytes": a.envelopeBytes(), "max_meta_bytes": orDefault(limits.MaxMetaBytes, 65_536), "max_queue_name_bytes": 128,
-			"max_job_type_bytes": 255, "max_batch_size": a.maxItems(), "max_result_bytes": a.resultBytes(),
+			"max_envelope_bytes": a.config.Limits.Envelope(), "max_meta_bytes": limits.Meta(), "max_queue_name_bytes": 128,
+			"max_job_type_bytes": 255, "max_batch_size": a.maxItems(), "max_result_bytes": a.config.Limits.Result(),
 			"supported_compression": []string{"gzip"}, "external_references": true, "chunking": false, "per_queue_limits": false,
 		},
 		"events": map[string]any{
@@ -98,11 +98,4 @@ func (a *API) transports() []string {
 		list = append(list, "webhook")
 	}
 	return list
-}
-
-func orDefault(n, otherwise int) int {
-	if n > 0 {
-		return n
-	}
-	return otherwise
 }

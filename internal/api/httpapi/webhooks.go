@@ -14,12 +14,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/webhook"
-
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/webhook/egress"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -56,7 +56,7 @@ func (a *API) webhookRoutes(v1 *echo.Group) {
 		return
 	}
 	get := []string{http.MethodGet, http.MethodHead}
-	body := bodyLimit{a.envelopeBytes(), "envelope"}
+	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	for _, base := range []string{"/webhooks", "/webhooks/subscriptions"} {
 		v1.POST(base, withBody(body, a.postWebhook))
 		v1.Match(get, base, a.listWebhooks)
@@ -182,7 +182,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 		}
 		l.Active = &active
 	}
-	if l.URL = c.QueryParam("url"); !plain(l.URL) {
+	if l.URL = c.QueryParam("url"); !api.Storable(l.URL) {
 		return ojs.ErrInvalidRequest("url", "valid UTF-8 without U+0000", nil, "url must be valid UTF-8 without U+0000.")
 	}
 	l.Limit++ // one more tells whether there are more
@@ -211,7 +211,7 @@ func cursorID(cursor, prefix string) (*[16]byte, error) {
 	rest, ok := strings.CutPrefix(cursor, prefix)
 	id, valid := ojs.ParseUUIDv7(rest)
 	if !ok || !valid {
-		return nil, errCursor(cursor)
+		return nil, api.ErrCursor(cursor)
 	}
 	return &id, nil
 }
@@ -332,11 +332,7 @@ func (a *API) replayWebhook(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	moment, err := a.moments(c.Request().Context(), in.Since.Relative || in.Until.Relative)
-	if err != nil {
-		return err
-	}
-	n, err := a.Webhooks.Replay(c.Request().Context(), id, moment(in.Since), moment(in.Until), in.All)
+	n, err := a.Webhooks.Replay(c.Request().Context(), id, in)
 	if err != nil {
 		return err
 	}

@@ -3,15 +3,11 @@ package httpapi
 import (
 	"net/http"
 	"strconv"
-	"time"
 
-	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/worker"
-
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,14 +16,11 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	jobs, err := a.Jobs.Fetch(c.Request().Context(), queue.Fetch{
-		Queues: in.Queues, Count: in.Count, WorkerID: in.WorkerID, VisibilityMS: in.VisibilityMS,
-		Wait: time.Duration(in.WaitMS) * time.Millisecond,
-	})
+	ctx := c.Request().Context()
+	jobs, err := a.Jobs.Fetch(ctx, in)
 	if err != nil {
 		return err
 	}
-	ctx := c.Request().Context()
 	if len(jobs) > 0 && ctx.Err() != nil { // nobody waits for them any more
 		a.Jobs.HandBack(ctx, jobs)
 		return ctx.Err()
@@ -50,13 +43,6 @@ func fetched(c echo.Context, jobs []*job.Record) error {
 // ackRoom is what an ack may have besides its result.
 const ackRoom = 65_536
 
-func (a *API) resultBytes() int {
-	if n := a.config.Limits.MaxResultBytes; n > 0 {
-		return n
-	}
-	return 1_048_576
-}
-
 func (a *API) postAck(c echo.Context, body []byte) error {
 	in, wire := job.DecodeAck(body, a.config.Limits)
 	return a.ack(c, in, wire)
@@ -68,15 +54,11 @@ func (a *API) postJobAck(c echo.Context, body []byte) error {
 	return a.ack(c, in, wire)
 }
 
-func (a *API) ack(c echo.Context, in job.AckRequest, wire *ojs.Error) error {
+func (a *API) ack(c echo.Context, in job.Ack, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
 	}
-	ack, err := ackOf(in)
-	if err != nil {
-		return err
-	}
-	job, err := a.Jobs.Complete(c.Request().Context(), ack)
+	job, err := a.Jobs.Complete(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
@@ -85,30 +67,6 @@ func (a *API) ack(c echo.Context, in job.AckRequest, wire *ojs.Error) error {
 
 func acked(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendAcked(b, job) })
-}
-
-func (a *API) ackItem(item jsontext.Value) (queue.Ack, error) {
-	in, wire := job.DecodeAckItem(item, a.config.Limits)
-	if wire != nil {
-		return queue.Ack{}, wire
-	}
-	return ackOf(in)
-}
-
-func ackOf(in job.AckRequest) (queue.Ack, error) {
-	id, err := parseID(in.JobID)
-	return queue.Ack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Result: in.Result}, err
-}
-
-// fence turns an attempt that was not sent into -1, and one that no job can have into one that matches none.
-func fence(attempt *int64) int32 {
-	switch {
-	case attempt == nil:
-		return -1
-	case *attempt < 0 || *attempt > 1<<31-1:
-		return 1<<31 - 1
-	}
-	return int32(*attempt)
 }
 
 func appendAcked(b []byte, job *job.Record) []byte {
@@ -146,32 +104,15 @@ func (a *API) postJobNack(c echo.Context, body []byte) error {
 	return a.nack(c, in, wire)
 }
 
-func (a *API) nack(c echo.Context, in job.NackRequest, wire *ojs.Error) error {
+func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
 	}
-	nack, err := nackOf(in)
-	if err != nil {
-		return err
-	}
-	job, err := a.Jobs.Fail(c.Request().Context(), nack)
+	job, err := a.Jobs.Fail(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendNacked(b, job) })
-}
-
-func (a *API) nackItem(item jsontext.Value) (queue.Nack, error) {
-	in, wire := job.DecodeNackItem(item, a.config.Limits)
-	if wire != nil {
-		return queue.Nack{}, wire
-	}
-	return nackOf(in)
-}
-
-func nackOf(in job.NackRequest) (queue.Nack, error) {
-	id, err := parseID(in.JobID)
-	return queue.Nack{JobID: id, WorkerID: in.WorkerID, Attempt: fence(in.Attempt), Requeue: in.Requeue, Error: in.Error}, err
 }
 
 func appendNacked(b []byte, job *job.Record) []byte {
@@ -205,30 +146,15 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	beat := beatOf(in)
-	var strange []string // ids that no job can have are lost, too
-	for _, text := range in.JobIDs {
-		if id, ok := ojs.ParseID(text); ok {
-			beat.JobIDs = append(beat.JobIDs, id)
-		} else {
-			strange = append(strange, text)
-		}
-	}
-	res, err := a.Workers.Heartbeat(c.Request().Context(), beat)
+	res, err := a.Workers.Heartbeat(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, strange) })
+	// Texts that are no ids are lost, too: no job can have them.
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, in.Jobs.Invalid) })
 }
 
-func beatOf(in worker.HeartbeatRequest) worker.Beat {
-	return worker.Beat{
-		WorkerID: in.WorkerID, State: in.State, ActiveJobs: in.ActiveJobs, ActiveIDs: in.JobIDs, VisibilityMS: in.VisibilityMS,
-		Hostname: in.Hostname, PID: in.PID, Queues: in.Queues, Concurrency: in.Concurrency, Facts: in.Facts, Load: in.Load,
-	}
-}
-
-func appendBeat(b []byte, res worker.BeatResult, strange []string) []byte {
+func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {
 	directive := res.State
 	if directive == "running" {
 		directive = ""
@@ -238,7 +164,7 @@ func appendBeat(b []byte, res worker.BeatResult, strange []string) []byte {
 	b = appendText(b, "directive", directive)
 	b = appendIDs(append(b, `,"jobs_extended":`...), res.Extended, nil)
 	b = appendIDs(append(b, `,"jobs_cancelled":`...), res.Cancelled, nil)
-	b = appendIDs(append(b, `,"jobs_lost":`...), res.Lost, strange)
+	b = appendIDs(append(b, `,"jobs_lost":`...), res.Lost, invalid)
 	b = appendText(b, "server_time", ojs.FormatTime(res.Time))
 	return append(b, '}')
 }

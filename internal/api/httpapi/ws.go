@@ -40,7 +40,7 @@ func (a *API) serveSocket(c echo.Context) error {
 	if !a.allowedOrigin(r) {
 		return ojs.NewError(ojs.KindPermissionDenied, "This origin may not open a WebSocket here; the server's setting allowed_origins lists those that may.", nil)
 	}
-	leave, err := a.streams.Admit(a.client(r))
+	leave, err := a.streams.Admit(a.caller(r).Client())
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (s *socket) goAway() {
 
 // write sends a message. A client that does not take it in time loses the connection; run finds out.
 func (s *socket) write(message []byte) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), api.WriteTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.api.streams.Config().WriteTimeout)
 	defer cancel()
 	err := s.conn.Write(ctx, websocket.MessageText, message)
 	if ctx.Err() != nil {

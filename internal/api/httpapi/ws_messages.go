@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -121,11 +122,11 @@ func (r socketRequest) readFilter() (q eventlog.Query, types []string, sent json
 	types = append(append(append(append(types, r.EventTypes...), r.Types...), f.EventTypes...), f.Types...)
 	q.Queues, q.JobTypes, q.Sources = f.Queues, f.JobTypes, f.Sources
 	for name, values := range map[string][]string{"event_types": types, "queues": q.Queues, "job_types": q.JobTypes, "sources": q.Sources} {
-		if len(values) > maxFilterItems {
-			return q, nil, nil, refuse("invalid_request", "%s may have at most %d values.", name, maxFilterItems)
+		if len(values) > api.MaxFilterValues {
+			return q, nil, nil, refuse("invalid_request", "%s may have at most %d values.", name, api.MaxFilterValues)
 		}
 		for _, v := range values {
-			if !plain(v) {
+			if !api.Storable(v) {
 				return q, nil, nil, refuse("invalid_request", "%s must not contain U+0000.", name)
 			}
 		}

@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -122,7 +121,7 @@ func (s *socket) begin(sub *socketSubscription, from *eventlog.Position) (err er
 		s.api.Events.WaitCaughtUp(s.ctx)
 	}
 	if sub.log, err = s.api.Feed.Subscribe(s.ctx, sub.selected.query(sub.query), from); err != nil {
-		return eventError(err)
+		return api.EventError(err)
 	}
 	sub.log.CountIn(s.flow)
 	s.subs[sub.id] = sub

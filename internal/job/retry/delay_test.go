@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The worked numbers of contract 20 §2.5.
+// Delays of each strategy, worked out.
 func TestDelayTable(t *testing.T) {
 	t.Parallel()
 	s := time.Second

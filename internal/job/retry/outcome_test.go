@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One case or more for each row of contract 20 §2.7.
+// One case or more for each outcome of a failure.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	steady := Default()

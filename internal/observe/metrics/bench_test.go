@@ -5,12 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/eventlog"
-
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
+	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// mute is a connection whose answers stop to come when it is onFailure so, as from a host that is gone.
+// mute is a connection whose answers stop to come when gone is closed, as from a host that has lost power.
 type mute struct {
 	net.Conn
 	gone <-chan struct{}

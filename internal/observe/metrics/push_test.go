@@ -13,14 +13,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/eventlog"
-
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/metrics/v1"
 	common "go.opentelemetry.io/proto/otlp/common/v1"
 	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
 )
 
 // sink is a collector that keeps the latest of what it was sent.
@@ -158,7 +158,7 @@ func TestPush(t *testing.T) {
 		require.Equal(t, "other", s.about["service.name"])
 	})
 
-	t.Run("NobodyThere", func(t *testing.T) {
+	t.Run("RefusedConnection", func(t *testing.T) {
 		m, log := pushing(t, "http/protobuf", "http://127.0.0.1:1")
 		require.NoError(t, last(t, m, time.Minute))
 		require.Contains(t, log.String(), "metrics cannot be pushed")

@@ -1,5 +1,5 @@
-// Package cache is what a node knows of workers without asking the database: which of them get no jobs, which have called
-// since their heartbeats were written last, and what each of them fetches. It is memory only and may be lost at any time.
+// Package cache owns what a node keeps in memory about workers: which of them are quiet, which have called since their beats
+// were last written, and what each of them fetches. It must never send a query, and nothing may depend on its survival.
 package cache
 
 import (
@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// What a node remembers of ids that clients choose is bounded. A heartbeat too many is lost until the worker's next call.
+// Clients choose the ids of workers, so the numbers of entries are bounded. A beat beyond maxBeats is dropped; the next call
+// of the worker replaces it.
 const (
 	maxBeats       = 100_000
 	maxFetchers    = 10_000
@@ -19,7 +20,7 @@ const (
 type Workers struct {
 	mu      sync.Mutex
 	quiet   map[string]bool
-	written map[string]bool // while the quiet workers are read again: what this node wrote meanwhile; else nil
+	written map[string]bool // changes by this node since BeginRead; nil if no read is in progress
 	changed chan struct{}   // closed when a worker becomes quiet
 	beats   map[string]time.Time
 	fetches map[string]fetches
@@ -27,7 +28,7 @@ type Workers struct {
 	onBeat func()
 }
 
-// fetches is what a worker asks for when it fetches.
+// fetches are the queues and the largest count that a worker has fetched with.
 type fetches struct {
 	queues []string
 	count  int
@@ -41,7 +42,7 @@ func New() *Workers {
 	}
 }
 
-// OnBeat sets what is called when there are heartbeats to be written. It must not block.
+// OnBeat sets what is called when there are beats to write. It must not block.
 func (w *Workers) OnBeat(f func()) { w.onBeat = f }
 
 // Quiet reports whether the worker gets no jobs.
@@ -54,7 +55,7 @@ func (w *Workers) Quiet(worker string) bool {
 	return w.quiet[worker]
 }
 
-// QuietChanged is closed when some worker becomes quiet after the call; nil for a fetch without worker, which never does.
+// QuietChanged is closed when some worker becomes quiet after the call. It is nil for a fetch without a worker.
 func (w *Workers) QuietChanged(worker string) <-chan struct{} {
 	if worker == "" {
 		return nil
@@ -64,7 +65,7 @@ func (w *Workers) QuietChanged(worker string) <-chan struct{} {
 	return w.changed
 }
 
-// SetQuiet notes what a commit of this node says about a worker.
+// SetQuiet records the state of a worker after a commit of this node.
 func (w *Workers) SetQuiet(worker string, quiet bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,7 +100,8 @@ func (w *Workers) BeginRead() {
 	w.written = map[string]bool{}
 }
 
-// EndRead replaces what was known by ids, except for what this node wrote since BeginRead.
+// EndRead replaces the quiet workers by ids. Changes by this node since BeginRead take precedence: the read may not have
+// included them.
 func (w *Workers) EndRead(ids []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,15 +135,16 @@ func (w *Workers) Forget() {
 	w.written = nil
 }
 
-// Beat notes that a worker has called. It is written later, with those of other workers, and only for registered ones.
+// Beat records that a worker has called. Liveness writes the beats of many workers at once, and only those of registered
+// ones.
 func (w *Workers) Beat(worker string) {
-	if worker != "" && w.noteBeat(worker) {
+	if worker != "" && w.recordBeat(worker) {
 		w.onBeat()
 	}
 }
 
-// noteBeat reports whether it is the first since beats were taken.
-func (w *Workers) noteBeat(worker string) (first bool) {
+// recordBeat reports whether it is the first beat since TakeBeats.
+func (w *Workers) recordBeat(worker string) (first bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.beats) >= maxBeats {
@@ -152,7 +155,7 @@ func (w *Workers) noteBeat(worker string) (first bool) {
 	return first
 }
 
-// TakeBeats returns the latest call of each worker since it was called last.
+// TakeBeats returns the latest call of each worker since the previous TakeBeats.
 func (w *Workers) TakeBeats() map[string]time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +164,7 @@ func (w *Workers) TakeBeats() map[string]time.Time {
 	return beats
 }
 
-// ReturnBeats keeps beats that could not be written for the next try, unless there are later ones.
+// ReturnBeats keeps beats that could not be written for the next try, unless the workers have called again.
 func (w *Workers) ReturnBeats(beats map[string]time.Time) {
 	if w.putBack(beats) {
 		w.onBeat()
@@ -180,32 +183,32 @@ func (w *Workers) putBack(beats map[string]time.Time) (first bool) {
 	return first
 }
 
-// Fetch notes that a worker has called, and what it asks for.
+// Fetch records that a worker has called, and what it asked for.
 func (w *Workers) Fetch(worker string, queues []string, count int) {
 	if worker == "" {
 		return
 	}
-	w.noteFetch(worker, queues, count)
+	w.recordFetch(worker, queues, count)
 	w.Beat(worker)
 }
 
-func (w *Workers) noteFetch(worker string, queues []string, count int) {
+func (w *Workers) recordFetch(worker string, queues []string, count int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	f, known := w.fetches[worker]
 	if !known && len(w.fetches) >= maxFetchers {
-		clear(w.fetches) // they come again with the next fetches
+		clear(w.fetches) // the next fetches record them again
 	}
 	f.count = max(f.count, count)
 	for _, q := range queues {
 		if len(f.queues) < maxFetchQueues && !slices.Contains(f.queues, q) {
-			f.queues = append(slices.Clip(f.queues), q) // a reader may have the old one
+			f.queues = append(slices.Clip(f.queues), q) // clipped, because Fetches has returned the old slice
 		}
 	}
 	w.fetches[worker] = f
 }
 
-// Fetches is what the worker asks for; nil and 0 if it has fetched nothing on this node.
+// Fetches returns what the worker fetches with; nil and 0 if it has not fetched on this node.
 func (w *Workers) Fetches(worker string) (queues []string, count int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

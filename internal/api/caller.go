@@ -1,0 +1,56 @@
+package api
+
+import (
+	"net"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Caller is who sent a request.
+type Caller struct {
+	Principal string // names the key that was shown; "" without one
+	Address   string // of the client, host:port
+}
+
+// maxActorBytes bounds the name that a client gives itself.
+const maxActorBytes = 255
+
+// Actor names in events who did something: the key, else the first of the claimed names that can be stored, else api.
+func (c Caller) Actor(claimed ...string) string {
+	if c.Principal != "" {
+		return c.Principal
+	}
+	for _, name := range claimed {
+		if name != "" && len(name) <= maxActorBytes && Storable(name) {
+			return name
+		}
+	}
+	return "api"
+}
+
+// Client is whose limit of open streams a stream counts against: the key, else the host.
+func (c Caller) Client() string {
+	if c.Principal != "" {
+		return c.Principal
+	}
+	host, _, err := net.SplitHostPort(c.Address)
+	if err != nil {
+		return c.Address
+	}
+	return host
+}
+
+// RequestID is the caller's id if it is 1–200 printable ASCII characters without spaces, else a new one
+// (docs/reference/http.md, Request headers).
+func RequestID(sent string) string {
+	ok := len(sent) >= 1 && len(sent) <= 200
+	for i := 0; ok && i < len(sent); i++ {
+		ok = sent[i] > ' ' && sent[i] < 0x7f
+	}
+	if ok {
+		return sent
+	}
+	var b [40]byte
+	return string(ojs.AppendID(append(b[:0], "req_"...), job.NewID()))
+}

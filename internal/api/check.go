@@ -1,0 +1,107 @@
+package api
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Limits of what one request may ask for.
+const (
+	DefaultPage     = 50
+	MaxPage         = 200
+	MaxFilterValues = 50
+	maxReasonBytes  = 1024
+)
+
+// Storable reports whether a text fits a text column: valid UTF-8 without U+0000.
+func Storable(text string) bool { return utf8.ValidString(text) && strings.IndexByte(text, 0) < 0 }
+
+// CheckStorable refuses values that cannot be compared with text columns.
+func CheckStorable(parameter string, values ...string) error {
+	for _, v := range values {
+		if !Storable(v) {
+			return ojs.ErrInvalidRequest(parameter, "valid UTF-8 without U+0000", nil, parameter+" must be valid UTF-8 without U+0000.")
+		}
+	}
+	return nil
+}
+
+// CheckFilterSize refuses a filter of too many values.
+func CheckFilterSize(parameter string, values []string) error {
+	if len(values) <= MaxFilterValues {
+		return nil
+	}
+	expected := "at most " + strconv.Itoa(MaxFilterValues) + " values"
+	return ojs.ErrInvalidRequest(parameter, expected, len(values), parameter+" may have "+expected+".")
+}
+
+// ErrCursor refuses a cursor that no list has handed out.
+func ErrCursor(cursor string) error {
+	return ojs.ErrInvalidRequest("cursor", "a next_cursor of this list", cursor, "cursor must be a next_cursor that this list has returned.")
+}
+
+// ParseFilterID reads the id of a job or workflow that a filter names; nil without one.
+func ParseFilterID(parameter, text string) (*[16]byte, error) {
+	if text == "" {
+		return nil, nil
+	}
+	id, ok := ojs.ParseID(text)
+	if !ok {
+		return nil, ojs.ErrInvalidRequest(parameter, "a UUIDv7", text, parameter+" must be a lower-case UUIDv7.")
+	}
+	return &id, nil
+}
+
+// ParseAfter reads the event after which a list or stream of events begins; nil without one.
+func ParseAfter(text string) (*eventlog.Position, error) {
+	if text == "" {
+		return nil, nil
+	}
+	position, err := eventlog.ParsePosition(text)
+	if err != nil {
+		return nil, ojs.ErrInvalidRequest("after", "an event id", text, "after must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
+	}
+	return &position, nil
+}
+
+// CheckQueue refuses what is no name of a queue.
+func CheckQueue(parameter, name string) error {
+	if job.ValidQueue(name) {
+		return nil
+	}
+	return ojs.ErrInvalidRequest(parameter, "a queue name", name, "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
+}
+
+// NewCancel is the cancellation of a job by an actor, with an optional reason.
+func NewCancel(actor, reason string) (queue.Cancel, error) {
+	if len(reason) > maxReasonBytes || !Storable(reason) {
+		return queue.Cancel{}, ojs.ErrInvalidRequest("reason", "a text of at most 1024 bytes", len(reason), "reason must be a text of at most 1024 bytes.")
+	}
+	return queue.Cancel{By: actor, Reason: reason}, nil
+}
+
+// CheckIdempotencyKey checks a key that came under the name of a header or metadata; shown is how the message calls it.
+func CheckIdempotencyKey(name, shown, key string) error {
+	if Storable(key) && job.ValidIdempotencyKey(key) {
+		return nil
+	}
+	return ojs.ErrInvalidRequest(name, "at most 256 characters of UTF-8", nil, shown+" must be a text of at most 256 characters, in UTF-8.")
+}
+
+// EventError shows what the event log refuses.
+func EventError(err error) error { return pg.ClientError(eventlog.WireError(err)) }
+
+// Average is 0 for none.
+func Average(sum, n int64) float64 {
+	if n == 0 {
+		return 0
+	}
+	return float64(sum) / float64(n)
+}

@@ -1,0 +1,109 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/ojsd/ojsd/internal/observe/logging"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Cause is whose doing a failure is.
+type Cause int
+
+// The causes of failures.
+const (
+	CauseClient   Cause = iota // the request cannot be served as it was sent
+	CauseServer                // the server could not do what it should; the error may be shown
+	CauseUnknown               // an unexpected error, whose text stays in the log
+	CauseHungUp                // the client did not wait for the answer
+	CauseDeadline              // the client's deadline is over
+)
+
+// isServerKind reports whether an error says that the server could not do what it should.
+func isServerKind(e *ojs.Error) bool {
+	switch ojs.ErrorKind(e.Type) {
+	case ojs.KindInternal, ojs.KindUnavailable, ojs.KindTimeout:
+		return true
+	}
+	return false
+}
+
+// Shown is the only place that decides what a client is told about an error: *ojs.Error as it is, database outages as such,
+// anything else as internal_error. The result is a copy, because errors may be shared.
+func Shown(ctx context.Context, err error) (*ojs.Error, Cause) {
+	var wire *ojs.Error
+	known := errors.As(pg.ClientError(err), &wire)
+	if known {
+		shown := *wire
+		wire = &shown
+	}
+	// What fails because nobody waits any more looks like an outage.
+	ended := ctx.Err() != nil && (known || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+	switch {
+	case known && !isServerKind(wire):
+		return wire, CauseClient
+	case ended && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return ojs.ErrTimeout(), CauseDeadline
+	case ended:
+		return ojs.ErrUnavailable(), CauseHungUp
+	case known:
+		return wire, CauseServer
+	}
+	return ojs.ErrInternal(), CauseUnknown
+}
+
+// Indexed adds the place of a batch item to its error.
+func Indexed(err error, index int) error {
+	var wire *ojs.Error
+	if index >= 0 && errors.As(err, &wire) {
+		return ojs.ErrIndexed(wire, index)
+	}
+	return err
+}
+
+// Panic is a panic of a handler as an error.
+type Panic struct {
+	Value any
+	Stack []byte
+}
+
+// NewPanic is for the function that recovers, where the stack of the panic can still be seen.
+func NewPanic(value any) *Panic { return &Panic{value, debug.Stack()} }
+
+// Error shows the value alone.
+func (p *Panic) Error() string { return fmt.Sprintf("panic: %v", p.Value) }
+
+// IsPanic reports whether err comes from a panic.
+func IsPanic(err error) bool {
+	_, ok := errors.AsType[*Panic](err)
+	return ok
+}
+
+// failureAttr is the group of the log line that shows an error whole.
+func failureAttr(shown *ojs.Error, err error) slog.Attr {
+	kind := logging.TypeOf(err)
+	if shown != nil {
+		kind = shown.Type
+	}
+	attrs := []any{slog.String("type", kind), slog.String("message", logging.Message(err))}
+	if p, ok := errors.AsType[*Panic](err); ok {
+		attrs = append(attrs, slog.String("backtrace", logging.Cut(string(p.Stack))))
+	}
+	return slog.Group("error", attrs...)
+}
+
+// LogItem writes the line about one item of a request that failed while the request as a whole may succeed. Refusals of the
+// client's items are not logged.
+func LogItem(ctx context.Context, logger *slog.Logger, requestID, route string, err error) *ojs.Error {
+	shown, cause := Shown(ctx, err)
+	if cause == CauseServer || cause == CauseUnknown {
+		logger.LogAttrs(ctx, slog.LevelError, "item of a request failed", slog.String("category", "error"),
+			slog.Group("request", slog.String("id", requestID), slog.String("route", route)), failureAttr(shown, err))
+	}
+	return shown
+}

@@ -1,0 +1,96 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+)
+
+// maxComparedPath bounds what a request for an unknown route costs: longer paths are compared with no route.
+const maxComparedPath = 128
+
+// template is a route as it is registered.
+type template struct{ method, path string }
+
+// templates are the routes of e that a client may call.
+func templates(e *echo.Echo) []template {
+	var list []template
+	for _, r := range e.Routes() {
+		if r.Method != http.MethodHead && r.Method != echo.RouteNotFound && !strings.Contains(r.Path, "*") {
+			list = append(list, template{r.Method, r.Path})
+		}
+	}
+	slices.SortFunc(list, func(a, b template) int { return strings.Compare(a.path+a.method, b.path+b.method) })
+	return list
+}
+
+// nearest is the route whose template has the smallest edit distance to the path, among those with the method if there are
+// any. A parameter of the template stands for the segment of the path at its place. "" if the path is too long to compare.
+func nearest(routes []template, method, path string) string {
+	if len(path) > maxComparedPath {
+		return ""
+	}
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	segments := strings.Split(path, "/")
+	sameMethod := slices.ContainsFunc(routes, func(r template) bool { return r.method == method })
+	best, least := template{}, -1
+	for _, r := range routes {
+		if sameMethod && r.method != method {
+			continue
+		}
+		if d := distance(path, filled(r.path, segments)); least < 0 || d < least {
+			best, least = r, d
+		}
+	}
+	if least < 0 {
+		return ""
+	}
+	return best.method + " " + shownTemplate(best.path)
+}
+
+// filled puts the segments of a path in the place of a template's parameters.
+func filled(path string, segments []string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if strings.HasPrefix(part, ":") && i < len(segments) && segments[i] != "" {
+			parts[i] = segments[i]
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// shownTemplate writes :id as {id}, like the documentation.
+func shownTemplate(path string) string {
+	parts := strings.Split(path, "/")
+	for i, part := range parts {
+		if name, isParameter := strings.CutPrefix(part, ":"); isParameter {
+			parts[i] = "{" + name + "}"
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// distance is the number of bytes to insert, delete or replace that turn a into b (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

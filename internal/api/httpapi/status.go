@@ -1,0 +1,54 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// statuses gives the HTTP status of each kind of error (docs/reference/errors.md, Catalogue).
+var statuses = map[ojs.ErrorKind]int{
+	ojs.KindInvalidPayload:         http.StatusBadRequest,
+	ojs.KindInvalidJobType:         http.StatusBadRequest,
+	ojs.KindInvalidQueue:           http.StatusBadRequest,
+	ojs.KindInvalidArgs:            http.StatusBadRequest,
+	ojs.KindInvalidMetadata:        http.StatusBadRequest,
+	ojs.KindInvalidCron:            http.StatusBadRequest,
+	ojs.KindQueueNameTooLong:       http.StatusBadRequest,
+	ojs.KindJobTypeTooLong:         http.StatusBadRequest,
+	ojs.KindInvalidRequest:         http.StatusBadRequest,
+	ojs.KindMethodNotAllowed:       http.StatusMethodNotAllowed,
+	ojs.KindValidation:             http.StatusUnprocessableEntity,
+	ojs.KindSchemaValidation:       http.StatusUnprocessableEntity,
+	ojs.KindUnsupported:            http.StatusUnprocessableEntity,
+	ojs.KindCompression:            http.StatusUnsupportedMediaType,
+	ojs.KindUnauthenticated:        http.StatusUnauthorized,
+	ojs.KindPermissionDenied:       http.StatusForbidden,
+	ojs.KindNotFound:               http.StatusNotFound,
+	ojs.KindInvalidStateTransition: http.StatusConflict,
+	ojs.KindNotOwner:               http.StatusConflict,
+	ojs.KindStaleAttempt:           http.StatusConflict,
+	ojs.KindIdempotencyConflict:    http.StatusConflict,
+	ojs.KindDuplicateJob:           http.StatusConflict,
+	ojs.KindPayloadTooLarge:        http.StatusRequestEntityTooLarge,
+	ojs.KindMetadataTooLarge:       http.StatusRequestEntityTooLarge,
+	ojs.KindBatchSize:              http.StatusRequestEntityTooLarge,
+	ojs.KindQueuePaused:            http.StatusUnprocessableEntity,
+	ojs.KindQueueFull:              http.StatusTooManyRequests,
+	ojs.KindRateLimited:            http.StatusTooManyRequests,
+	ojs.KindInternal:               http.StatusInternalServerError,
+	ojs.KindUnavailable:            http.StatusServiceUnavailable,
+	ojs.KindTimeout:                http.StatusGatewayTimeout,
+	ojs.KindJobTypeNotAllowed:      http.StatusUnprocessableEntity,
+	ojs.KindWaitTimeout:            http.StatusRequestTimeout,
+	ojs.KindCursorExpired:          http.StatusGone,
+	ojs.KindResultPruned:           http.StatusGone,
+}
+
+// statusOf is the HTTP status of an error.
+func statusOf(e *ojs.Error) int {
+	if status, known := statuses[ojs.ErrorKind(e.Type)]; known {
+		return status
+	}
+	return http.StatusInternalServerError
+}

@@ -1,0 +1,78 @@
+package deadletter
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+)
+
+// Filter chooses dead letters (docs/reference/http.md, Routes). Empty fields match all.
+type Filter struct {
+	IDs                    [][16]byte // nil: any
+	Queues                 []string
+	Types                  []string // exact, or a prefix if it ends in *
+	ErrorTypes, ErrorCodes []string
+
+	// Bounds of discarded_at, included. An age counts back from the database's now; the earlier of Until and OlderThan counts.
+	Since, Until, OlderThan job.When
+}
+
+// shownCut is what a time loses when it is shown in milliseconds: a job is never later than the discarded_at that it shows.
+const shownCut = time.Millisecond - time.Microsecond
+
+// criteria are a filter in the form that the statements take.
+type criteria struct {
+	since, until           pgtype.Timestamptz
+	ids                    [][16]byte
+	queues                 []string
+	types, typePrefixes    []string
+	errorTypes, errorCodes []string
+}
+
+// everything matches all dead letters up to a time.
+func everything(until pgtype.Timestamptz) criteria {
+	none := pg.Strings(nil)
+	return criteria{since: pg.Beginning, until: until, ids: anyIDs, queues: none, types: none, typePrefixes: none, errorTypes: none, errorCodes: none}
+}
+
+// criteria resolves ages by the clock of the database.
+func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
+	w := everything(forever)
+	if err := job.ResolveAges(ctx, s.db.Now, &f.Since, &f.Until, &f.OlderThan); err != nil {
+		return w, pg.ClientError(err)
+	}
+	if f.Since.Set {
+		w.since = pg.Timestamp(f.Since.At)
+	}
+	if until := job.Earliest(f.Until.At, f.OlderThan.At); !until.IsZero() {
+		w.until = pg.Timestamp(until.Add(shownCut))
+	}
+	for _, t := range f.Types {
+		if prefix, cut := strings.CutSuffix(t, "*"); cut {
+			w.typePrefixes = append(w.typePrefixes, prefix)
+		} else {
+			w.types = append(w.types, t)
+		}
+	}
+	if f.IDs != nil {
+		w.ids = f.IDs
+	}
+	w.queues, w.errorTypes, w.errorCodes = pg.Strings(f.Queues), literals(f.ErrorTypes), literals(f.ErrorCodes)
+	return w, nil
+}
+
+// literals are texts as they stand in JSON between the quotes, which is how they are compared (ojs.error_type).
+func literals(list []string) []string {
+	res := make([]string, len(list))
+	for i, text := range list {
+		quoted, _ := jsontext.AppendQuote(nil, text) // no error has a text that is not UTF-8
+		res[i] = string(quoted[1 : len(quoted)-1])
+	}
+	return res
+}

@@ -1,0 +1,87 @@
+package e2e_test
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// exec runs SQL on the node's database.
+func (a *node) exec(sql string, args ...any) {
+	a.t.Helper()
+	conn := a.connect()
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err := conn.Exec(a.t.Context(), sql, args...)
+	require.NoError(a.t, err)
+}
+
+// connect opens a connection to the node's database.
+func (a *node) connect() *pgx.Conn {
+	a.t.Helper()
+	conn, err := pgx.Connect(a.t.Context(), a.database)
+	require.NoError(a.t, err)
+	return conn
+}
+
+// one is the only value of the only row of a query.
+func (a *node) one(sql string, args ...any) string {
+	a.t.Helper()
+	values := a.query(sql, args...)
+	require.Len(a.t, values, 1)
+	return values[0]
+}
+
+// query is the only column of each row.
+func (a *node) query(sql string, args ...any) []string {
+	a.t.Helper()
+	conn := a.connect()
+	defer func() { _ = conn.Close(context.Background()) }()
+	rows, err := conn.Query(a.t.Context(), sql, args...)
+	require.NoError(a.t, err)
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(a.t, err)
+	return values
+}
+
+// lockJobs locks the table of jobs until released.
+func (a *node) lockJobs() (release func()) {
+	a.t.Helper()
+	conn := a.connect()
+	release = func() { _ = conn.Close(context.Background()) }
+	a.t.Cleanup(release)
+	_, err := conn.Exec(a.t.Context(), "BEGIN; LOCK TABLE ojs.jobs IN ACCESS EXCLUSIVE MODE")
+	require.NoError(a.t, err)
+	return release
+}
+
+// waitForLock returns when a statement waits for the table of jobs.
+func (a *node) waitForLock() {
+	a.t.Helper()
+	conn := a.connect()
+	defer func() { _ = conn.Close(context.Background()) }()
+	eventually(a.t, func() (waits bool) {
+		require.NoError(a.t, conn.QueryRow(a.t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'ojs.jobs'::regclass)").Scan(&waits))
+		return waits
+	})
+}
+
+// leaseEnds lets the lease of an active job end now.
+func (a *node) leaseEnds(id string) {
+	a.t.Helper()
+	a.exec(`UPDATE ojs.jobs SET lease_until = now(), due_at = now() WHERE id = $1`, id)
+	a.wake()
+}
+
+// leaseSeconds is how long the latest heartbeat of a job has extended its lease, by the clock of the database.
+func (a *node) leaseSeconds(id string) string {
+	a.t.Helper()
+	return a.one(`SELECT round(extract(epoch FROM j.lease_until - e.time), 3)::float8::text
+		FROM ojs.jobs j JOIN ojs.events e ON e.job_id = j.id WHERE j.id = $1 AND e.type = 'job.heartbeat' ORDER BY e.seq DESC, e.sub DESC LIMIT 1`, id)
+}
+
+// wake has every node look for what is due, as a commit of ojs.enqueue does.
+func (a *node) wake() {
+	a.t.Helper()
+	a.exec(`SELECT pg_notify('ojs_wake', '')`)
+}

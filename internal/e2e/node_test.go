@@ -1,0 +1,112 @@
+package e2e_test
+
+import (
+	"log/slog"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/config"
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+// node is a running node and a client of its HTTP interface.
+type node struct {
+	t      testing.TB
+	app    *app.Node
+	client *http.Client
+	url    string
+
+	database string // its URL
+}
+
+// settings are the defaults, with a database, free ports and without gRPC. Streams are neither kept alive nor closed for a client
+// that is late, because a busy machine makes every client late.
+func settings(databaseURL string) app.Config {
+	c := app.FromConfig(config.Default(), silent, "1.2.3")
+	c.DatabaseURL, c.Listen, c.GRPC.Enabled, c.GRPC.Listen = databaseURL, "127.0.0.1:0", false, "127.0.0.1:0"
+	c.Realtime.KeepAlive, c.Realtime.WriteTimeout = time.Hour, time.Hour
+	return c
+}
+
+// setup starts a node on a new database, unless a change names one, and stops it at the end of the test.
+func setup(t testing.TB, change ...func(*app.Config)) *node {
+	t.Helper()
+	config := settings("")
+	config.DatabaseMaxConns, config.TestReset = 8, true
+	for _, c := range change {
+		c(&config)
+	}
+	if config.DatabaseURL == "" {
+		config.DatabaseURL = dbtest.URL(t)
+	}
+	s, err := app.Start(t.Context(), config)
+	require.NoError(t, err)
+	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		require.NoError(t, s.Stop())
+	})
+	return &node{t, s, &http.Client{Transport: transport}, "http://" + s.Addr(), config.DatabaseURL}
+}
+
+// in is the same node for a subtest.
+func (a *node) in(t testing.TB) *node {
+	b := *a
+	b.t = t
+	return &b
+}
+
+// another starts one more node on the same database.
+func (a *node) another(change ...func(*app.Config)) *node {
+	a.t.Helper()
+	return setup(a.t, append([]func(*app.Config){on(a.database)}, change...)...)
+}
+
+// nodes are two nodes on one new database.
+func nodes(t testing.TB, change ...func(*app.Config)) (one, two *node) {
+	t.Helper()
+	one = setup(t, change...)
+	return one, one.another(change...)
+}
+
+// on names the database.
+func on(url string) func(*app.Config) {
+	return func(c *app.Config) { c.DatabaseURL = url }
+}
+
+// rarePolls has the node look for due times of other nodes only every hour, so that what becomes due in time shows that a
+// timer was set for it.
+func rarePolls(c *app.Config) { c.TimerPollInterval = time.Hour }
+
+// patientStop has a stop wait for ten minutes, so that a test in which it waits for requests at all does not pass.
+func patientStop(c *app.Config) { c.ShutdownTimeout = 10 * time.Minute }
+
+// silent drops what a node logs.
+var silent = slog.New(slog.DiscardHandler)
+
+// waitFor bounds each wait of a test. A wait costs it only if the test fails, so it leaves room for a busy machine.
+const waitFor = 2 * time.Minute
+
+// beforeItsTime is less than the 20 s that fetches and waits for results in these tests may take, and much more than they
+// take if something ends them.
+const beforeItsTime = 15 * time.Second
+
+// eventually waits for what another goroutine or the server's timers bring.
+func eventually(t testing.TB, condition func() bool) {
+	t.Helper()
+	for start := time.Now(); !condition(); time.Sleep(5 * time.Millisecond) {
+		require.Less(t, time.Since(start), waitFor, "it did not happen")
+	}
+}
+
+// deadAfter is the silence after which a worker is dead.
+func deadAfter(d time.Duration) func(*app.Config) {
+	return func(c *app.Config) { c.WorkerDeadAfter = d }
+}
+
+// freshGauges reads the gauges anew for each scrape.
+func freshGauges(c *app.Config) { c.Metrics.GaugeInterval = time.Millisecond }

@@ -1,0 +1,73 @@
+package job
+
+import (
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// AnyAttempt stands for an attempt that the client did not send: every attempt matches.
+const AnyAttempt = -1
+
+// noAttempt matches the attempt of no job.
+const noAttempt = 1<<31 - 1
+
+// ParseID reads the id of a job. A text that is no id belongs to no job, so the error is not_found.
+func ParseID(text string) ([16]byte, *ojs.Error) {
+	id, ok := ojs.ParseID(text)
+	if !ok {
+		return id, ojs.ErrNotFound("job", text)
+	}
+	return id, nil
+}
+
+// IDList is a list of job ids as a client sent it. A text that is no id belongs to no job, but answers repeat it.
+type IDList struct {
+	Texts   []string   // as sent, in order
+	IDs     [][16]byte // of the texts that are ids, each once, in order of first appearance
+	Invalid []string   // the texts that are no ids
+}
+
+// NewIDList parses the ids.
+func NewIDList(texts []string) IDList {
+	l := IDList{Texts: texts}
+	seen := make(map[[16]byte]bool, len(texts))
+	for _, text := range texts {
+		id, ok := ojs.ParseID(text)
+		switch {
+		case !ok:
+			l.Invalid = append(l.Invalid, text)
+		case !seen[id]:
+			seen[id] = true
+			l.IDs = append(l.IDs, id)
+		}
+	}
+	return l
+}
+
+// AllDistinct reports whether every text is an id, and each id is listed once.
+func (l IDList) AllDistinct() bool { return len(l.IDs) == len(l.Texts) }
+
+// body reads the requests about jobs.
+type body struct{ payload.Body }
+
+// idText gives the id of the job that the request is about: that of the path, or else job_id. It is parsed after everything else
+// has been checked, because what is wrong with a body is reported before a job that does not exist.
+func (b *body) idText(path string) string {
+	if path != "" {
+		return path
+	}
+	return b.JobID()
+}
+
+// attempt reads the optional fence: AnyAttempt if it was not sent, and for a number that no job can have one that matches
+// no job.
+func (b *body) attempt() int32 {
+	n, sent := b.Attempt()
+	switch {
+	case !sent:
+		return AnyAttempt
+	case n < 0 || n > noAttempt:
+		return noAttempt
+	}
+	return int32(n)
+}

@@ -1,0 +1,241 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// enqueued is the outcome of one insert.
+type enqueued struct {
+	job       *job.Record
+	eventType string
+	taken     bool // another job has the id
+}
+
+func (e enqueued) outcome(job *job.Job) (*job.Record, error) {
+	if e.taken {
+		return nil, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
+	}
+	return e.job, nil
+}
+
+// errTaken rolls back an insert because finished jobs have some of its client-chosen ids.
+var errTaken = errors.New("id is in use")
+
+const (
+	// idLockTimeout is how long a batch waits for an open transaction that has inserted one of its ids. After it the jobs are
+	// tried one by one.
+	idLockTimeout = "1s"
+
+	// maxDeadlocks bounds the tries of one insert. After each deadlock at least one of the transactions commits.
+	maxDeadlocks = 10
+
+	// noResultTTL stands for a job that sets no result TTL; -1 means without limit.
+	noResultTTL = -2
+)
+
+// insert stores the jobs whose ids are free. If atomic it stores all of them or none; a result that is taken then means
+// that none was stored. jobs may be empty: a batch of which every job was refused still commits its idempotency key.
+func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic bool) ([]enqueued, error) {
+	if len(jobs) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	if err := s.createQueues(ctx, db, jobs); err != nil {
+		return nil, err
+	}
+	in := newInsertion(jobs, atomic)
+	pooled := db == pg.Conn(s.db.Pool) // in a caller's transaction no statement can follow an error
+	for tries := 0; len(in.todo) > 0; {
+		err := s.tryInsert(ctx, db, in)
+		switch {
+		case err == nil, errors.Is(err, errTaken) && atomic:
+			return in.res, nil
+		case errors.Is(err, errTaken):
+			in.dropTaken()
+		case pg.IsTransient(err) && pooled && tries < maxDeadlocks: // a deadlock with a batch of the same ids in another order
+			tries++
+		case pg.IsNoPartition(err) && pooled:
+			if _, err := s.db.Q.PartitionEnsure(ctx); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, err
+		}
+	}
+	return in.res, nil
+}
+
+// createQueues creates the queues that this node does not know. In a transaction it uses that connection, and does not
+// remember the queues, because the transaction may roll back.
+func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) error {
+	var unknown []string
+	for _, job := range jobs {
+		if _, known := s.queues.Load(job.Queue); !known && !slices.Contains(unknown, job.Queue) {
+			unknown = append(unknown, job.Queue)
+		}
+	}
+	if unknown == nil {
+		return nil
+	}
+	slices.Sort(unknown) // in the same order everywhere, or two transactions could deadlock
+	if err := dbsqlc.New(db).QueueInsert(ctx, unknown); err != nil {
+		return err
+	}
+	if db == pg.Conn(s.db.Pool) {
+		for _, name := range unknown {
+			s.queues.Store(name, struct{}{})
+		}
+	}
+	return nil
+}
+
+// tryInsert is one statement and, only if clients chose ids, a transaction around it. Ids of finished jobs are taken too.
+// They are read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the
+// id to jobs_done while the insert ran.
+func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error {
+	params := in.params(s.commits.Node)
+	if !in.clientIDs {
+		rows, err := dbsqlc.New(db).JobInsert(ctx, params)
+		if err != nil {
+			return err
+		}
+		in.fill(rows)
+		return nil
+	}
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		if !in.atomic {
+			if err := q.SystemLockTimeout(ctx, idLockTimeout); err != nil {
+				return err
+			}
+		}
+		rows, err := q.JobInsert(ctx, params)
+		if err != nil {
+			return err
+		}
+		done, err := q.JobListDoneIDs(ctx, params.Ids)
+		if err != nil {
+			return err
+		}
+		refused := in.fill(rows)
+		if in.markTaken(done) || refused && in.atomic {
+			return errTaken
+		}
+		return nil
+	})
+}
+
+// insertion is an insert with the outcomes so far.
+type insertion struct {
+	jobs      []*job.Job
+	todo      []int // indexes of the jobs that the next try stores
+	res       []enqueued
+	clientIDs bool // clients have chosen some of the ids
+	atomic    bool
+}
+
+func newInsertion(jobs []*job.Job, atomic bool) *insertion {
+	in := &insertion{jobs: jobs, todo: make([]int, len(jobs)), res: make([]enqueued, len(jobs)), atomic: atomic}
+	for i, job := range jobs {
+		in.todo[i] = i
+		in.clientIDs = in.clientIDs || job.ClientID
+	}
+	return in
+}
+
+// dropTaken leaves out the jobs whose ids are taken from the next try.
+func (in *insertion) dropTaken() {
+	in.todo = slices.DeleteFunc(in.todo, func(i int) bool { return in.res[i].taken })
+}
+
+// fill matches rows, which come in the order of the jobs, to jobs. A job without a row has an id that is taken.
+func (in *insertion) fill(rows []dbsqlc.JobInsertRow) (refused bool) {
+	n := 0
+	for _, i := range in.todo {
+		if n < len(rows) && rows[n].ID == in.jobs[i].ID {
+			in.res[i] = enqueued{job: newRecord(in.jobs[i], &rows[n]), eventType: rows[n].EventType}
+			n++
+		} else {
+			in.res[i] = enqueued{taken: true}
+			refused = true
+		}
+	}
+	return refused
+}
+
+// markTaken marks the jobs whose ids finished jobs have. The insert has stored these jobs and must be rolled back.
+func (in *insertion) markTaken(done [][16]byte) bool {
+	for _, i := range in.todo {
+		if slices.Contains(done, in.jobs[i].ID) {
+			in.res[i] = enqueued{taken: true}
+		}
+	}
+	return len(done) > 0
+}
+
+func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
+	n := len(in.todo)
+	p := dbsqlc.JobInsertParams{
+		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
+		MaxAttempts: make([]int64, n), Pending: make([]bool, n),
+		ScheduledAt: make([]pgtype.Timestamptz, n), ScheduledInUs: make([]int64, n),
+		ExpiresAt: make([]pgtype.Timestamptz, n), ExpiresInUs: make([]int64, n),
+		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
+		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
+		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
+		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
+	}
+	for n, i := range in.todo {
+		j := in.jobs[i]
+		p.Ids[n], p.Types[n], p.Queues[n], p.Priorities[n] = j.ID, j.Type, j.Queue, j.Priority
+		p.MaxAttempts[n], p.Pending[n] = j.MaxAttempts, j.Pending
+		p.ScheduledAt[n], p.ScheduledInUs[n] = when(j.ScheduledAt)
+		p.ExpiresAt[n], p.ExpiresInUs[n] = when(j.ExpiresAt)
+		p.TimeoutMs[n], p.VisibilityMs[n], p.GraceMs[n] = j.TimeoutMS, j.VisibilityMS, j.GraceMS
+		p.TotalMs[n], p.TtlMs[n], p.StallMs[n], p.ResultTtlS[n] = j.TotalTimeoutMS, j.EnqueueTTLMS, j.HeartbeatTimeoutMS, noResultTTL
+		if j.ResultTTL != nil {
+			p.ResultTtlS[n] = *j.ResultTTL
+		}
+		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
+	}
+	return p
+}
+
+// when is an absolute time, or microseconds from the database's now; inUS is -1 if the time is not relative.
+func when(w job.When) (at pgtype.Timestamptz, inUS int64) {
+	switch {
+	case w.Set && w.Relative:
+		return at, w.In.Microseconds()
+	case w.Set:
+		return pgtype.Timestamptz{Time: w.At, Valid: true}, -1
+	}
+	return at, -1
+}
+
+// newRecord is the stored row, made from the job and the columns that the statement has chosen.
+func newRecord(j *job.Job, r *dbsqlc.JobInsertRow) *job.Record {
+	job := &job.Record{
+		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
+		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
+		TraceID: pg.Text(j.TraceID), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
+	}
+	if job.Extra == nil {
+		job.Extra = j.Extra
+	}
+	if r.State == string(ojs.StateAvailable) {
+		job.EnqueuedAt = r.CreatedAt
+	}
+	return job
+}

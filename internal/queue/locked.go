@@ -1,0 +1,163 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// A statement that changes jobs does not wait long for a row that another transaction has locked: an application that
+// calls ojs.cancel and keeps its transaction open must not delay every caller that shares a flush with that job. The
+// caller of the locked job tries again by itself and has no connection while it waits.
+
+// ErrLocked means that the job is in a state that the request accepts, but another transaction has locked its row.
+var ErrLocked = errors.New("another transaction holds the job")
+
+const (
+	// lockTimeout is how long an ack waits for locked rows, as Postgres writes it. Statements of this server lock them for
+	// milliseconds.
+	lockTimeout = "500ms"
+
+	firstPause = 2 * time.Millisecond
+	maxPause   = 250 * time.Millisecond
+)
+
+// LockWait paces the tries of one caller that waits for locked rows.
+type LockWait struct {
+	until time.Time
+	pause time.Duration
+}
+
+// LockWait returns the pacing of a caller that begins to wait now. It ends after the statement timeout.
+func (s *Store) LockWait() LockWait {
+	return LockWait{until: time.Now().Add(s.db.StatementTimeout), pause: firstPause}
+}
+
+// Again sleeps, longer each time, and reports whether there is time left for another try.
+func (w *LockWait) Again(ctx context.Context) bool {
+	if time.Now().Add(w.pause).After(w.until) {
+		return false
+	}
+	timer := time.NewTimer(w.pause)
+	defer timer.Stop()
+	w.pause = min(2*w.pause, maxPause)
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// RetryLocked calls try until it returns something else than ErrLocked.
+func (s *Store) RetryLocked(ctx context.Context, try func() error) error {
+	for wait := s.LockWait(); ; {
+		err := try()
+		if !errors.Is(err, ErrLocked) {
+			return err
+		}
+		if !wait.Again(ctx) {
+			return lockedTooLong(err)
+		}
+	}
+}
+
+func lockedTooLong(err error) error {
+	return errors.Join(ojs.ErrTimeout(), fmt.Errorf("%w, perhaps one that called ojs.cancel and was left open", err))
+}
+
+// operation is a state change that callers request for single jobs and that is flushed for many.
+type operation[Req any] struct {
+	store *Store
+	batch *batch.Batcher[Req, *job.Record]
+	run   func(Req) Run // the run of a job that a request is about
+}
+
+// do performs one request. If the row of its job is locked, do performs it when the row is unlocked.
+func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
+	stored, err := o.try(ctx, req)
+	if !errors.Is(err, ErrLocked) {
+		return stored, err
+	}
+	jobs, errs := []*job.Record{nil}, []error{err}
+	o.retryLocked(ctx, []Req{req}, jobs, errs)
+	return jobs[0], errs[0]
+}
+
+// doEach performs the requests as if each were sent alone, in order. errs is nil if none failed.
+func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Record, errs []error) {
+	runs := make([]Run, len(reqs))
+	for i, req := range reqs {
+		runs[i] = o.run(req)
+	}
+	jobs, errs = o.batch.DoMany(ctx, reqs)
+	jobs, errs = o.store.refuseMissing(ctx, jobs, errs, runs)
+	o.retryLocked(ctx, reqs, jobs, errs)
+	return jobs, errs
+}
+
+func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
+	stored, err := o.batch.Do(ctx, req)
+	if err != nil {
+		return nil, pg.ClientError(err)
+	}
+	if stored == nil {
+		return o.store.refuse(ctx, o.run(req))
+	}
+	return stored, nil
+}
+
+// retryLocked performs the requests whose error is ErrLocked when their rows are unlocked, and stores their outcomes in
+// jobs and errs. It checks the locks first, because an ack of a locked job delays its whole flush.
+func (o operation[Req]) retryLocked(ctx context.Context, reqs []Req, jobs []*job.Record, errs []error) {
+	for wait := o.store.LockWait(); ; {
+		locked, ids := o.lockedRequests(reqs, errs)
+		if locked == nil {
+			return
+		}
+		if !wait.Again(ctx) {
+			for _, i := range locked {
+				errs[i] = lockedTooLong(errs[i])
+			}
+			return
+		}
+		unlocked, err := o.store.unlockedJobs(ctx, ids)
+		for n, i := range locked {
+			switch {
+			case err != nil:
+				jobs[i], errs[i] = nil, pg.ClientError(err)
+			case unlocked[ids[n]]:
+				jobs[i], errs[i] = o.try(ctx, reqs[i])
+			default: // still locked, or deleted meanwhile
+				jobs[i], errs[i] = o.store.refuse(ctx, o.run(reqs[i]))
+			}
+		}
+	}
+}
+
+func (o operation[Req]) lockedRequests(reqs []Req, errs []error) (locked []int, ids [][16]byte) {
+	for i, err := range errs {
+		if errors.Is(err, ErrLocked) {
+			locked, ids = append(locked, i), append(ids, o.run(reqs[i]).JobID)
+		}
+	}
+	return locked, ids
+}
+
+// unlockedJobs returns which of the live jobs no transaction has locked at the moment.
+func (s *Store) unlockedJobs(ctx context.Context, ids [][16]byte) (map[[16]byte]bool, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.JobLockUnlocked(ctx, ids)
+	unlocked := make(map[[16]byte]bool, len(rows))
+	for _, id := range rows {
+		unlocked[id] = true
+	}
+	return unlocked, err
+}

@@ -1,0 +1,172 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/job"
+)
+
+// waiter is a parked fetch. It holds memory only: no connection, and it sends no query.
+type waiter struct {
+	queues []string
+	wake   chan struct{}
+}
+
+// longPoll claims jobs, and parks while there are none.
+func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+	w := s.cursors.park(f.Queues) // before the claim, or a job that commits after it would not wake the fetch
+	defer s.cursors.leave(w)
+	defer s.workers.Beat(f.WorkerID) // the worker was connected all the time
+	timeout := time.NewTimer(f.Wait)
+	defer timeout.Stop()
+	for {
+		jobs, err := s.claim(ctx, f)
+		if err != nil || len(jobs) > 0 || !s.awaitWake(ctx, f.WorkerID, w, timeout.C) {
+			return jobs, err
+		}
+	}
+}
+
+// awaitWake waits until the fetch should claim again. It returns false if the fetch should end.
+func (s *Store) awaitWake(ctx context.Context, worker string, w *waiter, timeout <-chan time.Time) bool {
+	for {
+		changed := s.workers.QuietChanged(worker)
+		if s.workers.Quiet(worker) {
+			return false
+		}
+		select {
+		case <-changed:
+		case <-w.wake:
+			return true
+		case <-timeout:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-s.draining:
+			return false
+		}
+	}
+}
+
+// Drain makes parked fetches return, and every later one answer at once.
+func (s *Store) Drain() { s.drainOnce.Do(func() { close(s.draining) }) }
+
+// Parked is the number of fetches that wait for jobs.
+func (s *Store) Parked() int {
+	s.cursors.mu.Lock()
+	defer s.cursors.mu.Unlock()
+	return s.cursors.parked
+}
+
+// maxWoken bounds the fetches of a queue that one notification wakes.
+const maxWoken = 1000
+
+// BecameAvailable wakes fetches for jobs that a commit of this node made available.
+func (s *Store) BecameAvailable(places []Place) {
+	counts := make(map[string]int, 4)
+	for _, p := range places {
+		s.cursors.lower(p)
+		counts[p.Queue]++
+	}
+	for queue, n := range counts {
+		s.cursors.wake(queue, n)
+	}
+}
+
+// NotifyReady wakes fetches for jobs that another node, or an application in SQL, made available: at least one at the place,
+// and none before it.
+func (s *Store) NotifyReady(p Place) {
+	s.cursors.lower(p)
+	s.cursors.wake(p.Queue, maxWoken)
+}
+
+// NotifyAll is for notifications that do not name their jobs. It lets the fetches of every queue survey it.
+func (s *Store) NotifyAll() {
+	s.cursors.surveySoon()
+	for _, q := range s.cursors.awaited() {
+		s.cursors.wake(q, maxWoken)
+	}
+}
+
+// poll surveys the queues for which fetches are parked and wakes as many as there are places, in case a notification was
+// lost. Awaited results are read again for the same reason. It sends no query if no call waits.
+func (s *Store) poll(ctx context.Context) error {
+	s.Published()
+	queues := s.cursors.awaited()
+	if len(queues) == 0 {
+		return nil
+	}
+	found, err := s.survey(ctx, s.cursors.surveyDue(queues, true))
+	for _, f := range found {
+		s.cursors.wake(f.Queue, 1)
+	}
+	return err
+}
+
+// park registers a waiter.
+func (c *cursors) park(queues []string) *waiter {
+	w := &waiter{queues: queues, wake: make(chan struct{}, 1)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.parked++
+	for _, q := range queues {
+		c.waiters[q] = append(c.waiters[q], w)
+	}
+	return w
+}
+
+// leave removes a waiter. If it was woken and has not used that, the next waiters of its queues are woken instead.
+func (c *cursors) leave(w *waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.parked--
+	for _, q := range w.queues {
+		left := slices.DeleteFunc(c.waiters[q], func(o *waiter) bool { return o == w })
+		if len(left) == 0 {
+			delete(c.waiters, q)
+		} else {
+			c.waiters[q] = left
+		}
+	}
+	select {
+	case <-w.wake:
+		for _, q := range w.queues {
+			c.wakeLocked(q, 1)
+		}
+	default:
+	}
+}
+
+// wake lets up to n waiters of the queue claim again.
+func (c *cursors) wake(queue string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakeLocked(queue, n)
+}
+
+// wakeLocked is wake for callers that have locked c.mu.
+func (c *cursors) wakeLocked(queue string, n int) {
+	for _, w := range c.waiters[queue] {
+		if n <= 0 {
+			return
+		}
+		select {
+		case w.wake <- struct{}{}:
+			n--
+		default: // has been woken already
+		}
+	}
+}
+
+// awaited returns the queues for which fetches are parked.
+func (c *cursors) awaited() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	queues := make([]string, 0, len(c.waiters))
+	for q := range c.waiters {
+		queues = append(queues, q)
+	}
+	return queues
+}

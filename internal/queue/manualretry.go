@@ -1,0 +1,125 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Retry moves a discarded job back to available with all its attempts (docs/reference/retries.md, Manual retry). It changes
+// the attributes that override sets; nil changes none.
+func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) (*job.Record, error) {
+	var retried *job.Record
+	err := s.InTx(ctx, func(tx *Tx) error {
+		retried = nil // the transaction may be tried again
+		q := dbsqlc.New(tx.tx)
+		rows, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		tx.after = append(tx.after, func() { s.afterRetry(ctx, rows) })
+		jobs, err := q.JobListByID(ctx, [][16]byte{id})
+		if err == nil {
+			retried = (*job.Record)(&jobs[0])
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if retried == nil {
+		stored, err := s.Get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return nil, ojs.ErrConflict(ojs.FormatID(id), ojs.JobState(stored.State), ojs.StateDiscarded)
+	}
+	return retried, nil
+}
+
+// manualRetry moves the jobs that are in one of the states.
+type manualRetry struct {
+	ids      [][16]byte
+	states   []ojs.JobState // discarded, retryable or both
+	override *job.Override  // only with a single id
+}
+
+// retryRows locks the jobs, rewrites their JSON attributes and moves the jobs. q is a transaction.
+func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) ([]dbsqlc.JobRetryRow, error) {
+	locked, err := q.JobLockForRetry(ctx, dbsqlc.JobLockForRetryParams{Everything: r.override != nil, Ids: r.ids, States: texts(r.states)})
+	if err != nil || len(locked) == 0 {
+		return nil, err
+	}
+	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent}
+	if r.override != nil {
+		if err := s.createQueue(ctx, q, r.override.Queue); err != nil {
+			return nil, err
+		}
+		if locked[0].Extra, err = applyOverride(&p, *r.override, locked[0]); err != nil {
+			return nil, err
+		}
+	}
+	for _, j := range locked {
+		p.Ids = append(p.Ids, j.ID)
+		p.Extras = append(p.Extras, j.Extra)
+		p.UnexpiredExtras = append(p.UnexpiredExtras, job.WithoutExpiry(j.Extra))
+	}
+	return q.JobRetry(ctx, p)
+}
+
+// createQueue creates the queue that a job moves to; "": the job stays where it is.
+func (s *Store) createQueue(ctx context.Context, q *dbsqlc.Queries, name string) error {
+	if name == "" {
+		return nil
+	}
+	if _, known := s.queues.Load(name); known {
+		return nil
+	}
+	return q.QueueInsert(ctx, []string{name})
+}
+
+// applyOverride sets the changed attributes and returns the new extra of the job.
+func applyOverride(p *dbsqlc.JobRetryParams, o job.Override, j dbsqlc.JobLockForRetryRow) (extra []byte, err error) {
+	if o.Queue != "" {
+		p.Queue = pgtype.Text{String: o.Queue, Valid: true}
+	}
+	if o.Priority != nil {
+		p.Priority = pgtype.Int2{Int16: *o.Priority, Valid: true}
+	}
+	p.Args = o.Args
+	meta, wire := o.MergedMeta(j.Meta)
+	if wire != nil {
+		return nil, wire
+	}
+	if p.Meta = meta; meta != nil {
+		trace := job.TraceID(meta)
+		p.TraceID = pgtype.Text{String: trace, Valid: trace != ""}
+	}
+	policy, err := o.MergedRetry(j.Retry, j.MaxAttempts)
+	if err != nil {
+		return nil, err
+	}
+	if policy != nil {
+		p.Retry, p.MaxAttempts = policy.Encode(), pgtype.Int8{Int64: policy.MaxAttempts, Valid: true}
+	}
+	return o.MergedExtra(j.Extra), nil
+}
+
+// afterRetry emits the events and notifies fetches, timer and relay.
+func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
+	eventlog.Emit(ctx, s.commits, rows, retryChange)
+	var a afterCommit
+	for _, r := range rows {
+		a.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+		a.due(r.DueAt, r.EnqueuedAt)
+	}
+	s.notify(ctx, a)
+	if len(rows) > 0 {
+		s.commits.Committed()
+	}
+}

@@ -1,0 +1,51 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/baseservice"
+	"github.com/riverqueue/river/rivershared/startstop"
+)
+
+// pollInterval is how long a parked call can wait for a job or a result whose notification was lost.
+const pollInterval = time.Second
+
+// Poller reads jobs and results for parked calls, in case a notification was lost.
+type Poller struct {
+	baseservice.BaseService
+	startstop.BaseStartStop
+
+	store *Store
+}
+
+// NewPoller returns a poller. It sends no query while no call is parked.
+func NewPoller(archetype *baseservice.Archetype, s *Store) *Poller {
+	return baseservice.Init(archetype, &Poller{store: s})
+}
+
+// Start runs the loop until stopped.
+func (p *Poller) Start(ctx context.Context) error {
+	ctx, shouldStart, started, stopped := p.StartInit(ctx)
+	if !shouldStart {
+		return nil
+	}
+	go func() {
+		started()
+		defer stopped()
+		ticker := time.NewTicker(pollInterval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				if err := p.store.poll(ctx); err != nil && ctx.Err() == nil {
+					p.Logger.WarnContext(ctx, "poll for parked fetches failed; it is repeated every second", slog.Any("error", err))
+				}
+			}
+		}
+	}()
+	return nil
+}

@@ -1,0 +1,80 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// QueueStats are the figures of one queue.
+type QueueStats struct {
+	Name       string
+	Status     string // active, paused, draining
+	Counts     map[ojs.JobState]int64
+	Rates      dbsqlc.QueueGetRatesRow // of the last 60 minutes
+	ComputedAt time.Time
+}
+
+// QueueStats reads the figures in one snapshot, so the counts are exact. An unknown queue has zeros and is not created.
+func (s *Store) QueueStats(ctx context.Context, name string) (QueueStats, error) {
+	stats := QueueStats{Name: name, Status: "active", Counts: map[ojs.JobState]int64{}}
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	err := pgx.BeginTxFunc(ctx, s.db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		q := s.db.Q.WithTx(tx)
+		now, err := q.SystemPing(ctx)
+		if err != nil {
+			return err
+		}
+		stats.ComputedAt = now.Time
+		queue, err := q.QueueGet(ctx, name)
+		if err == nil {
+			stats.Status = queue.Status
+		} else if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		counts, err := q.QueueCountListByQueue(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, c := range counts {
+			stats.Counts[ojs.JobState(c.State)] = c.Count
+		}
+		stats.Rates, err = q.QueueGetRates(ctx, name)
+		return err
+	})
+	return stats, pg.ClientError(err)
+}
+
+// QueuesAfter returns the queues whose names follow name, in order, and whether there are more.
+func (s *Store) QueuesAfter(ctx context.Context, name string, limit int) (rows []dbsqlc.QueueListAfterRow, more bool, err error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err = s.db.Q.QueueListAfter(ctx, name, int32(limit)+1)
+	if err != nil {
+		return nil, false, pg.ClientError(err)
+	}
+	if more = len(rows) > limit; more {
+		rows = rows[:limit]
+	}
+	return rows, more, nil
+}
+
+// QueueExists reports whether a queue has ever had a job or a setting.
+func (s *Store) QueueExists(ctx context.Context, name string) (bool, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	found, err := s.db.Q.QueueExists(ctx, name)
+	return found, pg.ClientError(err)
+}
+
+// QueueGetTotals counts queues by status.
+func (s *Store) QueueGetTotals(ctx context.Context) (dbsqlc.QueueGetTotalsRow, error) {
+	return s.db.Q.QueueGetTotals(ctx)
+}

@@ -1,0 +1,93 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Tx is a transaction of bulk operations. InTx calls the functions in after when it has committed.
+type Tx struct {
+	store *Store
+	tx    pgx.Tx
+	after []func()
+	spans map[*job.Job]tracing.Enqueue // kept when the transaction is tried again
+}
+
+// InTx runs do in a transaction, again after a deadlock. After the commit it emits the events and notifies fetches, timer
+// and relay.
+func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	t := &Tx{store: s}
+	err := pg.Retry(func() error {
+		return pgx.BeginFunc(ctx, s.db.Pool, func(tx pgx.Tx) error {
+			t.tx, t.after = tx, nil
+			return do(t)
+		})
+	})
+	if err != nil {
+		return pg.ClientError(err)
+	}
+	for _, f := range t.after {
+		f()
+	}
+	return nil
+}
+
+// Enqueue stores the jobs that can be stored or, if atomic, all or none of them. errs has the errors of the others; it is
+// nil if none failed.
+func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
+	firsts, at, errs := distinct(jobs)
+	duplicates := len(firsts) < len(jobs)
+	stored = make([]*job.Record, len(jobs))
+	if duplicates && atomic {
+		return stored, errs, nil
+	}
+	spans := t.beginEnqueues(ctx, jobs)
+	res, err := t.store.insert(ctx, t.tx, firsts, atomic)
+	if err != nil {
+		return nil, nil, err
+	}
+	refused := false
+	for i, job := range jobs {
+		if errs[i] == nil {
+			stored[i], errs[i] = res[at[job.ID]].outcome(job)
+			refused = refused || errs[i] != nil
+		}
+	}
+	if refused && atomic {
+		clear(stored)
+		return stored, errs, nil
+	}
+	t.after = append(t.after, func() {
+		endEnqueues(spans, stored)
+		t.store.afterEnqueue(ctx, res)
+	})
+	if !duplicates && !refused {
+		errs = nil
+	}
+	return stored, errs, nil
+}
+
+// distinct gives the jobs their ids. It returns the first job of each id, its index in firsts by id, and errors for the
+// other jobs.
+func distinct(jobs []*job.Job) (firsts []*job.Job, at map[[16]byte]int, errs []error) {
+	at = make(map[[16]byte]int, len(jobs))
+	errs = make([]error, len(jobs))
+	for i, job := range jobs {
+		assignID(job)
+		if _, found := at[job.ID]; found {
+			errs[i] = ojs.ErrDuplicateID(ojs.FormatID(job.ID))
+			continue
+		}
+		at[job.ID] = len(firsts)
+		firsts = append(firsts, job)
+	}
+	return firsts, at, errs
+}
