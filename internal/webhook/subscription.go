@@ -186,7 +186,7 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 			return err
 		}
 		if in.Secret != "" {
-			if err := s.rotate(ctx, q, id, in.Secret, secretOverlap); err != nil {
+			if err := s.rotate(ctx, q, rotation{id, in.Secret, secretOverlap}); err != nil {
 				return err
 			}
 		}
