@@ -66,7 +66,7 @@ func deliverySpan(m *Message, res Result) tracing.Outcome {
 
 func (d *Dispatcher) message(delivery *Delivery, signer Secret, attempt int) *Message {
 	return &Message{
-		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: WebhookID(delivery.WebhookID),
+		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: ID(delivery.WebhookID),
 		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
 		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
 		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond,
@@ -111,7 +111,7 @@ func (d *Dispatcher) report(ctx context.Context, delivery *Delivery, o DeliveryO
 		return
 	}
 	attempt := int(delivery.AttemptCount) + 1
-	webhook := WebhookID(delivery.WebhookID)
+	webhook := ID(delivery.WebhookID)
 	status := map[string]string{"delivered": "success", "failed": "failed", "dead": "dead"}[o.Status]
 	d.config.Observer.Attempt(delivery.EventType, webhook, status, o.Duration)
 	if o.Status != "failed" {

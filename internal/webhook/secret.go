@@ -37,7 +37,7 @@ func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *d
 		if err := change(q); err != nil {
 			return err
 		}
-		changed, err = s.oneWebhook(ctx, q, []Record{Record(row)}, id)
+		changed, err = s.oneWebhook(ctx, q, []Record{row}, id)
 		return err
 	})
 	return changed, err
