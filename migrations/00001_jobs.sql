@@ -1,7 +1,7 @@
 -- +goose Up
--- Jobs, queues, and the answers kept for idempotent calls. Everything that ojsd stores lives in schema ojs. JSON that
--- clients send is stored as json, never as jsonb: number literals, key order and \u0000 must survive. Times are always
--- those of the database's clock.
+-- Jobs, queues, and the stored responses of idempotent calls. Everything that ojsd stores is in schema ojs. JSON of
+-- clients is stored as json, never as jsonb: number literals, key order and \u0000 must survive. Times are always those
+-- of the database's clock.
 CREATE SCHEMA IF NOT EXISTS ojs;
 
 -- Every migration replaces this function with one that returns its own number. A server compares the number with that

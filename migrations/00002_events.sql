@@ -1,12 +1,13 @@
 -- +goose Up
--- The event log, how it is published, and how an event is shown. The text of an event is made by the functions below
--- and nowhere else: NOTIFY, SQL readers and the HTTP API all show what they return.
+-- The event log, its publication, and the text of events. Only the functions below make that text: NOTIFY, SQL readers
+-- and the HTTP API all show what they return.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 2 $$;
 -- +goose StatementEnd
 
--- CACHE 1: the relay may declare a missing number dead only because numbers are drawn in the order of the calls.
+-- CACHE 1: the relay may take a missing number for a rolled back one only because numbers are drawn in the order of the
+-- calls.
 CREATE SEQUENCE ojs.event_seq AS bigint CACHE 1;
 
 -- events is the outbox and the event log in one. Rows are only inserted, partitioned by ranges of seq; a row is
@@ -58,7 +59,7 @@ INSERT INTO ojs.event_relay DEFAULT VALUES;
 -- Without statistics the planner expects a thousand rows here.
 ANALYZE ojs.event_relay;
 
--- event_gaps holds numbers that were missing when the relay came to them: their transaction was open or had been rolled
+-- event_gaps has the numbers without a row that the watermark has passed: their transaction was open or had been rolled
 -- back.
 CREATE TABLE ojs.event_gaps (
     seq      bigint      PRIMARY KEY,
@@ -67,8 +68,8 @@ CREATE TABLE ojs.event_gaps (
     passed   boolean     NOT NULL DEFAULT false         -- the watermark has moved past the number
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- RelayScan: only gaps that were noted while a transaction ran that has ended since. Horizons grow with the numbers, so
--- under a long transaction, which keeps every gap, a pass reads only the newest few.
+-- RelayScan: only gaps that were recorded while a transaction ran that has ended since. Horizons grow with the numbers,
+-- so under a long transaction, which keeps every gap, a pass reads only the newest few.
 CREATE INDEX event_gaps_horizon ON ojs.event_gaps (horizon);
 
 -- queue_counts holds the jobs per queue and state, summed over all published events. Together with the unpublished
@@ -148,8 +149,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The beginning of the payload: the members that columns hold. Events that are not about a job keep their whole payload
--- in data. Types come in the order of their frequency.
+-- The beginning of the payload: the members that come from columns. Events that are not about a job have their whole
+-- payload in data. Types are in the order of their frequency.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_members(e ojs.events) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
@@ -195,8 +196,8 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- What NOTIFY carries of an event that is too long: what identifies it and where to find the rest. A notification that
--- PostgreSQL refuses would stop the relay, so the last form contains nothing that a client chose.
+-- The notification of an event that is too long: its identity and where to read the rest. A notification that PostgreSQL
+-- refuses would stop the relay, so the last form contains nothing that a client chose.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_short(at_seq bigint, at_sub integer, full_bytes integer) RETURNS text
 LANGUAGE sql STABLE AS $$
@@ -218,8 +219,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- What NOTIFY carries: the whole event below 8 000 bytes, PostgreSQL's limit. The caller passes full_text as a column
--- of a subquery that is not flattened: it is used twice, and the planner would not inline this function otherwise.
+-- The notification of an event: the whole event below 8 000 bytes, PostgreSQL's limit. The caller passes full_text as a
+-- column of a subquery that is not flattened: it is used twice, and the planner would not inline this function otherwise.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_notice(full_text text, at_seq bigint, at_sub integer) RETURNS text
 LANGUAGE sql STABLE AS $$
@@ -230,7 +231,7 @@ $$;
 
 -- The published rows, internal ones included. A passed number whose row has appeared is not published yet: the relay
 -- moves it behind the watermark, to sub > 0. The watermark is a scalar subquery, because as a join it would be a filter
--- and every reader would walk the unpublished rows too. The rest of that row is joined, because texts are then made
+-- and every reader would read the unpublished rows too. The rest of that row is joined, because texts are then made
 -- above the partitions instead of being prepared once per partition.
 CREATE VIEW ojs.event_published AS
 SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
@@ -239,7 +240,7 @@ FROM ojs.event_relay r CROSS JOIN ojs.events e
 WHERE e.seq <= (SELECT w.watermark FROM ojs.event_relay w)
     AND NOT (e.sub = 0 AND EXISTS (SELECT FROM ojs.event_gaps g WHERE g.seq = e.seq AND g.passed));
 
--- What the HTTP layer shows of a published row. It joins the texts as it needs them.
+-- A published row for the HTTP layer, which joins the texts.
 CREATE VIEW ojs.event_shown AS
 SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id, p.workflow_id,
     p.from_state, p.to_state, p.duration_ms,
@@ -264,9 +265,9 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Published rows behind a position, oldest first. It is a function for the sake of its settings. The filters make the
--- planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events) instead of walking
--- the key up to the limit (1 ms); and without a generic plan it would plan anew for most calls (3 ms).
+-- Published rows behind a position, oldest first. It is a function because it needs its own planner settings. The
+-- filters make the planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events)
+-- instead of reading the key up to the limit (1 ms); and without a generic plan it would plan most calls anew (3 ms).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, max_rows integer, gap_rows boolean, types text[], sources text[],
     queues text[], job_types text[], for_job uuid, for_workflow uuid, since timestamptz, until timestamptz)
@@ -397,8 +398,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Who caused an event. Sources may name the node, as in api/1234; what stands before the slash decides. A cancellation
--- says by whom; it is read from the text, because -> fails for documents with \u0000.
+-- Who caused an event, by the source before the slash: sources may name the node, as in api/1234. A cancellation has
+-- cancelled_by, which is read from the text, because -> fails for documents with \u0000.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.history_actor(source text, data json) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -463,11 +464,11 @@ $$;
 -- +goose StatementEnd
 
 -- Drops the oldest partition of events if it is outside either limit (0 or a NULL age: no limit) and returns how many
--- it dropped. The caller repeats until 0, so that no transaction holds the relay for long. It keeps a partition with an
--- unpublished row, or with a number whose transaction may still commit. Rows of which webhook deliveries are still to
--- be made are kept beyond max_count but not beyond max_age, because nodes that send no webhooks must not keep the log
--- for ever. DETACH needs ACCESS EXCLUSIVE on the parent, and waiting for it would stop every writer: a table in use is
--- left for the next call.
+-- it dropped. The caller repeats until 0, so that no transaction locks the relay out for long. It keeps a partition with
+-- an unpublished row, or with a number whose transaction may still commit. Rows without their webhook deliveries are
+-- kept beyond max_count but not beyond max_age, because a deployment whose nodes send no webhooks must not keep the log
+-- without end. DETACH needs ACCESS EXCLUSIVE on the parent, and waiting for it would stop every writer: a table in use
+-- is left for the next call.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_partitions_prune(max_age interval, max_count bigint) RETURNS integer
 LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
@@ -523,9 +524,9 @@ $$;
 -- +goose StatementEnd
 
 -- The sessions, slots and prepared transactions that keep dead rows of this database from being cleaned, oldest
--- transaction first. A transaction that has written holds them back even without a snapshot; the snapshot of autovacuum
--- does not. The catalog_xmin of a slot holds back the catalogs only, so it comes last. Other sessions are hidden from a
--- role without pg_read_all_stats.
+-- transaction first. A transaction that has written keeps them even without a snapshot; the snapshot of autovacuum does
+-- not. The catalog_xmin of a slot keeps those of the catalogs only, so it comes last. A role without pg_read_all_stats
+-- does not see other sessions.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.xmin_list() RETURNS TABLE (kind text, name text, pid integer, state text, seconds double precision, transactions bigint, catalog boolean)
 LANGUAGE sql VOLATILE AS $$
@@ -555,8 +556,7 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 
--- DoctorXmin: those older than a minute, and slots that nobody reads. Standbys and slots in use have no age to judge
--- by.
+-- DoctorXmin: those older than a minute, and inactive slots. Standbys and slots in use have no known age.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.xmin_holders() RETURNS TABLE (holder text, seconds double precision)
 LANGUAGE sql VOLATILE AS $$
@@ -569,8 +569,8 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 
--- Row counts and sizes of tables with their partitions and indexes, as the statistics know them. Reading a size takes a
--- lock for a moment.
+-- Row counts and sizes of tables with their partitions and indexes, from the statistics. Reading a size takes a lock for
+-- a moment.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.table_stats(names text[]) RETURNS TABLE (name text, live bigint, dead bigint, bytes bigint)
 LANGUAGE sql VOLATILE AS $$

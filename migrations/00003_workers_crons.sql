@@ -12,7 +12,7 @@ CREATE TABLE ojs.workers (
     directive      text        CHECK (directive IN ('running', 'quiet', 'terminate')),                                 -- what an operator asked for
     started_at     timestamptz NOT NULL,
     last_beat_at   timestamptz NOT NULL,                       -- latest heartbeat or registration
-    last_seen_at        timestamptz NOT NULL DEFAULT now(),         -- latest heartbeat, registration, fetch, ack, nack or progress report
+    last_seen_at   timestamptz NOT NULL DEFAULT now(),         -- latest heartbeat, registration, fetch, ack, nack or progress report
     stale_at       timestamptz,                                -- when it was declared dead; NULL: alive
     dead_at        timestamptz,                                -- latest time it was declared dead; it lost the jobs it had fetched before
     reap_at        timestamptz,                                -- next try to take away the jobs fetched before dead_at; NULL: none are left
@@ -28,14 +28,15 @@ CREATE TABLE ojs.workers (
     facts          json                                        -- everything else the worker reported
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- DueGetNext, WorkerExpire: the workers that have been silent for longest.
+-- DueGetNext, WorkerExpire: the workers without a call for the longest time.
 CREATE INDEX workers_seen ON ojs.workers (last_seen_at) WHERE stale_at IS NULL;
 -- DueGetNext, WorkerReapClaim: dead workers whose jobs have not all been taken away.
 CREATE INDEX workers_reap ON ojs.workers (reap_at) WHERE reap_at IS NOT NULL;
 -- DueGetNext, WorkerPrune: dead workers to be removed.
 CREATE INDEX workers_stale ON ojs.workers (stale_at) WHERE stale_at IS NOT NULL;
 
--- Adds a report to what a worker reported before: what it does not repeat stays. Neither document holds U+0000.
+-- Merges a report into the earlier reports of a worker: members that are not repeated stay. Neither document contains
+-- U+0000.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.facts_merge(known json, reported json) RETURNS json
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
@@ -76,7 +77,7 @@ CREATE INDEX crons_next ON ojs.crons (next_run_at) WHERE next_run_at IS NOT NULL
 CREATE TABLE ojs.cron_runs (
     cron_id      uuid        NOT NULL,
     scheduled_at timestamptz NOT NULL,                         -- of a manual run: when it was triggered
-    kind         text        NOT NULL CHECK (kind IN ('tick', 'manual', 'gap')), -- gap: a local time that a clock change left out
+    kind         text        NOT NULL CHECK (kind IN ('tick', 'manual', 'gap')), -- gap: a local time that a clock change skipped
     outcome      text        NOT NULL CHECK (outcome IN ('fired', 'skipped', 'manual')),
     reason       text,                                         -- why it was skipped
     job_id       uuid,                                         -- the job it enqueued

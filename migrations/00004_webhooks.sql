@@ -1,6 +1,6 @@
 -- +goose Up
--- Webhooks: subscriptions, their secrets, and what was or is to be delivered to them. A place is a position in the
--- event log as one number: seq * 65536 + sub.
+-- Webhooks: subscriptions, their secrets, and their deliveries. A place is a position in the event log as one number:
+-- seq * 65536 + sub.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$;
@@ -68,15 +68,15 @@ CREATE TABLE ojs.webhook_deliveries (
     claims           integer     NOT NULL DEFAULT 0,      -- how often it was claimed; tells the result of a lost claim from that of the current one
     lost             integer     NOT NULL DEFAULT 0,      -- leases lost in a row
     attempt_count    integer     NOT NULL DEFAULT 0,      -- finished attempts
-    round_start      integer     NOT NULL DEFAULT 0,      -- finished attempts before the schedule was last begun anew by hand
+    round_start      integer     NOT NULL DEFAULT 0,      -- finished attempts before the latest manual retry, which begins the schedule again
     last_status_code integer,                             -- HTTP status; 0: no response
     last_error       text,
     created_at       timestamptz NOT NULL,
     completed_at     timestamptz                          -- entry into delivered, dead or cancelled
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05);
 
--- The predicates of the next three indexes name no status, so that the planner cannot take an index for a condition
--- that it only nearly fits.
+-- The predicates of the next three indexes name no status: the planner would use such an index for conditions that it
+-- fits badly.
 
 -- WebhookDeliveryLock, WebhookDeliveryClaim, WebhookDeliveryGetNextDue, WebhookDeliveryListOrphans: the order in which deliveries are
 -- started.
@@ -96,7 +96,7 @@ CREATE UNIQUE INDEX webhook_deliveries_event ON ojs.webhook_deliveries (event_se
 -- WebhookDeliveryPrune: the oldest finished deliveries.
 CREATE INDEX webhook_deliveries_done ON ojs.webhook_deliveries (completed_at) WHERE completed_at IS NOT NULL;
 
--- webhook_cursor has one row: the place up to which deliveries have been made. It moves only while there are active
+-- webhook_cursor has one row: the place up to which deliveries have been created. It moves only while there are active
 -- subscriptions.
 CREATE TABLE ojs.webhook_cursor (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),

@@ -1,8 +1,8 @@
 -- +goose Up
--- ojs.enqueue, ojs.cancel and the view ojs.job: what the HTTP API does with jobs, for SQL callers inside their own
--- transactions. A call that cannot be carried out raises SQLSTATE 22023 with a sentence that names the option, and
--- stores nothing. Only what the columns need is checked here: names, types, ranges, sizes. The server checks the rules
--- of a retry policy when it reads one.
+-- ojs.enqueue, ojs.cancel and the view ojs.job: the job calls of the HTTP API, for SQL callers inside their own
+-- transactions. An invalid call raises SQLSTATE 22023 with a sentence that names the option, and stores nothing. Only
+-- what the columns need is checked here: names, types, ranges, sizes. The server checks the rules of a retry policy when
+-- it reads one.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
@@ -136,9 +136,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Whether a finished job holds the id of a job that has just been inserted. Asked after the insert, with a new
--- snapshot: asked before, it would miss a row that an ack moves meanwhile. Under REPEATABLE READ there is no new
--- snapshot; the old one may still show the row that was moved away next to the new one.
+-- Whether a finished job has the id of a job that has just been inserted. Called after the insert, with a new snapshot:
+-- before it, a row that an ack moves meanwhile would be missed. Under REPEATABLE READ there is no new snapshot; the old
+-- one may still show the row that was moved away next to the new one.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.id_was_used(job_id uuid) RETURNS boolean
 LANGUAGE plpgsql AS $$
@@ -150,7 +150,7 @@ $$;
 
 -- queue_notes holds the queues whose first job comes from a transaction that is still open. An insert of a row that
 -- another transaction has inserted waits for it, and an HTTP server that waits enqueues nothing at all. So a
--- transaction inserts its new queues at commit. The trigger deletes the rows, so nobody ever sees one.
+-- transaction inserts its new queues at commit. The trigger deletes the rows, so no other transaction sees one.
 CREATE TABLE ojs.queue_notes (name text NOT NULL);
 
 -- +goose StatementBegin
@@ -324,7 +324,7 @@ BEGIN
     IF given -> 'notify' IS DISTINCT FROM 'false' THEN
         PERFORM pg_notify('ojs_wake', '');
     END IF;
-    -- Servers keep partitions ready far ahead. This is for producers that go on without a server.
+    -- Servers create partitions far ahead. This is for producers that run without a server.
     IF event_seq % 50000 = 0 THEN
         PERFORM ojs.event_partitions_ensure(1);
     END IF;
@@ -341,7 +341,7 @@ BEGIN
     IF octet_length(reason) > 1024 THEN
         PERFORM ojs.refuse('reason', 'have at most 1024 bytes');
     END IF;
-    -- Without a server nobody creates tomorrow's partition. If it exists, this is one look into the catalogue.
+    -- Without a server, tomorrow's partition may be missing. If it exists, this call is one catalogue lookup.
     PERFORM ojs.jobs_done_partitions_ensure(1);
     WITH deleted AS (
         DELETE FROM ojs.jobs j

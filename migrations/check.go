@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// What Check finds. The messages are complete sentences for whoever starts the server.
+// Errors of Check. The messages tell the operator what to do.
 var (
 	ErrSchemaMissing = errors.New("the database has no ojs schema: " +
 		"run `ojsd migrate up`, or start the server with --migrate")
@@ -25,7 +25,7 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// Check compares the schema with the newest migration of this binary. A server must not start on any other version.
+// Check compares the schema with the newest migration of this binary. A server must not start with any other version.
 func Check(ctx context.Context, db Querier) error { return check(ctx, db, FS) }
 
 func check(ctx context.Context, db Querier, fsys fs.FS) error {
@@ -45,8 +45,8 @@ func check(ctx context.Context, db Querier, fsys fs.FS) error {
 	return nil
 }
 
-// versionQuery asks the function that every migration replaces. Unlike goose's table, which may be in one of two
-// places, it says what the objects are.
+// versionQuery calls the function that every migration replaces. goose's table, which may be in one of two schemas, can differ
+// from the state of the schema; this function cannot.
 const versionQuery = "SELECT ojs.schema_version()"
 
 // schemaVersion reads the answer to versionQuery from a row of pgx or of database/sql.

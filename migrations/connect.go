@@ -15,11 +15,11 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// lockKey is the advisory lock that says "migrating schema ojs": the bytes of "ojsmigr".
+// lockKey is the key of the advisory lock for migrations: the bytes of "ojsmigr".
 const lockKey int64 = 0x6f6a736d696772
 
-// settingsForLongWork switch off, for one transaction, the timeouts that operators set for ordinary queries: building
-// an index may take minutes. Names that a server version does not have are left out.
+// settingsForLongWork switches off, for one transaction, the timeouts that operators set for ordinary queries: building an
+// index may take minutes. It leaves out settings that the server version does not have.
 const settingsForLongWork = `
 	SELECT set_config(name, CASE name WHEN 'lock_timeout' THEN $1 ELSE '0' END, true)
 	FROM pg_settings
@@ -36,8 +36,8 @@ func newMigrator(databaseURL string, fsys fs.FS, log *slog.Logger) (*migrator, e
 	if err != nil {
 		return nil, fmt.Errorf("database URL: %w", err)
 	}
-	// A prepared statement does not survive a transaction-mode pooler, which gives each transaction any connection. And
-	// of the modes without them only this one leaves no open portal behind, whose snapshot withLock would keep.
+	// Prepared statements fail behind a transaction-mode pooler, which gives each transaction another connection. Of the modes
+	// without them only this one leaves no open portal, whose snapshot withLock would keep.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -52,8 +52,8 @@ func (m *migrator) open() *sql.DB {
 	return db
 }
 
-// connector makes connections whose transactions begin with our settings. They are set in the transaction because
-// behind a pooler a plain SET would reach some other session, and a start-up parameter is refused by PgBouncer.
+// connector makes connections whose transactions begin with settingsForLongWork. They are set in the transaction because
+// behind a pooler a plain SET would reach another session, and PgBouncer refuses start-up parameters.
 type connector struct{ driver.Connector }
 
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -79,13 +79,12 @@ func (c conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, er
 
 // withLock calls fn while no other node migrates.
 //
-// The lock is a transaction-level advisory lock in a transaction that stays open meanwhile, on a connection of its own.
-// A session-level lock (goose's session locker) would end up in some other session behind a transaction-mode pooler;
-// goose's table locker works there, but after a crash it keeps everybody waiting for its lease of 30 s, and a holder
-// that stalls for longer loses it without noticing. This one is gone the moment its holder is. The open transaction
-// holds neither a snapshot nor an xid, so it delays no vacuum, and CREATE INDEX CONCURRENTLY does not wait for it.
-// Waiting nodes poll instead of blocking in the database, because each blocked one would occupy a pooler's connection,
-// until none is left for the node that works.
+// The lock is a transaction-level advisory lock in a transaction that stays open meanwhile, on a connection of its own. A
+// session-level lock (goose's session locker) would be taken in another session behind a transaction-mode pooler. goose's
+// table locker works there, but after a crash all nodes wait for its lease of 30 s, and a node that stalls for longer loses
+// the lock without an error. An advisory lock ends with its connection. The open transaction has neither a snapshot nor an
+// xid, so it delays no vacuum, and CREATE INDEX CONCURRENTLY does not wait for it. Waiting nodes poll instead of blocking in
+// the database, because each blocked one would occupy a connection of the pooler, until none is left for the migration.
 func (m *migrator) withLock(ctx context.Context, fn func() error) error {
 	for {
 		locked, err := m.tryLocked(ctx, fn)

@@ -1,7 +1,7 @@
-// Package migrations holds the schema of ojsd and brings databases to it.
+// Package migrations owns the schema of ojsd and migrates databases to it.
 //
-// The SQL files are plain goose migrations, so that `goose -dir migrations postgres "$DATABASE_URL" up` does the same
-// as `ojsd migrate up`. Everything lives in schema ojs; this package never touches objects of the user's other schemas.
+// The SQL files are plain goose migrations, so `goose -dir migrations postgres "$DATABASE_URL" up` does the same as
+// `ojsd migrate up`. All objects are in schema ojs; this package must never change objects of other schemas.
 package migrations
 
 import (
@@ -24,16 +24,16 @@ import (
 var FS embed.FS
 
 const (
-	// lockTimeout is how long a migration may wait for a lock on a table in use. Queries that come after it queue up
-	// behind it meanwhile, so it must be short; the migration is tried again instead.
+	// lockTimeout is how long a migration may wait for a lock on a table in use. Later queries wait behind it meanwhile, so it
+	// must be short; the migration is tried again instead.
 	lockTimeout = 2 * time.Second
-	// lockAttempts and the pauses between them (below) make about five minutes.
+	// lockAttempts with their pauses take about five minutes.
 	lockAttempts = 30
 	maxPause     = 10 * time.Second
 )
 
-// Up applies all migrations that are missing and returns them. Any number of nodes may call it at once: one works, the
-// others wait for it. Beside a running system it takes table locks only for moments, and retries when it gets none.
+// Up applies all missing migrations and returns them. Any number of nodes may call it at once: one works, the others wait. On
+// a running system it takes table locks only for moments, and retries if it does not get one in time.
 func Up(ctx context.Context, databaseURL string, log *slog.Logger) ([]*goose.MigrationResult, error) {
 	m, err := newMigrator(databaseURL, FS, log)
 	if err != nil {
@@ -82,12 +82,12 @@ func (m *migrator) down(ctx context.Context) (result *goose.MigrationResult, err
 	return result, nil
 }
 
-// withProvider calls fn under the migration lock, again and again while it fails only for want of a table lock. Each
-// migration is a transaction of its own, so a failed one leaves nothing behind and the finished ones are kept.
+// withProvider calls fn under the migration lock, and repeats it while it fails because of table locks. Each migration is a
+// transaction of its own, so a failed one is rolled back and the finished ones are kept.
 func (m *migrator) withProvider(ctx context.Context, fn func(*goose.Provider) error) error {
 	return m.withLock(ctx, func() error {
 		db := m.open()
-		defer func() { _ = db.Close() }() // only connections that have nothing to lose
+		defer func() { _ = db.Close() }() // all transactions have ended
 		table, err := m.versionTable(ctx, db)
 		if err != nil {
 			return err
@@ -105,7 +105,7 @@ func (m *migrator) withProvider(ctx context.Context, fn func(*goose.Provider) er
 	})
 }
 
-// retryLocked repeats fn while it gives up on a table lock.
+// retryLocked repeats fn while it fails with lock_not_available.
 func (m *migrator) retryLocked(ctx context.Context, fn func() error) error {
 	pause := lockTimeout / 4
 	for attempt := 1; ; attempt++ {

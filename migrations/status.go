@@ -9,8 +9,8 @@ import (
 	"github.com/pressly/goose/v3/database"
 )
 
-// Status lists all migrations of this binary and which of them the database has. It changes nothing, needs no lock,
-// and works with the rights of the server's role.
+// Status lists all migrations of this binary and whether the database has them. It only reads, needs no lock, and works with
+// the rights of the server's role.
 func Status(ctx context.Context, databaseURL string) ([]*goose.MigrationStatus, error) {
 	m, err := newMigrator(databaseURL, FS, nil)
 	if err != nil {
@@ -41,7 +41,7 @@ func (m *migrator) status(ctx context.Context) ([]*goose.MigrationStatus, error)
 	return list, m.addTimes(ctx, list, version)
 }
 
-// addTimes fills in when the migrations were applied, if a table tells.
+// addTimes adds the times at which the migrations were applied, if there is a version table.
 func (m *migrator) addTimes(ctx context.Context, list []*goose.MigrationStatus, version int64) error {
 	db := m.open()
 	defer func() { _ = db.Close() }() // nothing was written

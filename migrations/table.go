@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// ownTable is where this package keeps goose's book.
+	// ownTable is goose's version table of this package.
 	ownTable = "ojs.goose_db_version"
-	// cliTable is where the goose command keeps it by default. It may also be the book of the user's own migrations.
+	// cliTable is the default version table of the goose command. The user's own migrations may also use it.
 	cliTable = "public.goose_db_version"
 )
 
-// versionTable returns the table that says which migrations are applied, and creates ownTable if neither fits.
+// versionTable returns the table that lists the applied migrations. It creates ownTable if there is none.
 func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error) {
 	version, err := schemaVersion(db.QueryRowContext(ctx, versionQuery).Scan)
 	if err != nil && !errors.Is(err, ErrSchemaMissing) {
@@ -37,8 +37,8 @@ func (m *migrator) versionTable(ctx context.Context, db *sql.DB) (string, error)
 	return ownTable, m.createVersionTable(ctx, db, version)
 }
 
-// findVersionTable returns the table in use, or "". cliTable counts only if it lists exactly the migrations that the
-// schema has; otherwise it is somebody else's.
+// findVersionTable returns the table in use, or "". cliTable is in use only if it lists exactly the migrations of the schema;
+// otherwise it belongs to other migrations.
 func (m *migrator) findVersionTable(ctx context.Context, db *sql.DB, version int64) (string, error) {
 	if exists, err := tableExists(ctx, db, ownTable); err != nil || exists {
 		return ownTable, err
@@ -107,7 +107,7 @@ func (m *migrator) createVersionTable(ctx context.Context, db *sql.DB, version i
 	return nil
 }
 
-// applied lists what goose's book contains when the schema is at version, goose's own 0 included.
+// applied lists the rows of goose's table for a schema at version, with goose's own version 0.
 func (m *migrator) applied(version int64) ([]int64, error) {
 	all, err := versions(m.fsys)
 	if err != nil {

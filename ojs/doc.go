@@ -1,5 +1,5 @@
-// Package ojs holds the wire types of the Open Job Spec as ojsd speaks it over HTTP. Both sides use them: the server
-// and Go programs that enqueue or run jobs.
+// Package ojs owns the wire types of the Open Job Spec as ojsd uses it over HTTP, for the server and for Go programs that
+// enqueue or run jobs.
 //
-// It links nothing outside the standard library and knows nothing of storage or transport.
+// It must never import a package outside the standard library, or know of storage or transport.
 package ojs

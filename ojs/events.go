@@ -1,6 +1,6 @@
 package ojs
 
-// Types of events, the closed catalogue: no other type appears in polling, streams, webhooks or notifications.
+// Types of public events. Polling, streams, webhooks and notifications show no other type.
 const (
 	EventJobEnqueued  = "job.enqueued"
 	EventJobScheduled = "job.scheduled"
@@ -31,7 +31,7 @@ const (
 	EventWorkflowFailed        = "workflow.failed"
 )
 
-// EventTypes lists the catalogue.
+// EventTypes lists all public event types.
 var EventTypes = []string{
 	EventJobEnqueued, EventJobScheduled, EventJobStarted, EventJobCompleted, EventJobFailed, EventJobDiscarded, EventJobRetrying,
 	EventJobCancelled, EventJobHeartbeat, EventJobExpired, EventJobProgress,

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// ParseID reads a job or workflow id: a lower-case UUIDv7. A leading job_ or wf_ is ignored, as everywhere outside the
-// `id` of a new job (docs/reference/http.md, Unmatched requests). What is no such id belongs to no job.
+// ParseID reads a job or workflow id: a lower-case UUIDv7. It ignores a leading job_ or wf_, which requests may use everywhere
+// but in the `id` of a new job (docs/reference/http.md, Unmatched requests).
 func ParseID(s string) (id [16]byte, ok bool) {
 	if rest, cut := strings.CutPrefix(s, "job_"); cut {
 		s = rest
@@ -50,7 +50,7 @@ func hexDigit(c byte) (byte, bool) {
 	}
 }
 
-// FormatID gives the text of an id.
+// FormatID returns the text of an id.
 func FormatID(id [16]byte) string {
 	var b [36]byte
 	hex.Encode(b[0:8], id[0:4])

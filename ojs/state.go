@@ -1,18 +1,18 @@
 package ojs
 
-// JobState is where a job is in its life (docs/reference/jobs.md, States).
+// JobState is the state of a job (docs/reference/jobs.md, States).
 type JobState string
 
 // The eight states of a job (docs/reference/jobs.md, States).
 const (
 	StateScheduled JobState = "scheduled" // waits for scheduled_at
-	StatePending   JobState = "pending"   // parked until it is activated
-	StateAvailable JobState = "available" // may be fetched
-	StateActive    JobState = "active"    // claimed by a worker
+	StatePending   JobState = "pending"   // waits to be activated by a call
+	StateAvailable JobState = "available" // can be fetched
+	StateActive    JobState = "active"    // reserved by a worker
 	StateRetryable JobState = "retryable" // failed, waits for its backoff
 	StateCompleted JobState = "completed" // acknowledged
-	StateCancelled JobState = "cancelled" // cancelled, for ever
-	StateDiscarded JobState = "discarded" // failed for good or expired; only a manual retry brings it back
+	StateCancelled JobState = "cancelled" // final
+	StateDiscarded JobState = "discarded" // failed without further retries, or expired; only a manual retry changes it
 )
 
 // Valid reports whether s is one of the eight states.
@@ -25,7 +25,7 @@ func (s JobState) Valid() bool {
 	}
 }
 
-// Terminal reports whether time alone never takes a job out of s.
+// Terminal reports whether the server never changes the state s by itself.
 func (s JobState) Terminal() bool {
 	return s == StateCompleted || s == StateCancelled || s == StateDiscarded
 }

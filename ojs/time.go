@@ -2,8 +2,8 @@ package ojs
 
 import "time"
 
-// TimeFormat is the layout of every time the server makes (docs/reference/jobs.md, Times and durations).
+// TimeFormat is the layout of all times in responses and events (docs/reference/jobs.md, Times and durations).
 const TimeFormat = "2006-01-02T15:04:05.000Z"
 
-// FormatTime gives t in server format: UTC, exactly three fractional digits, cut, not rounded.
+// FormatTime formats t in UTC with three fractional digits, which are cut, not rounded.
 func FormatTime(t time.Time) string { return t.UTC().Format(TimeFormat) }

@@ -1,6 +1,5 @@
 -- name: DoctorCounts :many
--- Compares the counted counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
--- returned.
+-- Compares the stored counts with the rows of the tables, in the snapshot of the caller. Returns only differences.
 WITH counted AS (
     SELECT c.queue, c.state, sum(c.n)::bigint AS n FROM (
         SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q
@@ -24,7 +23,7 @@ WHERE COALESCE(k.n, 0) <> COALESCE(h.n, 0)
 ORDER BY 1, 2;
 
 -- name: DoctorRelay :one
--- How far publication is behind, and how old the oldest kept event is.
+-- The lag of publication, and the age of the oldest kept event.
 SELECT r.watermark, (SELECT count(*) FROM ojs.events e WHERE e.seq > r.watermark) AS unpublished,
     (SELECT count(*) FROM ojs.event_gaps) AS gaps,
     COALESCE((SELECT date_part('epoch', clock_timestamp() - min(e.time)) FROM ojs.events e WHERE e.seq > r.watermark), 0)::double precision AS lag_seconds,
@@ -32,12 +31,12 @@ SELECT r.watermark, (SELECT count(*) FROM ojs.events e WHERE e.seq > r.watermark
 FROM ojs.event_relay r;
 
 -- name: DoctorXmin :many
--- What keeps dead rows from being cleaned.
+-- The sessions, slots and prepared transactions that keep dead rows from being cleaned.
 SELECT h.holder::text AS holder, h.seconds::double precision AS seconds FROM ojs.xmin_holders() h ORDER BY 2 DESC LIMIT 10;
 
 -- name: DoctorTables :many
 -- Live and dead rows and sizes of the tables that are updated all the time.
-SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes 
+SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes
 FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers}') t ORDER BY 1;
 
 -- name: DoctorRows :one

@@ -1,4 +1,4 @@
--- Figures about the whole deployment. They are read when metrics are scraped, from kept counts and statistics, never by
+-- Figures about the whole deployment. They are read when metrics are scraped, from stored counts and statistics, never by
 -- counting jobs.
 
 -- name: MetricsBegin :exec
@@ -33,8 +33,8 @@ WITH recent AS MATERIALIZED (
 SELECT r.queue::text AS queue, r.state::text AS state, sum(r.n)::bigint AS count FROM ranked r GROUP BY r.queue, r.state;
 
 -- name: MetricsEvents :one
--- How far the log and its publication are. unpublished is exact up to max_rows. Above, and for what is retained,
--- numbers are counted instead of rows; rows are fewer by those of rolled back transactions.
+-- The size of the log and the lag of its publication. unpublished is exact up to max_rows. Above that, and for retained,
+-- numbers are counted instead of rows; there are fewer rows, because rolled back transactions use numbers, too.
 SELECT clock_timestamp()::timestamptz AS now, r.watermark, (r.watermark - r.pruned)::bigint AS retained,
     r.enqueued_total, r.completed_total, r.discarded_total,
     (SELECT count(*) FROM (SELECT FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w) ORDER BY e.seq LIMIT @max_rows::bigint) u)::bigint AS unpublished,
@@ -45,7 +45,7 @@ FROM ojs.event_relay r;
 
 -- name: MetricsRates :one
 -- The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
--- the planner from looking for the minutes in the history of all queues.
+-- the planner from scanning the history of all queues for the two minutes.
 SELECT COALESCE(sum(s.completed * w.share), 0)::float8 AS completed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms
 FROM ojs.queues q
     CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
@@ -65,7 +65,7 @@ SELECT j.queue, count(*) AS count FROM ojs.jobs j WHERE j.dead_lettered_at IS NO
 
 -- name: MetricsReadyHeads :many
 -- The next job to be fetched of each queue and priority, by skipping from priority to priority as in JobFetchSurvey.
--- Under a pinned xmin it walks the dead entries at the head: 300 ms for 500 000.
+-- Under a pinned xmin it reads the dead entries at the head: 300 ms for 500 000.
 WITH RECURSIVE level AS (
     (SELECT q.queue, f.priority, f.ready_seq, f.enqueued_at
      FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
@@ -84,7 +84,7 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 FROM level l;
 
 -- name: MetricsReadyHeadsFrom :many
--- The same, starting where the heads were, which skips the dead entries.
+-- The same, starting at the previous heads, which skips the dead entries.
 SELECT p.queue::text AS queue, p.priority::smallint AS priority, c.ready_seq::bigint AS ready_seq, c.enqueued_at::timestamptz AS enqueued_at,
     clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low) p
@@ -94,7 +94,7 @@ FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) A
         ORDER BY j.ready_seq LIMIT 1) c;
 
 -- name: MetricsXminHolder :many
--- What holds the oldest dead rows back from being cleaned; at most one row.
+-- The session, slot or prepared transaction that keeps the oldest dead rows from being cleaned; at most one row.
 SELECT h.kind::text AS kind, h.name::text AS name, h.pid::integer AS pid, h.seconds::float8 AS seconds, h.transactions::bigint AS transactions
 FROM ojs.xmin_holder() h;
 

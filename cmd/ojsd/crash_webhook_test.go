@@ -30,8 +30,8 @@ type receiver struct {
 	bodies   map[string]string // by delivery id
 	broken   []string
 
-	gate      chan struct{} // requests wait until it is closed; nil: they do not wait
-	held, cut int
+	gate         chan struct{} // requests wait until it is closed; nil: they do not wait
+	blocked, cut int
 }
 
 func newReceiver(t *testing.T) *receiver {
@@ -82,7 +82,7 @@ func (r *receiver) pass(ctx context.Context) bool {
 	r.mu.Lock()
 	gate := r.gate
 	if gate != nil {
-		r.held++
+		r.blocked++
 	}
 	r.mu.Unlock()
 	if gate == nil {
@@ -103,7 +103,7 @@ func (r *receiver) pass(ctx context.Context) bool {
 func (r *receiver) closeGate() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.gate, r.held, r.cut = make(chan struct{}), 0, 0
+	r.gate, r.blocked, r.cut = make(chan struct{}), 0, 0
 }
 
 func (r *receiver) openGate() {
@@ -113,11 +113,11 @@ func (r *receiver) openGate() {
 	r.gate = nil
 }
 
-// waiting is how many requests were held back since closeGate, and how many of them have lost their sender.
-func (r *receiver) waiting() (held, cut int) {
+// waiting is how many requests were blocked back since closeGate, and how many of them have lost their sender.
+func (r *receiver) waiting() (blocked, cut int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.held, r.cut
+	return r.blocked, r.cut
 }
 
 // killWhileDelivering kills the first node while a delivery of it waits for its answer, so that its lease is lost. Which
@@ -125,7 +125,7 @@ func (r *receiver) waiting() (held, cut int) {
 func (c *crashTest) killWhileDelivering(r *receiver) {
 	for range 20 {
 		r.closeGate()
-		require.Eventually(c.t, func() bool { held, _ := r.waiting(); return held >= 10 }, time.Minute, time.Millisecond, "no deliveries")
+		require.Eventually(c.t, func() bool { blocked, _ := r.waiting(); return blocked >= 10 }, time.Minute, time.Millisecond, "no deliveries")
 		c.nodes[0].kill()
 		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if _, cut := r.waiting(); cut > 0 {

@@ -22,7 +22,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Run a server on a database."`
 	Dev     devCmd     `cmd:"" help:"Run a server with a private Postgres, for development."`
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of a database up to date, roll it back, or show it."`
-	Doctor  doctorCmd  `cmd:"" help:"Look a database over; exit 1 if something is wrong."`
+	Doctor  doctorCmd  `cmd:"" help:"Check a database; exit 1 if something is wrong."`
 	Config  configCmd  `cmd:"" help:"Print all settings, their values and where they come from."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 

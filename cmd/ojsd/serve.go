@@ -15,7 +15,7 @@ import (
 // serveCmd runs a node.
 type serveCmd struct{ settings }
 
-// Run serves until a signal arrives, then finishes the requests in hand.
+// Run serves until a signal arrives, then waits for running requests.
 func (c *serveCmd) Run(ctx context.Context, k *kong.Context) error {
 	loaded, err := c.loadWithDatabase()
 	if err != nil {
@@ -30,7 +30,7 @@ func serverConfig(c config.Config, log *slog.Logger) app.Config {
 	return sc
 }
 
-// serve runs a server and says in the log, not beside it, why it cannot.
+// serve runs a server. An error goes into the log, not to stderr as text.
 func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 	logSettings(ctx, c.Logger, loaded)
 	err := app.Run(ctx, c)
@@ -41,7 +41,7 @@ func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 	return loggedError{err}
 }
 
-// logSettings lists what differs from the defaults, and warns of variables that nobody reads.
+// logSettings logs the settings that differ from the defaults, and warns of unknown variables.
 func logSettings(ctx context.Context, log *slog.Logger, loaded *config.Loaded) {
 	var attrs []slog.Attr
 	for _, v := range loaded.Changed() {
@@ -54,7 +54,7 @@ func logSettings(ctx context.Context, log *slog.Logger, loaded *config.Loaded) {
 	}
 }
 
-// loggedError has been told to the user.
+// loggedError is an error that is in the log already.
 type loggedError struct{ error }
 
 func (e loggedError) Unwrap() error { return e.error }

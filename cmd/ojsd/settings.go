@@ -13,8 +13,8 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/logging"
 )
 
-// settings are those of a command. The flags are made from the table in internal/config; kong keeps only their texts, so that
-// one place reads, checks and reports the values of flags and variables.
+// settings are the settings of a command. Its flags are made from the table in internal/config. kong stores only their texts;
+// package config parses and checks the values of flags and variables.
 type settings struct {
 	kong.Plugins
 
@@ -73,10 +73,10 @@ func (s *settings) given() map[string]string {
 	return flags
 }
 
-// load reads the settings. `ojsd dev`, and commands whose log people read, have the defaults for people.
+// load reads the settings. `ojsd dev`, and commands whose log is for people, have the defaults of `ojsd dev`.
 func (s *settings) load() (*config.Loaded, error) { return s.read(config.Input{}) }
 
-// loadWithDatabase is load for commands that need a database and bring none.
+// loadWithDatabase is load for commands that need a database.
 func (s *settings) loadWithDatabase() (*config.Loaded, error) {
 	return s.read(config.Input{Database: true})
 }
@@ -96,7 +96,7 @@ type textFlag struct {
 	given bool
 }
 
-// Decode is what kong calls.
+// Decode is called by kong.
 func (f *textFlag) Decode(ctx *kong.DecodeContext) error {
 	f.given = true
 	return ctx.Scan.PopValueInto("value", &f.text)
@@ -105,7 +105,7 @@ func (f *textFlag) Decode(ctx *kong.DecodeContext) error {
 // boolFlag may stand without a value.
 type boolFlag struct{ textFlag }
 
-// Decode is what kong calls; it has turned --no-x into --x=false.
+// Decode is called by kong, which turns --no-x into --x=false.
 func (f *boolFlag) Decode(ctx *kong.DecodeContext) error {
 	f.text, f.given = "true", true
 	if ctx.Scan.Peek().Type != kong.FlagValueToken {
@@ -119,7 +119,7 @@ func (f *boolFlag) Decode(ctx *kong.DecodeContext) error {
 // IsBool lets kong accept the flag without a value.
 func (*boolFlag) IsBool() bool { return true }
 
-// level is that of the log.
+// level is the log level.
 func level(c config.Logging) slog.Level {
 	var level slog.Level
 	_ = level.UnmarshalText([]byte(c.Level)) // Load has checked it

@@ -1,6 +1,6 @@
 // Package config owns the settings of a server. The struct tags of Config are the table of all settings: flags, environment
-// variables, defaults, checks, `ojsd config` and docs/reference/configuration.md are made from it. It never reads the
-// environment itself, and never shows a secret.
+// variables, defaults, checks, `ojsd config` and docs/reference/configuration.md are made from it. It must never read the
+// environment itself, and never show a secret.
 package config
 
 import (
@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// Config is every setting of a server, as Load has read and checked it. A value means what the sentence in `help` says; no
-// other package replaces zero by a default.
+// Config has every setting of a server, as Load has read and checked it. The sentence in `help` defines the meaning of a
+// value; no other package replaces zero by a default.
 //
 // The tags of a setting:
 //
-//	env      its variable; the flag has the same words without OJS_: OJS_JOBS_TIMEOUT, --jobs-timeout
-//	default  its default, as a user would write it; dev: that of `ojsd dev`, where it differs
+//	env      the variable; the flag has the same words without OJS_: OJS_JOBS_TIMEOUT, --jobs-timeout
+//	default  the default, as a user would write it; dev: the default of `ojsd dev`, if it differs
 //	range    the smallest and largest value
-//	values   the only values of a text
-//	pattern  what a text must match
-//	kind     what a text is: postgres, address or file
-//	secret   `ojsd config` and the log never show it
-//	help     one sentence that says what it does
+//	values   the valid values of a text
+//	pattern  a regular expression that a text must match
+//	kind     the kind of a text: postgres, address or file
+//	secret   `ojsd config` and the log never show the value
+//	help     one sentence about the effect
 type Config struct {
 	Database   Database   `area:"Database"`
 	Server     Server     `area:"Server"`
@@ -69,7 +69,7 @@ type Workers struct {
 	DeadAfter time.Duration `env:"OJS_WORKERS_DEAD_AFTER" default:"60s" range:"1ms..36500d" help:"Silence after which a worker that has sent heartbeats is dead and its jobs go back to their queues."`
 }
 
-// Retention says how long jobs are kept that have ended. Zero: no limit.
+// Retention says how long ended jobs are kept. Zero: no limit.
 type Retention struct {
 	Completed time.Duration `env:"OJS_RETENTION_COMPLETED" default:"7d" range:"0..36500d" help:"How long completed and cancelled jobs are kept after the end of their day (UTC); 0: for ever."`
 	Discarded time.Duration `env:"OJS_RETENTION_DISCARDED" default:"30d" range:"0..36500d" help:"How long discarded jobs are kept that are no dead letters; 0: for ever."`
@@ -144,7 +144,7 @@ type Tests struct {
 // Size is a number of bytes.
 type Size int64
 
-// Key is 32 bytes. It never prints itself.
+// Key is a key of 32 bytes. Its String does not contain it.
 type Key []byte
 
 // String keeps the key out of messages.

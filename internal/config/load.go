@@ -8,30 +8,30 @@ import (
 	"strings"
 )
 
-// Where a value comes from. A flag wins over the environment, the environment over the default.
+// Sources of a value. A flag overrides the environment, the environment the default.
 const (
 	FromDefault     = "default"
 	FromEnvironment = "environment"
 	FromFlag        = "flag"
 )
 
-// Input is what a user has given.
+// Input is what Load reads.
 type Input struct {
-	Settings []Setting         // those that the command has; it ignores the variables of others
+	Settings []Setting         // of the command; it ignores the variables of other settings
 	Flags    map[string]string // values by name of the flag
 	Environ  []string          // NAME=value; a variable with an empty value counts as unset
 	Dev      bool              // take the defaults of `ojsd dev`
-	Database bool              // a database must be given
+	Database bool              // a database is required
 }
 
 // Value is a setting that has been read.
 type Value struct {
 	Setting
-	Text   string // as it was given
+	Text   string // as the user wrote it
 	Source string
 }
 
-// Name is what the user calls the setting: the flag, or the variable.
+// Name is the flag if the value comes from it, else the variable.
 func (v Value) Name() string {
 	if v.Source == FromFlag {
 		return "--" + v.Flag
@@ -39,7 +39,7 @@ func (v Value) Name() string {
 	return v.Env
 }
 
-// Loaded is a configuration and how it came to be.
+// Loaded is a configuration with the sources of its values.
 type Loaded struct {
 	Config Config
 	Values []Value
@@ -47,16 +47,16 @@ type Loaded struct {
 	dev bool
 }
 
-// Default is the configuration of a server for which nothing is set. It has no database.
+// Default is the configuration without any flag or variable. It has no database.
 func Default() Config {
 	loaded, err := Load(Input{Settings: Table()})
 	if err != nil {
-		panic(err) // a mistake in the table
+		panic(err) // a struct tag of Config is wrong
 	}
 	return loaded.Config
 }
 
-// Load reads and checks settings. Its error has a line for each that is wrong.
+// Load reads and checks settings. Its error has one line for each wrong setting.
 func Load(in Input) (*Loaded, error) {
 	l := &Loaded{dev: in.Dev}
 	environ := map[string]string{}
@@ -101,7 +101,7 @@ func (s Setting) fallback(dev bool) string {
 	return s.Default
 }
 
-// wrong repeats a value only if it cannot hold a password.
+// wrong repeats the value only if it cannot contain a password.
 func (v Value) wrong() error {
 	err := fmt.Errorf("%s must be %s", v.Name(), v.Expected())
 	if v.Secret || v.Kind == kindURL || v.Kind == kindPostgres {
@@ -110,7 +110,8 @@ func (v Value) wrong() error {
 	return fmt.Errorf("%w; it is %q", err, v.Text)
 }
 
-// conflicts are settings that do not go together. Of two that do not, neither has been found wrong before.
+// conflicts are errors about settings that exclude or need each other. A setting that could not be parsed has its zero value
+// here.
 func (l *Loaded) conflicts() (wrong []error) {
 	c := l.Config
 	if slices.Contains(c.Server.CORSOrigins, "*") && len(c.Server.APIKeys) > 0 {
@@ -154,7 +155,7 @@ func (l *Loaded) name(flag string) string {
 // Changed are the values that differ from the defaults.
 func (l *Loaded) Changed() (changed []Value) {
 	for _, v := range l.Values {
-		value, _ := v.parse(v.Text) // Load has read both
+		value, _ := v.parse(v.Text) // Load has parsed both without an error
 		fallback, _ := v.parse(v.fallback(l.dev))
 		if !reflect.DeepEqual(value, fallback) {
 			changed = append(changed, v)

@@ -34,7 +34,7 @@ const (
 	kindDestinations = "list of networks and hosts"
 )
 
-// errWrong is the only error of parse: Expected says what would be right, and a cause could repeat a password.
+// errWrong is the only error of parse. It has no cause, which could repeat a password; Expected describes valid values.
 var errWrong = errors.New("wrong value")
 
 // Expected completes the sentence "… must be".
@@ -73,7 +73,7 @@ func (s Setting) Expected() string {
 	return "a file name"
 }
 
-// parse reads a text. An empty text is the empty value of kinds that have one.
+// parse reads a text. An empty text is the zero value of kinds that allow it.
 func (s Setting) parse(text string) (any, error) {
 	if text == "" {
 		return s.empty()
@@ -106,7 +106,7 @@ func (s Setting) parse(text string) (any, error) {
 	return text, nil
 }
 
-// empty gives nil for the zero value.
+// empty returns nil for the zero value.
 func (s Setting) empty() (any, error) {
 	switch s.Kind {
 	case kindBool, kindInt, kindDuration, kindSize, kindChoice, kindAddress:
@@ -152,7 +152,7 @@ func (s Setting) duration(text string) (time.Duration, error) {
 	return time.Duration(n), err
 }
 
-// parseDuration reads Go's form, which may begin with days: 30s, 7d, 1d12h.
+// parseDuration reads a Go duration, optionally with days in front: 30s, 7d, 1d12h.
 func parseDuration(text string) (time.Duration, error) {
 	days, rest, found := strings.Cut(text, "d")
 	if !found {

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// masked stands for what must not be seen.
+// masked is shown instead of a secret.
 const masked = "(set)"
 
 // Shown is the value without secrets.
@@ -31,19 +31,19 @@ func (v Value) Shown() string {
 		if err != nil {
 			return masked
 		}
-		return u.Scheme + "://" + u.Host + u.Path // the rest may hold a password
+		return u.Scheme + "://" + u.Host + u.Path // user and query may contain a password
 	}
 	return v.Text
 }
 
-// withoutPassword tells hosts, user and database of a URL or of a text such as "host=db user=ojsd".
+// withoutPassword shows hosts, user and database of a URL or of a text such as "host=db user=ojsd".
 func withoutPassword(text string) string {
 	c, err := pgx.ParseConfig(text)
 	if err != nil {
 		return masked
 	}
 	hosts := []string{net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))}
-	for _, f := range c.Fallbacks { // each host is there once with TLS and once without
+	for _, f := range c.Fallbacks { // has each host twice, with and without TLS
 		if host := net.JoinHostPort(f.Host, strconv.Itoa(int(f.Port))); !slices.Contains(hosts, host) {
 			hosts = append(hosts, host)
 		}
@@ -51,7 +51,7 @@ func withoutPassword(text string) string {
 	return "postgres://" + c.User + "@" + strings.Join(hosts, ",") + "/" + c.Database
 }
 
-// WriteText lists all values for people, a line each.
+// WriteText writes one line per setting, for people.
 func (l *Loaded) WriteText(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, v := range l.Values {
@@ -66,7 +66,7 @@ func (l *Loaded) WriteText(w io.Writer) error {
 	return t.Flush()
 }
 
-// WriteJSON lists all values for programs.
+// WriteJSON writes all settings, for programs.
 func (l *Loaded) WriteJSON(w io.Writer) error {
 	type row struct {
 		Name   string `json:"name"`

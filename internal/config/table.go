@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Setting is a row of the table.
+// Setting is one setting of Config.
 type Setting struct {
-	Area    string // title of its group
-	Env     string // its variable
+	Area    string // title of the group
+	Env     string // the variable
 	Flag    string // without the dashes
-	Kind    string // how its text is read
+	Kind    string // selects the parser
 	Default string
 	Dev     string // the default of `ojsd dev`
 	Help    string
@@ -30,7 +30,7 @@ var table = makeTable()
 // Table returns all settings, in the order of the documentation.
 func Table() []Setting { return table }
 
-// Pick returns the settings with these flags, for a command that has only a few.
+// Pick returns the settings with these flags, for commands with few settings.
 func Pick(flags ...string) (picked []Setting) {
 	for _, flag := range flags {
 		picked = append(picked, byFlag(flag))

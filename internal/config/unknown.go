@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// clientVariables are read by clients, which may run in the same environment.
+// clientVariables are variables of clients, which may run in the same environment.
 var clientVariables = []string{"OJS_URL"}
 
-// Unknown is a variable that looks like a setting and is none.
+// Unknown is a variable that begins with OJS_ and is not a setting.
 type Unknown struct {
 	Name    string
-	Nearest string // the setting that it resembles most
+	Nearest string // the most similar variable of a setting
 }
 
-// UnknownVariables finds the OJS_ variables that no setting reads.
+// UnknownVariables finds the OJS_ variables that are not settings.
 func UnknownVariables(environ []string) (unknown []Unknown) {
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
@@ -32,7 +32,7 @@ func nearest(name string) string {
 	return closest.Env
 }
 
-// distance is how many letters must be put in, taken out or replaced to make b of a.
+// distance is the Levenshtein distance: the number of insertions, deletions and replacements that turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

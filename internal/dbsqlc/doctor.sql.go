@@ -40,8 +40,7 @@ type DoctorCountsRow struct {
 	Stored  int64
 }
 
-// Compares the counted counts with what the tables hold, in the snapshot of the caller. Only rows that differ are
-// returned.
+// Compares the stored counts with the rows of the tables, in the snapshot of the caller. Returns only differences.
 func (q *Queries) DoctorCounts(ctx context.Context) ([]DoctorCountsRow, error) {
 	rows, err := q.db.Query(ctx, doctorCounts)
 	if err != nil {
@@ -83,7 +82,7 @@ type DoctorRelayRow struct {
 	KeptSeconds float64
 }
 
-// How far publication is behind, and how old the oldest kept event is.
+// The lag of publication, and the age of the oldest kept event.
 func (q *Queries) DoctorRelay(ctx context.Context) (DoctorRelayRow, error) {
 	row := q.db.QueryRow(ctx, doctorRelay)
 	var i DoctorRelayRow
@@ -119,7 +118,7 @@ func (q *Queries) DoctorRows(ctx context.Context) (DoctorRowsRow, error) {
 }
 
 const doctorTables = `-- name: DoctorTables :many
-SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes 
+SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes
 FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers}') t ORDER BY 1
 `
 
@@ -165,7 +164,7 @@ type DoctorXminRow struct {
 	Seconds float64
 }
 
-// What keeps dead rows from being cleaned.
+// The sessions, slots and prepared transactions that keep dead rows from being cleaned.
 func (q *Queries) DoctorXmin(ctx context.Context) ([]DoctorXminRow, error) {
 	rows, err := q.db.Query(ctx, doctorXmin)
 	if err != nil {

@@ -18,7 +18,7 @@ SELECT set_config('statement_timeout', $1::text, true), set_config('lock_timeout
     set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true)
 `
 
-// Figures about the whole deployment. They are read when metrics are scraped, from kept counts and statistics, never by
+// Figures about the whole deployment. They are read when metrics are scraped, from stored counts and statistics, never by
 // counting jobs.
 // Settings for the rest of the transaction: it never waits long, and no plan reads a whole table, or a whole partition
 // of the log that was empty when the plan was made.
@@ -113,8 +113,8 @@ type MetricsEventsRow struct {
 	RetainedSince    pgtype.Timestamptz
 }
 
-// How far the log and its publication are. unpublished is exact up to max_rows. Above, and for what is retained,
-// numbers are counted instead of rows; rows are fewer by those of rolled back transactions.
+// The size of the log and the lag of its publication. unpublished is exact up to max_rows. Above that, and for retained,
+// numbers are counted instead of rows; there are fewer rows, because rolled back transactions use numbers, too.
 func (q *Queries) MetricsEvents(ctx context.Context, maxRows int64) (MetricsEventsRow, error) {
 	row := q.db.QueryRow(ctx, metricsEvents, maxRows)
 	var i MetricsEventsRow
@@ -204,7 +204,7 @@ type MetricsRatesRow struct {
 }
 
 // The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
-// the planner from looking for the minutes in the history of all queues.
+// the planner from scanning the history of all queues for the two minutes.
 func (q *Queries) MetricsRates(ctx context.Context) (MetricsRatesRow, error) {
 	row := q.db.QueryRow(ctx, metricsRates)
 	var i MetricsRatesRow
@@ -240,7 +240,7 @@ type MetricsReadyHeadsRow struct {
 }
 
 // The next job to be fetched of each queue and priority, by skipping from priority to priority as in JobFetchSurvey.
-// Under a pinned xmin it walks the dead entries at the head: 300 ms for 500 000.
+// Under a pinned xmin it reads the dead entries at the head: 300 ms for 500 000.
 func (q *Queries) MetricsReadyHeads(ctx context.Context, queues []string) ([]MetricsReadyHeadsRow, error) {
 	rows, err := q.db.Query(ctx, metricsReadyHeads, queues)
 	if err != nil {
@@ -291,7 +291,7 @@ type MetricsReadyHeadsFromRow struct {
 	Now        pgtype.Timestamptz
 }
 
-// The same, starting where the heads were, which skips the dead entries.
+// The same, starting at the previous heads, which skips the dead entries.
 func (q *Queries) MetricsReadyHeadsFrom(ctx context.Context, arg MetricsReadyHeadsFromParams) ([]MetricsReadyHeadsFromRow, error) {
 	rows, err := q.db.Query(ctx, metricsReadyHeadsFrom, arg.Queues, arg.Priorities, arg.Lows)
 	if err != nil {
@@ -368,7 +368,7 @@ type MetricsXminHolderRow struct {
 	Transactions int64
 }
 
-// What holds the oldest dead rows back from being cleaned; at most one row.
+// The session, slot or prepared transaction that keeps the oldest dead rows from being cleaned; at most one row.
 func (q *Queries) MetricsXminHolder(ctx context.Context) ([]MetricsXminHolderRow, error) {
 	rows, err := q.db.Query(ctx, metricsXminHolder)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Max is the longest duration accepted anywhere (docs/reference/http.md, Bodies): 36 500 days.
+// Max is the longest duration that is accepted (docs/reference/http.md, Bodies): 36 500 days.
 const Max = 36500 * 24 * time.Hour
 
 const day = 24 * time.Hour
@@ -53,7 +53,7 @@ func ParseISO(s string) (time.Duration, error) {
 	return (d + t).Round(time.Millisecond), nil
 }
 
-// components sums "nXnY…" in the order of units; each at most once.
+// components sums "nXnY…". Units must have the order of units, each at most once.
 func components(s string, units []unit) (time.Duration, error) {
 	var sum time.Duration
 	for s != "" {
@@ -80,7 +80,7 @@ func components(s string, units []unit) (time.Duration, error) {
 	return sum, nil
 }
 
-// amount is number × length; number is digits, with a fraction only if it may have one.
+// amount is number × length. number consists of digits, with a fraction only if fraction is set.
 func amount(number string, length time.Duration, fraction bool) (time.Duration, error) {
 	whole, frac, hasPoint := strings.Cut(number, ".")
 	if !digits(whole) || hasPoint && (!fraction || !digits(frac)) {

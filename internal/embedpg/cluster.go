@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// clusterMajor is the PostgreSQL version that made the cluster, 0 if there is none yet.
+// clusterMajor is the PostgreSQL version that created the cluster, 0 if there is no cluster yet.
 func (p *place) clusterMajor() int {
 	text, err := os.ReadFile(filepath.Join(p.pgdata(), "PG_VERSION"))
 	if err != nil {
@@ -24,8 +24,8 @@ func (p *place) clusterMajor() int {
 	return major
 }
 
-// initCluster runs initdb unless the cluster exists. It works in a directory beside the final one and renames it at
-// the end, because a killed initdb leaves a half-made cluster that looks whole.
+// initCluster runs initdb unless the cluster exists. It works in a directory beside the final one and renames it at the
+// end, because the result of a killed initdb cannot be told from a complete cluster.
 func (p *place) initCluster(ctx context.Context, bin binaries, fsync bool) error {
 	if p.clusterMajor() > 0 {
 		return nil
@@ -49,8 +49,8 @@ func (p *place) initCluster(ctx context.Context, bin binaries, fsync bool) error
 	return nil
 }
 
-// initdb makes the cluster. The collation is C, so that order and index contents do not depend on the machine's
-// locales; C.UTF-8 in addition knows the case of letters outside ASCII, but not every system has it.
+// initdb creates the cluster. The collation is C, so that order and index contents do not depend on the machine's locales.
+// C.UTF-8 also maps the case of letters outside ASCII, but not every system has it.
 func (p *place) initdb(ctx context.Context, bin binaries, dir string, fsync bool) error {
 	args := []string{"-D", dir, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-instructions"}
 	if !fsync {
@@ -76,13 +76,13 @@ func (p *place) initdb(ctx context.Context, bin binaries, dir string, fsync bool
 // terminal goes to the whole foreground group, and Postgres must not stop before the server that uses it.
 func (p *place) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = "/" // ours may be closed to the server's user
+	cmd.Dir = "/" // the server's user may have no access to the current directory
 	cmd.Env = serverEnv(os.Environ())
 	cmd.SysProcAttr = sysProcAttr(p.runAs)
 	return cmd
 }
 
-// serverEnv drops what would redirect or translate the PostgreSQL programs; their messages are parsed.
+// serverEnv drops variables that would redirect the PostgreSQL programs or translate their messages, which are parsed.
 func serverEnv(env []string) []string {
 	kept := []string{"LC_ALL=C"}
 	for _, entry := range env {

@@ -1,8 +1,8 @@
-// Package embedpg runs a private Postgres from the binaries found on the machine, for `ojsd dev` and for tests.
+// Package embedpg runs a private PostgreSQL from the binaries found on the machine, for `ojsd dev` and for tests.
 //
-// It owns the data directory, the unix socket and the postmaster it starts, and nothing else: it never touches a
-// server or a cluster of the system. Authentication is trust, so the server listens on loopback only, and whoever can
-// log in to the machine can use it. It works on Unix; on Linux Postgres also stops when this process dies.
+// It owns the data directory, the unix socket and the postmaster that it starts. It must never change a server or a cluster
+// of the system. Authentication is trust, so the server listens on loopback only, and every user of the machine can connect.
+// It works on Unix; on Linux PostgreSQL also stops when this process is killed.
 package embedpg
 
 import (
@@ -21,7 +21,7 @@ import (
 var ErrInUse = errors.New("data directory is in use")
 
 const (
-	// readyTimeout is long because a start may begin with crash recovery, on a busy machine.
+	// readyTimeout is long because a start may begin with crash recovery on a busy machine.
 	readyTimeout = 2 * time.Minute
 	// killTimeout is above the 5 s after which a postmaster that stops immediately kills its own children.
 	killTimeout = 10 * time.Second
@@ -29,16 +29,16 @@ const (
 
 // Config says where and how to run Postgres. Only DataDir is required.
 type Config struct {
-	// DataDir is created if missing and found again by later starts. It holds the cluster (pgdata), the server's log
-	// (postgres.log), the lock that keeps a second process out, and the unix socket if its path is short enough.
+	// DataDir is created if missing and used again by later starts. It contains the cluster (pgdata), the server's log
+	// (postgres.log), the lock file against a second process, and the unix socket if its path is short enough.
 	DataDir string
 	// Port is the loopback TCP port. 0: the port of the previous run if it is free, else any free one.
 	Port int
-	// Fsync makes commits survive a crash of the operating system. A crash of Postgres they survive anyway.
+	// Fsync makes commits survive a crash of the operating system. They survive a crash of PostgreSQL without it.
 	Fsync bool
-	// Settings are added to the server's command line (name → value) and win over the defaults of this package.
+	// Settings are added to the server's command line (name → value) and override the defaults of this package.
 	Settings map[string]string
-	// Logger gets what this package does; Postgres itself logs to DataDir/postgres.log. Default: discard.
+	// Logger is the log of this package; PostgreSQL logs to DataDir/postgres.log. Default: discard.
 	Logger *slog.Logger
 }
 
@@ -48,8 +48,8 @@ type Server struct {
 	log   *slog.Logger
 	place place
 
-	mu   sync.Mutex // held while the server changes between running and stopped
-	lock *os.File   // held from Start to Stop, also while killed
+	mu   sync.Mutex // locked while the server starts or stops
+	lock *os.File   // locked from Start to Stop, also after Kill
 	port int
 	proc *process // nil: not running
 }
@@ -91,8 +91,8 @@ func (s *Server) PGData() string {
 	return s.place.pgdata()
 }
 
-// Stop shuts Postgres down in order ("fast": open transactions are rolled back), then gives the data directory free.
-// When ctx ends first, Postgres is stopped at once and recovers at its next start.
+// Stop shuts PostgreSQL down ("fast": open transactions are rolled back), then unlocks the data directory. If ctx ends first,
+// it stops PostgreSQL at once, which then recovers at its next start.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +103,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Kill stops Postgres at once, like `pg_ctl stop -m immediate`: a crash, as far as clients and the data can tell.
-// The port and the data directory stay reserved for Restart.
+// Kill stops PostgreSQL at once, like `pg_ctl stop -m immediate`, which for clients and data is a crash. The port and the
+// lock of the data directory are kept for Restart.
 func (s *Server) Kill() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Remove stops Postgres and deletes the data directory with all that belongs to it.
+// Remove stops PostgreSQL and deletes the data directory, and the cluster if it is elsewhere.
 func (s *Server) Remove(ctx context.Context) error {
 	err := errors.Join(s.Stop(ctx), os.RemoveAll(s.place.pgdata()), os.RemoveAll(s.place.base))
 	if s.place.data != s.place.base {
@@ -138,7 +138,7 @@ func (s *Server) Remove(ctx context.Context) error {
 	return err
 }
 
-// start brings the server up. Every step is repeatable, so that Restart can run it again.
+// start starts the server. Every step is idempotent, so that Restart can run it again.
 func (s *Server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -149,7 +149,7 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	if s.place.data != s.place.base {
-		s.log.InfoContext(ctx, "postgres may not enter the data directory; the data is kept elsewhere",
+		s.log.InfoContext(ctx, "the user of PostgreSQL has no access to the data directory; the data is kept in another one",
 			"data_dir", s.place.base, "blocked_by", s.place.blockedBy, "pgdata", s.place.pgdata())
 	}
 	if err := s.clearLeftover(ctx); err != nil {
@@ -165,7 +165,7 @@ func (s *Server) start(ctx context.Context) error {
 	return s.launchOnFreePort(ctx, bin)
 }
 
-// acquire takes the lock of the data directory. Held already (Restart after Kill): nothing to do.
+// acquire locks the data directory. After Kill it is locked already.
 func (s *Server) acquire() error {
 	if s.lock != nil {
 		return nil
@@ -178,7 +178,7 @@ func (s *Server) acquire() error {
 	return err
 }
 
-// release gives up what belongs to a running server only.
+// release removes the socket directory and unlocks the data directory.
 func (s *Server) release() {
 	s.place.removeSocketDir()
 	if s.lock != nil {
@@ -187,7 +187,7 @@ func (s *Server) release() {
 	}
 }
 
-// halt signals the postmaster and waits for its end. When ctx ends first it turns to ever ruder signals.
+// halt signals the postmaster and waits for its end. If ctx ends first, it sends SIGQUIT, then SIGKILL.
 func (s *Server) halt(ctx context.Context, sig syscall.Signal) error {
 	if s.proc == nil {
 		return nil
@@ -204,7 +204,7 @@ func (s *Server) halt(ctx context.Context, sig syscall.Signal) error {
 	select {
 	case <-p.exited:
 	case <-time.After(killTimeout):
-		p.signal(syscall.SIGKILL) // the children see that their postmaster is gone, and end
+		p.signal(syscall.SIGKILL) // its children notice that the postmaster has ended, and end, too
 		<-p.exited
 	}
 	return fmt.Errorf("postgres had to be stopped at once: %w", context.Cause(ctx))

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// ErrNotInstalled says that the machine has no usable PostgreSQL server binaries. Install can change that.
+// ErrNotInstalled says that the machine has no usable PostgreSQL server binaries. Install installs them.
 var ErrNotInstalled = errors.New("PostgreSQL is not installed")
 
 // minMajor is the oldest PostgreSQL that ojsd works with: DETACH PARTITION … CONCURRENTLY came with 14.
@@ -39,8 +39,8 @@ type binaries struct {
 
 func (b binaries) path(program string) string { return filepath.Join(b.dir, program) }
 
-// findBinaries returns the installation to use: PATH, then pg_config, then the newest of binDirs. A cluster can only
-// be run by the major version that made it, so with want > 0 nothing else will do.
+// findBinaries returns the installation to use: PATH, then pg_config, then the newest of binDirs. Only the major version that
+// created a cluster can run it, so want > 0 selects that version.
 func findBinaries(want int) (binaries, error) { return choose(installations(), want) }
 
 func choose(found []binaries, want int) (binaries, error) {
@@ -70,7 +70,7 @@ func describe(found []binaries) string {
 	return "version " + strings.Join(versions, ", ")
 }
 
-// installations lists what is on the machine in order of preference.
+// installations lists the installations on the machine in order of preference.
 func installations() []binaries {
 	var preferred, others []binaries
 	if postgres, err := exec.LookPath("postgres"); err == nil {
@@ -91,7 +91,7 @@ func installations() []binaries {
 
 var versionPattern = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
 
-// appendInstallation adds dir if a whole server is there; client packages have a pg_config but no initdb.
+// appendInstallation adds dir if it has a complete server; client packages have a pg_config but no initdb.
 func appendInstallation(list []binaries, dir string) []binaries {
 	if _, err := os.Stat(filepath.Join(dir, "initdb")); err != nil {
 		return list

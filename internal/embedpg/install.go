@@ -23,8 +23,8 @@ var packageManagers = []packageManager{
 	{program: "brew", script: "brew install postgresql@17", asUser: true},
 }
 
-// aptScript keeps Debian from also creating and starting a cluster of the system, which nobody asked for: while the
-// package is configured, a drop-in file says so, and afterwards the machine's settings are as before.
+// aptScript prevents Debian from creating and starting a cluster of the system: it writes a drop-in file for the time of the
+// installation and removes it afterwards.
 const aptScript = `set -e
 export DEBIAN_FRONTEND=noninteractive
 dropin=/etc/postgresql-common/createcluster.d
@@ -34,8 +34,8 @@ echo 'create_main_cluster = false' > $dropin/ojsd.conf
 apt-get update
 apt-get install -y --no-install-recommends postgresql`
 
-// Install installs PostgreSQL with the package manager of the machine and says so on stderr, where the output of the
-// package manager goes as well. It does nothing if a usable version is there.
+// Install installs PostgreSQL with the package manager of the machine, whose output goes to stderr. It does nothing if a
+// usable version is installed.
 func Install(ctx context.Context) error {
 	if _, err := findBinaries(0); err == nil {
 		return nil

@@ -17,12 +17,12 @@ import (
 
 var (
 	errPortTaken = errors.New("port is taken")
-	// errOrphans: backends of a killed postmaster have not noticed yet. It passes.
+	// errOrphans says that backends of a killed postmaster have not ended yet. They will.
 	errOrphans = errors.New("processes of an earlier postgres still use its memory")
 )
 
-// launchOnFreePort starts the postmaster. Between looking for a free port and using it somebody else may take it,
-// hence the attempts; a port that the caller asked for, or one of an earlier start, is never exchanged.
+// launchOnFreePort starts the postmaster. Another process may take the free port before PostgreSQL does, so it tries several.
+// A port from Config, or of an earlier start of this Server, never changes.
 func (s *Server) launchOnFreePort(ctx context.Context, bin binaries) error {
 	fixed := s.port != 0
 	for attempt := 1; ; attempt++ {
@@ -45,15 +45,15 @@ func (s *Server) launchOnFreePort(ctx context.Context, bin binaries) error {
 	}
 }
 
-// launch starts the postmaster itself, not pg_ctl, because only a direct child can be waited for and be told that its
-// parent died. It returns when the server accepts connections.
+// launch starts the postmaster without pg_ctl, because only a direct child can be waited for and gets the parent-death
+// signal. It returns when the server accepts connections.
 func (s *Server) launch(ctx context.Context, bin binaries) error {
 	logFile, offset, err := s.openLog()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = logFile.Close() }() // the child has its own descriptor
-	// Not ctx: it limits the start, and must not kill the server afterwards.
+	// ctx limits only the start, so its end must not kill the server.
 	cmd := s.place.command(context.WithoutCancel(ctx), bin.path("postgres"), s.arguments()...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	p, err := startProcess(cmd)
@@ -70,8 +70,8 @@ func (s *Server) launch(ctx context.Context, bin binaries) error {
 	return nil
 }
 
-// arguments puts every setting on the command line: nothing to edit in a cluster that exists, and -D names the
-// cluster for clearLeftover.
+// arguments puts every setting on the command line, so that no file of an existing cluster changes. clearLeftover recognizes
+// the cluster by -D.
 func (s *Server) arguments() []string {
 	settings := map[string]string{
 		"listen_addresses":        "127.0.0.1",
@@ -88,7 +88,7 @@ func (s *Server) arguments() []string {
 	return args
 }
 
-// waitReady connects by the socket, which nobody but our child can have made; on the TCP port a stranger might answer.
+// waitReady connects to the socket, which only the child can have created. On the TCP port another server might answer.
 func (s *Server) waitReady(ctx context.Context, p *process) error {
 	quoted := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s.place.socket)
 	cfg, err := pgconn.ParseConfig(fmt.Sprintf("host='%s' port=%d user=postgres dbname=postgres sslmode=disable", quoted, s.port))
@@ -100,7 +100,7 @@ func (s *Server) waitReady(ctx context.Context, p *process) error {
 	for {
 		conn, err := pgconn.ConnectConfig(ctx, cfg)
 		if err == nil {
-			_ = conn.Close(ctx) // it did what it was for
+			_ = conn.Close(ctx) // nothing was written
 			return nil
 		}
 		select {
@@ -113,20 +113,20 @@ func (s *Server) waitReady(ctx context.Context, p *process) error {
 	}
 }
 
-// watch tells when Postgres ends and nobody asked it to.
+// watch logs the end of PostgreSQL if neither Stop nor Kill caused it.
 func (s *Server) watch(p *process) {
 	<-p.exited
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.proc == p {
-		s.log.Error("private postgres ended unexpectedly", "error", p.err, "log", s.place.logFile())
+		s.log.Error("private PostgreSQL has ended unexpectedly; see its log", "error", p.err, "log", s.place.logFile())
 	}
 }
 
-// maxLog keeps the log of a development server from growing for ever; one older file is kept.
+// maxLog is the size at which a start rotates the log. One older file is kept.
 const maxLog = 16 << 20
 
-// openLog returns the log and its present size, where the messages of this run begin.
+// openLog returns the log and its current size, where the messages of this run begin.
 func (s *Server) openLog() (*os.File, int64, error) {
 	if info, err := os.Stat(s.place.logFile()); err == nil && info.Size() > maxLog {
 		if err := os.Rename(s.place.logFile(), s.place.logFile()+".1"); err != nil {
@@ -145,20 +145,20 @@ func (s *Server) openLog() (*os.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// explain adds what Postgres itself said about a start that did not work.
+// explain adds the log of PostgreSQL to the error of a failed start.
 func (s *Server) explain(err error, offset int64) error {
 	text, readErr := os.ReadFile(s.place.logFile())
 	if readErr != nil {
 		return errors.Join(err, readErr)
 	}
-	said := strings.TrimSpace(string(text[min(offset, int64(len(text))):]))
+	messages := strings.TrimSpace(string(text[min(offset, int64(len(text))):]))
 	switch {
-	case strings.Contains(said, "could not create any TCP/IP sockets"):
+	case strings.Contains(messages, "could not create any TCP/IP sockets"):
 		return fmt.Errorf("%w: %d", errPortTaken, s.port)
-	case strings.Contains(said, "shared memory block") && strings.Contains(said, "still in use"):
-		return fmt.Errorf("%w: %s", errOrphans, said)
+	case strings.Contains(messages, "shared memory block") && strings.Contains(messages, "still in use"):
+		return fmt.Errorf("%w: %s", errOrphans, messages)
 	}
-	return fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), lastLines(said, 15))
+	return fmt.Errorf("%w; its log %s ends:\n%s", err, s.place.logFile(), lastLines(messages, 15))
 }
 
 func lastLines(text string, n int) string {

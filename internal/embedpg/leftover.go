@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// clearLeftover deals with the postmaster.pid of a run that was killed. We hold the lock, so no living ojsd runs that
-// Postgres. It is stopped rather than adopted: then settings, log and parent-death signal are this run's.
+// clearLeftover stops the postmaster of a run that was killed. The data directory is locked, so no other ojsd uses that
+// postmaster. It is not adopted, because it has the settings, log and parent-death signal of the earlier run.
 func (s *Server) clearLeftover(ctx context.Context) error {
 	file := filepath.Join(s.place.pgdata(), "postmaster.pid")
 	text, err := os.ReadFile(file)
@@ -26,7 +26,7 @@ func (s *Server) clearLeftover(ctx context.Context) error {
 	first, _, _ := strings.Cut(string(text), "\n")
 	pid, err := strconv.Atoi(strings.TrimSpace(first))
 	if err != nil || pid <= 1 {
-		return nil // Postgres explains it better than we could
+		return nil // the start fails with PostgreSQL's own message
 	}
 	command := commandLine(pid)
 	switch {
@@ -34,18 +34,18 @@ func (s *Server) clearLeftover(ctx context.Context) error {
 		s.log.InfoContext(ctx, "stopping the postgres of an earlier run", "pid", pid)
 		return stopLeftover(ctx, pid)
 	case command != "" && !strings.Contains(command, "postgres"):
-		// The number belongs to another program now: usual after a restart of a container, where numbers are small.
-		// Postgres would take it for a postmaster and refuse to start.
+		// Another program has the process id now, as is usual after the restart of a container, where ids are small.
+		// PostgreSQL would take that program for a postmaster and refuse to start.
 		if err := os.Remove(file); err != nil {
 			return fmt.Errorf("remove stale postmaster.pid: %w", err)
 		}
 	}
-	// Otherwise the process is gone, and Postgres also checks for orphaned backends; or it is somebody else's postgres,
-	// which we must not stop.
+	// Otherwise the process has ended, and PostgreSQL checks for orphaned backends itself; or it is another postgres, which
+	// must not be stopped.
 	return nil
 }
 
-// stopLeftover ends a postmaster that is not our child, so all there is to wait for is its disappearance.
+// stopLeftover stops a postmaster that is not a child of this process, so it polls for its end.
 func stopLeftover(ctx context.Context, pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGINT); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("stop postgres of an earlier run (process %d): %w", pid, err)

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// lockDir keeps other processes out of a data directory. The kernel drops the lock when the holder dies, however it
-// dies, so a lock is never stale. The file says who holds it, for the error message only.
+// lockDir locks a data directory against other processes. The kernel unlocks it when the process ends in any way, so a lock is
+// never stale. The file contains the process id, for the error message only.
 func lockDir(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -37,8 +37,8 @@ func lockDir(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// Abandoned reports whether dir was used by a Server of a process that has died since. Tests that were killed leave
-// such directories behind; the next run removes them.
+// Abandoned reports whether dir belonged to a Server of a process that has ended. Killed tests leave such directories, and the
+// next run removes them.
 func Abandoned(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, "lock")); err != nil {
 		return false
@@ -51,9 +51,9 @@ func Abandoned(dir string) bool {
 	return true
 }
 
-// unlock gives the lock back itself and does not leave that to closing: between fork and exec a child that another
-// goroutine starts has every open file of ours, and would keep the lock for as long as it takes.
+// unlock unlocks before it closes: between fork and exec, a child that another goroutine starts shares the open files of this
+// process, and would keep the lock until its exec.
 func unlock(f *os.File) {
 	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
-	_ = f.Close() // there is nothing to do about an error of either
+	_ = f.Close() // an error of either call has no remedy
 }

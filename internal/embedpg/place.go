@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// maxSocketPath is what fits into sun_path with its final NUL on macOS (104 bytes); Linux has 108.
+	// maxSocketPath fits into sun_path with its final NUL on macOS (104 bytes); Linux has 108.
 	maxSocketPath = 103
-	// elsewhere is where root keeps a cluster whose data directory Postgres may not reach.
+	// elsewhere is the parent of root's clusters if the server's user has no access to the data directory.
 	elsewhere = "/var/lib/ojsd"
 )
 
-// place is where a cluster lives and which user runs it.
+// place is the location of a cluster and the user that runs it.
 type place struct {
 	base      string // Config.DataDir, absolute: lock, log, port
 	data      string // the parent of pgdata: base, or a directory below elsewhere
 	blockedBy string // why data is not base: the directory that the server's user may not enter
 	socket    string
-	tmpSocket bool // socket was made for this run and goes with it
+	tmpSocket bool // socket was created for this run and is removed at its end
 	runAs     *account
 }
 
-// account is the unprivileged user for Postgres when we are root, which Postgres refuses to be run by.
+// account is the unprivileged user that runs PostgreSQL if this process is root: PostgreSQL refuses to run as root.
 type account struct {
 	name     string
 	uid, gid uint32
@@ -43,7 +43,7 @@ func newPlace(dataDir string) (place, error) {
 	if err != nil {
 		return place{}, fmt.Errorf("data directory: %w", err)
 	}
-	// As root the directory stays root's own; the server's user must only pass through it.
+	// As root the directory belongs to root, and the server's user needs access to what is in it.
 	mode := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		mode = 0o755
@@ -51,7 +51,7 @@ func newPlace(dataDir string) (place, error) {
 	if err := os.MkdirAll(base, mode); err != nil {
 		return place{}, fmt.Errorf("data directory: %w", err)
 	}
-	// Postgres must be given the real path: the checks below are about the real parents.
+	// The checks for access below need the real parents.
 	if base, err = filepath.EvalSymlinks(base); err != nil {
 		return place{}, fmt.Errorf("data directory: %w", err)
 	}
@@ -61,7 +61,7 @@ func newPlace(dataDir string) (place, error) {
 func (p *place) pgdata() string  { return filepath.Join(p.data, "pgdata") }
 func (p *place) logFile() string { return filepath.Join(p.base, "postgres.log") }
 
-// resolve decides on the user, the place of the cluster and the socket directory.
+// resolve chooses the user, the directory of the cluster and that of the socket.
 func (p *place) resolve() error {
 	if err := p.chooseData(); err != nil {
 		return err
@@ -69,9 +69,9 @@ func (p *place) resolve() error {
 	return p.chooseSocket()
 }
 
-// chooseData puts the cluster into base if the server's user can get there. A repository below /root, of mode 0700,
-// is the case where it cannot: then the cluster goes below elsewhere, and a link named pgdata in base leads to it, so
-// that it is found again, and removing base still means to start afresh.
+// chooseData puts the cluster into base if the server's user has access to it. It has none if, for example, base is below
+// /root, of mode 0700. Then the cluster is below elsewhere, with a link named pgdata in base, so that later starts find it and
+// removing base still means a new cluster.
 func (p *place) chooseData() error {
 	link := filepath.Join(p.base, "pgdata")
 	p.data = p.base
@@ -84,7 +84,7 @@ func (p *place) chooseData() error {
 	}
 	p.blockedBy = p.runAs.blockedBy(p.base)
 	if p.data != p.base {
-		return p.makeData() // again, should somebody have removed it
+		return p.makeData() // it may have been removed since
 	}
 	if p.blockedBy == "" {
 		return nil
@@ -112,8 +112,8 @@ func (p *place) makeData() error {
 	return nil
 }
 
-// chooseSocket puts the socket beside the cluster, or into a short temporary directory if its path would be too long
-// or is out of the server's reach.
+// chooseSocket puts the socket beside the cluster, or into a short temporary directory if the path is too long or the server's
+// user has no access to it.
 func (p *place) chooseSocket() error {
 	if p.socket != "" {
 		return nil
@@ -140,14 +140,14 @@ func (p *place) chooseSocket() error {
 
 func (p *place) removeSocketDir() {
 	if p.tmpSocket {
-		_ = os.RemoveAll(p.socket) // in the temporary directory; the system cleans up what we cannot
+		_ = os.RemoveAll(p.socket) // if it fails, the system cleans the temporary directory
 		p.socket, p.tmpSocket = "", false
 	}
 }
 
 func socketFits(dir string) bool { return len(filepath.Join(dir, ".s.PGSQL.65535")) <= maxSocketPath }
 
-// give makes a directory the server user's own.
+// give makes the server's user the owner of a directory.
 func (p *place) give(dir string) error {
 	if p.runAs == nil {
 		return nil
@@ -158,7 +158,7 @@ func (p *place) give(dir string) error {
 	return nil
 }
 
-// serverAccount returns nil unless we are root. A cluster that exists is run by its owner, whoever made it.
+// serverAccount returns nil unless this process is root. The owner of an existing cluster runs it.
 func serverAccount(pgdata string) (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Ports are chosen below the ephemeral ranges of Linux (from 32768) and macOS (from 49152). A port out of those could
-// be taken by an outgoing connection while Postgres is down in a crash test; worse, a client that retries a closed
-// ephemeral port of its own machine can connect to itself.
+// Ports are chosen below the ephemeral ranges of Linux (from 32768) and macOS (from 49152). An outgoing connection could take
+// an ephemeral port while PostgreSQL is down in a crash test. Worse, a client that retries a closed ephemeral port of its own
+// machine can connect to itself.
 const (
 	firstPort = 15000
 	lastPort  = 31999

@@ -13,9 +13,9 @@ type process struct {
 	err    error         // how it ended; read after exited
 }
 
-// startProcess starts cmd and waits for it in one goroutine that keeps its OS thread. Because Linux sends the
-// parent-death signal when the *thread* that forked ends, not the process (golang.org/issue/27505); without the lock
-// the runtime could end that thread any time, and Postgres with it.
+// startProcess starts cmd and waits for it in one goroutine that is locked to its OS thread. Linux sends the parent-death
+// signal when the thread that forked ends, not the process (golang.org/issue/27505). Without the lock the runtime could end
+// that thread at any time, and PostgreSQL with it.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, exited: make(chan struct{})}
 	started := make(chan error)
@@ -45,5 +45,5 @@ func runProcess(cmd *exec.Cmd) error {
 	return p.err
 }
 
-// signal ignores the error: the only one that can happen is that the process has ended already.
+// signal ignores the error: the only possible one is that the process has ended already.
 func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// sysProcAttr: own process group, another user if runAs is set, and a fast shutdown (SIGINT) when we die.
+// sysProcAttr sets an own process group, another user if runAs is set, and a fast shutdown (SIGINT) when this process ends.
 func sysProcAttr(runAs *account) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 	if runAs != nil {
@@ -16,7 +16,7 @@ func sysProcAttr(runAs *account) *syscall.SysProcAttr {
 	return attr
 }
 
-// commandLine returns how a process was started, "" if there is none, or only its zombie.
+// commandLine returns the command line of a process, "" if there is none, or only a zombie.
 func commandLine(pid int) string {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	if err != nil {

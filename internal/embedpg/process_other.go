@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// sysProcAttr: own process group, and another user if runAs is set. Without a parent-death signal a killed ojsd leaves
-// Postgres running; the next start on the same data directory stops it.
+// sysProcAttr sets an own process group, and another user if runAs is set. Without a parent-death signal a killed ojsd leaves
+// PostgreSQL running; the next start on the same data directory stops it.
 func sysProcAttr(runAs *account) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if runAs != nil {
@@ -18,7 +18,7 @@ func sysProcAttr(runAs *account) *syscall.SysProcAttr {
 	return attr
 }
 
-// commandLine returns how a process was started, "" if there is none.
+// commandLine returns the command line of a process, "" if there is none.
 func commandLine(pid int) string {
 	out, err := output("ps", "-ww", "-o", "command=", "-p", strconv.Itoa(pid))
 	if err != nil {

@@ -87,7 +87,7 @@ func TestRelayLate(t *testing.T) {
 			}
 		}
 		otherPasses()
-		rest := b.open(t, "rest") // noted by the other one, after the first has looked
+		rest := b.open(t, "rest") // recorded by the other relay, after the scan of the first
 		b.exec(t, insertEvent, "b")
 		otherPasses()
 		require.NoError(t, late.Commit(t.Context()))
@@ -153,7 +153,7 @@ func TestRelayLate(t *testing.T) {
 		b.passUntil(t, noGaps)
 	})
 
-	// One open transaction with more numbers than two passes look at delays the others once, not per pass.
+	// One open transaction with more numbers than two passes read delays the others once, not per pass.
 	t.Run("PassesOverManyAtOnce", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{GapDelay: time.Minute})
@@ -192,7 +192,7 @@ func TestRelayLate(t *testing.T) {
 	})
 }
 
-// A pass that takes more than one look, and one that finds nothing but holes.
+// More numbers than one pass reads, and a pass that reads only missing numbers.
 func TestRelaySpan(t *testing.T) {
 	t.Parallel()
 	b := setup(t, RelayConfig{GapDelay: time.Hour})

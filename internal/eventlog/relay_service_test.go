@@ -188,7 +188,7 @@ func TestIdleRelay(t *testing.T) {
 	for range 5 {
 		require.False(t, await(t, relay.TestSignals.Polled.WaitC()))
 	}
-	// One statement per look, and one look per interval, which is a minute in production.
+	// One statement per poll, and one poll per interval, which is a minute in production.
 	require.Equal(t, []string{"-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one",
 		"-- name: RelayIsDirty :one", "-- name: RelayIsDirty :one"}, count.take())
 

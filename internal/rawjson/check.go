@@ -12,8 +12,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// options: of equal names the last wins, which the walk does; escapes of lone surrogates, such as "\ud800" from a
-// JavaScript client, are JSON and must survive. Raw bytes are checked as UTF-8 before.
+// options allow equal names, of which callers use the last, and escapes of lone surrogates, such as "\ud800" from a JavaScript
+// client, which are JSON and must survive. Check tests the raw bytes for UTF-8 before.
 var options = []jsontext.Options{jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)}
 
 // Check returns body without surrounding white space if it is exactly one JSON object, else a 400 that says what is
@@ -34,7 +34,7 @@ func Check(body []byte) (jsontext.Value, *ojs.Error) {
 	return v, nil
 }
 
-// explain finds the words for a body that is no JSON text. It parses again, which only refused requests pay for.
+// explain describes the error in a body that is not JSON. It parses again, which only invalid requests pay for.
 func explain(body []byte) *ojs.Error {
 	if len(trim(body)) == 0 {
 		return bad("The request body is empty; send one JSON object.", "a JSON object")

@@ -1,5 +1,5 @@
-// Package rawjson reads client JSON without interpreting more of it than needed. Check validates a body once, with
-// jsontext; everything else walks text that is known to be valid, so that literals survive and nothing is parsed twice.
+// Package rawjson owns the reading of client JSON without decoding it. Check validates a body once, with jsontext. All other
+// functions walk valid text, so that number literals and escapes survive and no part is parsed twice.
 //
-// No function here but Check may be given text that has not been through Check: they do not look for syntax errors.
+// Only Check may be called with text that Check has not accepted: the other functions do not detect syntax errors.
 package rawjson

@@ -9,18 +9,18 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Name gives the content of a name or string literal for comparing. It may point into the literal.
+// Name returns the content of a name or string literal, for comparisons. The result may share memory with the literal.
 func Name(literal jsontext.Value) []byte {
 	inner := literal[1 : len(literal)-1]
 	if bytes.IndexByte(inner, '\\') < 0 {
 		return inner
 	}
-	// The error speaks of lone surrogates only, which become U+FFFD.
+	// The only possible error is a lone surrogate, which becomes U+FFFD.
 	text, _ := jsontext.AppendUnquote(nil, literal)
 	return text
 }
 
-// Text gives the content of v if it is a string.
+// Text returns the content of v if it is a string.
 func Text(v jsontext.Value) (string, bool) {
 	if v == nil || v[0] != '"' {
 		return "", false
@@ -28,7 +28,7 @@ func Text(v jsontext.Value) (string, bool) {
 	return string(Name(v)), true
 }
 
-// Bool gives the content of v if it is true or false.
+// Bool returns the content of v if it is true or false.
 func Bool(v jsontext.Value) (value, ok bool) {
 	if v == nil {
 		return false, false
@@ -36,13 +36,13 @@ func Bool(v jsontext.Value) (value, ok bool) {
 	return v[0] == 't', v[0] == 't' || v[0] == 'f'
 }
 
-// IntResult says what Int found.
+// IntResult classifies the argument of Int.
 type IntResult int
 
-// What Int can find.
+// The results of Int.
 const (
-	IsInt    IntResult = iota // an integral number that int64 holds
-	NotInt                    // no number, or one with a fraction
+	IsInt    IntResult = iota // an integral number within int64
+	NotInt                    // not a number, or one with a fraction
 	TooLarge                  // integral, but beyond int64
 )
 
@@ -57,8 +57,8 @@ func Int(v jsontext.Value) (int64, IntResult) {
 	return wideInt(v)
 }
 
-// wideInt reads what is not plain digits. It works on the digits, because a literal such as 1e999999999 must cost
-// nothing.
+// wideInt reads a number with fraction or exponent, or beyond int64. It never expands the exponent, because a literal such as
+// 1e999999999 must cost nothing.
 func wideInt(v jsontext.Value) (int64, IntResult) {
 	sign := ""
 	if v[0] == '-' {
@@ -102,7 +102,7 @@ func either(condition bool, yes, no IntResult) IntResult {
 	return no
 }
 
-// Describe names the kind of v in words for a message.
+// Describe names the kind of v for a message.
 func Describe(v jsontext.Value) string {
 	switch {
 	case v == nil:
@@ -122,10 +122,10 @@ func Describe(v jsontext.Value) string {
 	}
 }
 
-// shownBytes bounds how much of a refused value an error repeats.
+// shownBytes bounds how much of an invalid value an error repeats.
 const shownBytes = 200
 
-// Show gives v for the `received` of an error: the value itself, or the beginning of its text if it is long.
+// Show returns v for the member `received` of an error: the value itself, or the beginning of its text if it is long.
 func Show(v jsontext.Value) any {
 	if v == nil {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Members yields the names (as literals, in quotes) and values of an object, in order, repetitions included.
+// Members yields the names (as literals, in quotes) and values of an object, in order, with repeated names.
 func Members(object jsontext.Value) iter.Seq2[jsontext.Value, jsontext.Value] {
 	return func(yield func(jsontext.Value, jsontext.Value) bool) {
 		i := space(object, 1)
@@ -47,7 +47,7 @@ func Len(array jsontext.Value) int {
 	return n
 }
 
-// next gives the start of the next member or element, or the closing bracket.
+// next returns the start of the next member or element, or the closing bracket.
 func next(v []byte, i int) int {
 	i = space(v, i)
 	if v[i] == ',' {
@@ -63,7 +63,7 @@ func space(v []byte, i int) int {
 	return i
 }
 
-// skip gives the end of the value that starts at i.
+// skip returns the end of the value that starts at i.
 func skip(v []byte, i int) int {
 	switch v[i] {
 	case '"':
@@ -77,7 +77,8 @@ func skip(v []byte, i int) int {
 	return i
 }
 
-// skipString gives the end of the string literal that starts at i. Most are short, where a loop beats bytes.IndexByte.
+// skipString returns the end of the string literal that starts at i. For short literals, the usual ones, a loop is faster than
+// bytes.IndexByte.
 func skipString(v []byte, i int) int {
 	for i++; v[i] != '"'; i++ {
 		if v[i] == '\\' {
@@ -149,7 +150,7 @@ func Compact(v jsontext.Value) []byte { return AppendCompact(make([]byte, 0, len
 // IsNull reports whether v is absent or the literal null.
 func IsNull(v jsontext.Value) bool { return v == nil || v[0] == 'n' }
 
-// DropNUL removes the escapes of U+0000 from the strings of v, for facts that are stored but may not be refused.
+// DropNUL removes the escapes of U+0000 from the strings of v, for reports of workers, which are stored without an error.
 func DropNUL(v []byte) []byte {
 	if !bytes.Contains(v, []byte(`\u0000`)) {
 		return v

@@ -31,7 +31,7 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 	if gone {
 		o.GoneURL = delivery.Url
 	}
-	d.record(context.WithoutCancel(ctx), delivery, o, attempt)
+	d.record(context.WithoutCancel(ctx), delivery, o)
 }
 
 // send makes the request inside a span of the event's trace.
@@ -66,7 +66,7 @@ func deliverySpan(m *Message, res Result) tracing.Outcome {
 
 func (d *Dispatcher) message(delivery *Delivery, signer Secret, attempt int) *Message {
 	return &Message{
-		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: WebhookID(delivery.WebhookID),
+		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: ID(delivery.WebhookID),
 		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
 		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
 		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond,
@@ -87,12 +87,12 @@ func (d *Dispatcher) release(delivery *Delivery) {
 }
 
 // record tries for as long as the lease lasts: a delivery whose outcome is not recorded is sent again.
-func (d *Dispatcher) record(ctx context.Context, delivery *Delivery, o DeliveryOutcome, attempt int) {
+func (d *Dispatcher) record(ctx context.Context, delivery *Delivery, o DeliveryOutcome) {
 	pause := errorPause
 	for try := 1; ; try++ {
 		recorded, err := d.store.RecordDelivery(ctx, o)
 		if err == nil {
-			d.report(ctx, delivery, o, recorded, attempt)
+			d.report(ctx, delivery, o, recorded)
 			return
 		}
 		if try == recordTries {
@@ -106,11 +106,12 @@ func (d *Dispatcher) record(ctx context.Context, delivery *Delivery, o DeliveryO
 }
 
 // report counts and logs a recorded outcome.
-func (d *Dispatcher) report(ctx context.Context, delivery *Delivery, o DeliveryOutcome, recorded Recorded, attempt int) {
+func (d *Dispatcher) report(ctx context.Context, delivery *Delivery, o DeliveryOutcome, recorded Recorded) {
 	if !recorded.Counted {
 		return
 	}
-	webhook := WebhookID(delivery.WebhookID)
+	attempt := int(delivery.AttemptCount) + 1
+	webhook := ID(delivery.WebhookID)
 	status := map[string]string{"delivered": "success", "failed": "failed", "dead": "dead"}[o.Status]
 	d.config.Observer.Attempt(delivery.EventType, webhook, status, o.Duration)
 	if o.Status != "failed" {

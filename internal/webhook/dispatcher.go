@@ -148,7 +148,7 @@ func (d *Dispatcher) warnSealed(ctx context.Context, sealed [][16]byte) {
 	d.warnedAt = time.Now()
 	ids := make([]string, len(sealed))
 	for i, id := range sealed {
-		ids[i] = WebhookID(id)
+		ids[i] = ID(id)
 	}
 	d.Logger.WarnContext(ctx, "webhook secrets are sealed with a key that this node does not have; only nodes that have it deliver. "+
 		"Add it to OJS_WEBHOOKS_ENCRYPTION_KEY",

@@ -16,7 +16,7 @@ func (s *Store) RotateSecret(ctx context.Context, id [16]byte, secret string, ov
 	if overlap < 0 {
 		overlap = secretOverlap
 	}
-	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, id, secret, overlap) })
+	return s.changeSecrets(ctx, id, func(q *dbsqlc.Queries) error { return s.rotate(ctx, q, rotation{id, secret, overlap}) })
 }
 
 // DropPreviousSecret makes the previous secret invalid at once.
@@ -37,22 +37,29 @@ func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *d
 		if err := change(q); err != nil {
 			return err
 		}
-		changed, err = s.oneWebhook(ctx, q, []Record{Record(row)}, id)
+		changed, err = s.oneWebhook(ctx, q, []Record{row}, id)
 		return err
 	})
 	return changed, err
 }
 
+// rotation is a new secret of a subscription; the current one stays valid for overlap.
+type rotation struct {
+	webhook [16]byte
+	secret  string
+	overlap time.Duration
+}
+
 // rotate stores a new current secret. At most two are valid, so the one before the current one is deleted. The caller has
 // locked the subscription.
-func (s *Store) rotate(ctx context.Context, q *dbsqlc.Queries, id [16]byte, secret string, overlap time.Duration) error {
-	if _, err := q.WebhookSecretDeletePrevious(ctx, id); err != nil {
+func (s *Store) rotate(ctx context.Context, q *dbsqlc.Queries, r rotation) error {
+	if _, err := q.WebhookSecretDeletePrevious(ctx, r.webhook); err != nil {
 		return err
 	}
-	if err := q.WebhookSecretRetire(ctx, int64(overlap/time.Second), id); err != nil {
+	if err := q.WebhookSecretRetire(ctx, int64(r.overlap/time.Second), r.webhook); err != nil {
 		return err
 	}
-	_, err := s.addSecret(ctx, q, id, secret)
+	_, err := s.addSecret(ctx, q, r.webhook, r.secret)
 	return err
 }
 

@@ -101,15 +101,15 @@ func TestDeliveryLease(t *testing.T) {
 		id := b.delivery(b.subscribed(), 1, "s")
 		lost := b.claimed(1)[0]
 		b.expire()
-		held := b.node().claimed(1)[0]
+		reserved := b.node().claimed(1)[0]
 		require.False(t, b.recorded(lost, "failed").Counted)
 		require.True(t, b.recorded(lost, "delivered").Counted)
-		require.False(t, b.recorded(held, "failed").Counted, "it is delivered")
-		require.False(t, b.recorded(held, "delivered").Counted)
+		require.False(t, b.recorded(reserved, "failed").Counted, "it is delivered")
+		require.False(t, b.recorded(reserved, "delivered").Counted)
 		status, attempts := b.deliveryStatus(id)
 		require.Equal(t, "delivered", status)
 		require.Equal(t, int32(1), attempts)
-		w, err := b.Webhooks.Get(t.Context(), held.WebhookID)
+		w, err := b.Webhooks.Get(t.Context(), reserved.WebhookID)
 		require.NoError(t, err)
 		require.Equal(t, int64(1), w.SuccessCount)
 	})

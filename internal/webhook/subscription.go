@@ -21,8 +21,8 @@ const (
 	SecretPrefix   = "sec_"
 )
 
-// WebhookID is the id of a subscription as clients see it.
-func WebhookID(id [16]byte) string { return WebhookPrefix + ojs.FormatID(id) }
+// ID is the id of a subscription as clients see it.
+func ID(id [16]byte) string { return WebhookPrefix + ojs.FormatID(id) }
 
 // DeliveryID is the id of a delivery as clients see it.
 func DeliveryID(id [16]byte) string { return DeliveryPrefix + ojs.FormatID(id) }
@@ -76,7 +76,7 @@ func lockWebhook(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (Record, e
 	case err != nil:
 		return Record{}, err
 	case len(rows) == 0:
-		return Record{}, ErrNoWebhook(WebhookID(id))
+		return Record{}, ErrNoWebhook(ID(id))
 	}
 	return Record(rows[0]), nil
 }
@@ -94,7 +94,7 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*Webhook, error) {
 
 func (s *Store) oneWebhook(ctx context.Context, q *dbsqlc.Queries, rows []Record, id [16]byte) (*Webhook, error) {
 	if len(rows) == 0 {
-		return nil, ErrNoWebhook(WebhookID(id))
+		return nil, ErrNoWebhook(ID(id))
 	}
 	list, err := s.withSecrets(ctx, q, rows)
 	if err != nil {
@@ -186,7 +186,7 @@ func (s *Store) Change(ctx context.Context, id [16]byte, change func(current Def
 			return err
 		}
 		if in.Secret != "" {
-			if err := s.rotate(ctx, q, id, in.Secret, secretOverlap); err != nil {
+			if err := s.rotate(ctx, q, rotation{id, in.Secret, secretOverlap}); err != nil {
 				return err
 			}
 		}
@@ -230,7 +230,7 @@ func (s *Store) Delete(ctx context.Context, id [16]byte) error {
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
 		deleted, err := q.WebhookDelete(ctx, id)
 		if err == nil && len(deleted) == 0 {
-			err = ErrNoWebhook(WebhookID(id))
+			err = ErrNoWebhook(ID(id))
 		}
 		return err
 	})

@@ -64,7 +64,7 @@ func (d *Dispatcher) Test(ctx context.Context, w *Webhook) (Tested, error) {
 }
 
 func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*Message, error) {
-	webhook := WebhookID(w.ID)
+	webhook := ID(w.ID)
 	data, err := json.Marshal(map[string]string{"message": "This is a test of the webhook subscription.", "subscription_id": webhook})
 	if err != nil {
 		return nil, err

@@ -121,7 +121,7 @@ func (a *API) retryDelivery(c echo.Context, body []byte) error {
 
 func showDelivery(d *webhook.DeliveryRecord) map[string]any {
 	m := map[string]any{
-		"id": webhook.DeliveryID(d.ID), "subscription_id": webhook.WebhookID(d.WebhookID),
+		"id": webhook.DeliveryID(d.ID), "subscription_id": webhook.ID(d.WebhookID),
 		"event_type": d.EventType, "subject": d.Subject, "status": d.Status, "attempt_count": d.AttemptCount,
 		"created_at": ojs.FormatTime(d.CreatedAt.Time), "event_id": deliveredEvent(d),
 	}

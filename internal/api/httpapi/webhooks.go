@@ -110,7 +110,7 @@ func (a *API) postWebhook(c echo.Context, body []byte) error {
 		return err
 	}
 	a.judgeSecret(c, w, in.Secret)
-	c.Response().Header().Set("Location", "/ojs/v1/webhooks/"+webhook.WebhookID(w.ID))
+	c.Response().Header().Set("Location", "/ojs/v1/webhooks/"+webhook.ID(w.ID))
 	shown := showWebhook(w)
 	shown["secret"] = in.Secret
 	return sendJSON(c, http.StatusCreated, twice(shown))
@@ -150,7 +150,7 @@ func newSecret() string {
 func (a *API) judgeSecret(c echo.Context, w *webhook.Webhook, secret string) {
 	if len(secret) < shortSecret {
 		a.logger.WarnContext(c.Request().Context(), "webhook secret is short; use 24 bytes or more", slog.String("category", "webhook"),
-			slog.Group("attributes", "subscription_id", webhook.WebhookID(w.ID), "bytes", len(secret)))
+			slog.Group("attributes", "subscription_id", webhook.ID(w.ID), "bytes", len(secret)))
 	}
 }
 
@@ -196,7 +196,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 	next := ""
 	for i := range list {
 		shown[i] = showWebhook(&list[i])
-		next = webhook.WebhookID(list[i].ID)
+		next = webhook.ID(list[i].ID)
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{
 		"subscriptions": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
@@ -348,7 +348,7 @@ func twice(shown map[string]any) map[string]any {
 
 func showWebhook(w *webhook.Webhook) map[string]any {
 	m := map[string]any{
-		"id": webhook.WebhookID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
+		"id": webhook.ID(w.ID), "url": w.Url, "events": w.Events, "active": w.Active,
 		"timeout_ms": w.TimeoutMs, "max_in_flight": w.MaxInFlight, "ordering": w.Ordering, "payload_format": w.PayloadFormat,
 		"standard_webhooks": w.StandardWebhooks, "success_count": w.SuccessCount, "failure_count": w.FailureCount,
 		"created_at": ojs.FormatTime(w.CreatedAt.Time), "updated_at": ojs.FormatTime(w.UpdatedAt.Time), "secrets": showSecrets(w),

@@ -8,7 +8,7 @@ import (
 // ReadySurvey finds the ages of the first jobs of queues.
 type ReadySurvey = readySurvey
 
-// ErrTooCostly says that a look from the start has to wait.
+// ErrTooCostly says that a full read has to wait.
 var ErrTooCostly = errTooSlow
 
 // Ages reads the ages.

@@ -38,7 +38,7 @@ func TestReadySurvey(t *testing.T) {
 	s.SetLast(time.Time{}, 0)
 	requireAge("a", 3*time.Hour)
 
-	s.SetLast(time.Now(), time.Hour) // from now on it goes on where the heads were
+	s.SetLast(time.Now(), time.Hour) // from now on it reads from the previous heads
 	fetch("a")
 	requireAge("a", time.Hour)
 	fetch("a")
@@ -50,7 +50,7 @@ func TestReadySurvey(t *testing.T) {
 	enqueue("b", 0, 5*time.Hour)
 	requireAge("b", 0)
 
-	s.SetLast(time.Now().Add(-21*time.Hour), time.Hour) // until it is time for a look from the start
+	s.SetLast(time.Now().Add(-21*time.Hour), time.Hour) // the next full read is due
 	requireAge("b", 5*time.Hour)
 
 	t.Run("SaysNothingRatherThanWalkAgain", func(t *testing.T) {
