@@ -93,13 +93,13 @@ func ErrDuplicate(existingID string, state JobState, uniqueKey string) *Error {
 
 // ErrQueuePaused refuses a job for a draining queue: 422.
 func ErrQueuePaused(queue string) *Error {
-	return NewError(KindQueuePaused, fmt.Sprintf("queue %s is draining and accepts no new jobs.", queue),
+	return NewError(KindQueuePaused, fmt.Sprintf("queue %s is draining and takes no new jobs.", queue),
 		map[string]any{"field": "queue", "queue": queue})
 }
 
 // ErrQueueFull refuses a job for a queue at its depth bound: 429.
 func ErrQueueFull(queue string, limit int64, retryAfterSeconds int) *Error {
-	return NewError(KindQueueFull, fmt.Sprintf("queue %s already has %d jobs, which is its limit.", queue, limit),
+	return NewError(KindQueueFull, fmt.Sprintf("queue %s holds its limit of %d jobs.", queue, limit),
 		map[string]any{"field": "queue", "queue": queue, "limit": limit, "retry_after_seconds": retryAfterSeconds})
 }
 

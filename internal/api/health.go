@@ -18,7 +18,7 @@ const (
 	slowPing     = 500 * time.Millisecond
 )
 
-// The states of a node (contract 40 §14.3).
+// The states of a node (docs/reference/observability.md, Health).
 const (
 	Healthy   = "ok"
 	Off       = "off" // of a component that this node does without
@@ -113,7 +113,7 @@ func (h *Health) probe(ctx context.Context) Look {
 	return h.latest
 }
 
-// Report is the detailed health (contract 40 §14.2): Healthy, Degraded or Unhealthy, when, and all of it as JSON.
+// Report is the detailed health (docs/reference/observability.md, Health): Healthy, Degraded or Unhealthy, when, and all of it as JSON.
 func (h *Health) Report(ctx context.Context) (status string, at time.Time, body map[string]any) {
 	p := h.probe(ctx)
 	components := h.components()

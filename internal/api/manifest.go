@@ -1,6 +1,6 @@
 package api
 
-// What every manifest says (contract 10 §13.1, 40 §4).
+// What every manifest says (docs/reference/http.md, Manifest).
 const (
 	Name             = "ojsd"
 	Language         = "go"

@@ -5,11 +5,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/payload"
-
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -56,7 +55,6 @@ var (
 const (
 	maxCronNameBytes    = 255
 	maxDescriptionBytes = 4096
-	noLimit             = 1 << 30
 )
 
 // Decode reads a whole  name is that of the path; "" if the body has it.
@@ -69,6 +67,53 @@ func Decode(raw []byte, name string, lim job.Limits) (*Definition, *ojs.Error) {
 func Patch(raw []byte, current Definition, lim job.Limits) (*Definition, *ojs.Error) {
 	return decode(raw, current, true, lim)
 }
+
+// Draft is a new cron that a transport has read, before any rule was applied. Empty fields were not sent.
+type Draft struct {
+	Name, Expression, Timezone string
+	Job                        job.Draft
+}
+
+// Define checks a draft by the rules of Decode, and with the same messages.
+func Define(d Draft, lim job.Limits) (*Definition, *ojs.Error) {
+	r := reader{c: Definition{
+		Name: d.Name, Expression: d.Expression, Timezone: d.Timezone, Overlap: OverlapSkip, Enabled: true, Type: d.Job.Type, Args: d.Job.Args,
+	}}
+	if d.Job.Options != nil {
+		r.c.Options = d.Job.Options.Encode()
+	}
+	if !ValidName(d.Name) {
+		r.Problems.Add(ojs.KindInvalidPayload, "name", "$.name", nameExpected, quoted(d.Name))
+	}
+	if r.c.Timezone == "" {
+		r.c.Timezone = "UTC"
+	}
+	_, err := Parse(r.c.Expression, r.c.Timezone)
+	if errors.Is(err, ErrTimezone) {
+		r.Problems.Add(ojs.KindInvalidPayload, "timezone", "$.timezone", zoneExpected, quoted(d.Timezone))
+		_, err = Parse(r.c.Expression, "UTC")
+	}
+	if err != nil {
+		r.Problems = append(r.Problems, cronProblem(payload.Quote(d.Expression), "$.cron", err.Error()))
+	}
+	if err := r.Problems.Err(); err != nil {
+		return nil, err
+	}
+	return r.c.checked(lim)
+}
+
+// quoted is nil for what was not sent.
+func quoted(text string) jsontext.Value {
+	if text == "" {
+		return nil
+	}
+	return payload.Quote(text)
+}
+
+const (
+	nameExpected = "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long"
+	zoneExpected = "UTC or an IANA name with a slash, such as Europe/Berlin"
+)
 
 // reader reads a body on top of what holds without it.
 type reader struct {
@@ -117,7 +162,7 @@ func (r *reader) name() {
 	case r.c.Name == "":
 		r.c.Name = text
 		if !ValidName(text) {
-			r.Refuse("name", "a cron name of lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long")
+			r.Refuse("name", nameExpected)
 		}
 	case !ValidName(r.c.Name):
 		r.Problems.Add(ojs.KindInvalidPayload, "name", "$.name", "a cron name of lower-case letters, digits, - and ., at most 255 bytes long", nil)
@@ -158,7 +203,7 @@ func (r *reader) schedule() {
 	}
 	_, err := Parse(r.c.Expression, r.c.Timezone)
 	if !zoned || errors.Is(err, ErrTimezone) {
-		r.Refuse("timezone", "UTC or an IANA name with a slash, such as Europe/Berlin")
+		r.Refuse("timezone", zoneExpected)
 		_, err = Parse(r.c.Expression, "UTC")
 	}
 	switch {
@@ -179,8 +224,7 @@ func cronProblem(received jsontext.Value, path, why string) payload.Problem {
 
 // ErrNever refuses an expression that is right but never fires.
 func ErrNever(expression string) *ojs.Error {
-	quoted, _ := jsontext.AppendQuote(nil, expression)
-	return payload.Problems{cronProblem(quoted, "$.expression", "it never fires within 10 years")}.Err()
+	return payload.Problems{cronProblem(payload.Quote(expression), "$.expression", "it never fires within 10 years")}.Err()
 }
 
 func (r *reader) switches() {
@@ -301,18 +345,16 @@ func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
 
 // Job is the job of a firing (docs/reference/scheduling.md, Firing). Relative times count from the insert.
 func (c *Definition) Job(at time.Time, lim job.Limits) (*job.Job, *ojs.Error) {
-	doc := append([]byte(`{"args":`), c.Args...)
-	if c.Type != "" {
-		doc, _ = jsontext.AppendQuote(append(doc, `,"type":`...), c.Type)
+	return job.Template{Type: c.Type, Args: c.Args, Meta: c.appendMeta(nil, at), Options: c.Options}.Job(lim)
+}
+
+// Template is the job as it was registered, without what each firing adds.
+func (c *Definition) Template(lim job.Limits) (*job.Job, *ojs.Error) {
+	meta := c.Meta
+	if meta == nil {
+		meta = []byte(`{}`)
 	}
-	if c.Options != nil {
-		doc = append(append(doc, `,"options":`...), c.Options...)
-	}
-	doc = append(doc, `,"meta":`...)
-	doc = append(c.appendMeta(doc, at), '}')
-	// The bounds of one envelope hold for what the client sent, not for what is added here.
-	lim.MaxEnvelopeBytes = noLimit
-	return job.DecodeJob(doc, lim)
+	return job.Template{Type: c.Type, Args: c.Args, Meta: meta, Options: c.Options}.Job(lim)
 }
 
 func (c *Definition) appendMeta(b []byte, at time.Time) []byte {

@@ -60,19 +60,34 @@ func decodeAck(v jsontext.Value, jobID string, lim Limits) (Ack, *ojs.Error) {
 	if result == nil {
 		result = payload.Find(v, "result") // null is a result, too
 	}
+	err := finishAck(&r, jobID, result, lim, b.Problems)
+	return r, err
+}
+
+// NewAck is DecodeAck for values that a transport has read; result is JSON, nil for none.
+func NewAck(jobID string, result []byte, lim Limits) (Ack, *ojs.Error) {
+	r := Ack{Attempt: AnyAttempt}
+	var ps payload.Problems
+	payload.CheckJobID(jobID, &ps)
+	err := finishAck(&r, jobID, result, lim, ps)
+	return r, err
+}
+
+// finishAck takes over the result, and last the id: what is wrong with a body is reported before a job that does not exist.
+func finishAck(r *Ack, jobID string, result jsontext.Value, lim Limits, ps payload.Problems) *ojs.Error {
 	if rawjson.Depth(result) > lim.Depth() {
-		b.Refuse("result", shallow(lim))
+		ps.Add(ojs.KindInvalidPayload, "result", "$.result", shallow(lim), result)
 	}
-	err := b.Problems.Err()
+	err := ps.Err()
 	if err != nil {
-		return r, err
+		return err
 	}
 	if result != nil {
 		r.Result = rawjson.Compact(result)
 		if len(r.Result) > lim.Result() {
-			return r, ojs.ErrTooLarge("result", lim.Result(), len(r.Result))
+			return ojs.ErrTooLarge("result", lim.Result(), len(r.Result))
 		}
 	}
 	r.JobID, err = ParseID(jobID)
-	return r, err
+	return err
 }

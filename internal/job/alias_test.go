@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job/retry"
 )
 
-// Precedence: options left to right, then the top level; null never wins.
+// Precedence of docs/reference/jobs.md, Accepted names: options left to right, then the top level; null never wins.
 func TestAliasPrecedence(t *testing.T) {
 	t.Parallel()
 	queue := func(j *Job) any { return j.Queue }
@@ -87,7 +87,7 @@ func TestDurationsInMilliseconds(t *testing.T) {
 	require.Zero(t, accept(t, job(`"total_timeout":0`, `"timeout":9`)).TotalTimeoutMS, "0 is none, so it is not too short")
 }
 
-// Unknown attributes.
+// Unknown attributes, docs/reference/jobs.md, Unknown attributes.
 func TestUnknownAttributes(t *testing.T) {
 	t.Parallel()
 	many, manyWant := make([]string, 0, 100), make([]string, 0, 100)

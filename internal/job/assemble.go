@@ -16,7 +16,7 @@ import (
 // policies checks what answers 422: the spec version and the retry policy.
 func (d *decoder) policies(j *Job) {
 	if g := d.pick(specversionAttr); g.value != nil {
-		if text, _ := rawjson.Text(g.value); !ValidVersion(text) {
+		if text, _ := d.text(g); !ValidVersion(text) {
 			d.policy = ojs.ErrVersion("specversion", text)
 			return
 		}
@@ -37,7 +37,7 @@ func (d *decoder) policies(j *Job) {
 		return
 	}
 	if p.MaxAttempts == notSent {
-		if p.MaxAttempts, err = attemptsShortcut(shortcut, limit); err != nil {
+		if p.MaxAttempts, err = d.attemptsShortcut(shortcut, limit); err != nil {
 			d.policy = err
 			return
 		}
@@ -57,21 +57,21 @@ func (d *decoder) baseRetry(queue string) (p retry.Policy, inherited bool) {
 	return retry.Default(), false
 }
 
-func attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error) {
+func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error) {
 	if g.value == nil {
 		return otherwise, nil
 	}
-	n, kind := rawjson.Int(g.value)
+	n, kind := d.integer(g)
 	if kind != rawjson.IsInt || n < 0 {
-		err := ojs.ErrValidation("max_attempts", rawjson.Show(g.value), "max_attempts must be an integer >= 0, got "+payload.Brief(g.value)+".")
+		err := ojs.ErrValidation("max_attempts", rawjson.Show(d.json(g)), "max_attempts must be an integer >= 0, got "+payload.Brief(d.json(g))+".")
 		return 0, err.With("validation_errors", []payload.Violation{{g.path(), err.Message}})
 	}
 	return n, nil
 }
 
 // assemble copies everything that is kept into one new buffer.
-func (d *decoder) assemble(j *Job, raw jsontext.Value, metaSources []jsontext.Value) (*Job, *ojs.Error) {
-	buf := make([]byte, 0, len(raw)+64)
+func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job, *ojs.Error) {
+	buf := make([]byte, 0, size)
 	cut := func() []byte { // what has been appended since the last cut; nil if nothing
 		if len(buf) == 0 {
 			return nil
@@ -106,14 +106,14 @@ func (d *decoder) appendExtra(b []byte, j *Job) []byte {
 		}
 		b = appendInt(b, timeoutMSAttr, j.TimeoutMS)
 	}
-	if j.VisibilityMS > 0 { // 0 means not set (contract 20 §4)
+	if j.VisibilityMS > 0 { // 0 means not set (docs/reference/retries.md, Reservations)
 		b = appendInt(b, visibilityMSAttr, j.VisibilityMS)
 	}
 	if g := d.pick(scheduledAtAttr, delayUntilAttr); g.value != nil && !j.ScheduledAt.Relative {
-		b = appendAttr(b, scheduledAtAttr, g.value)
+		b = appendAttr(b, scheduledAtAttr, d.json(g))
 	}
 	if g := d.pick(expiresAtAttr); g.value != nil && !j.ExpiresAt.Relative {
-		b = appendAttr(b, expiresAtAttr, g.value)
+		b = appendAttr(b, expiresAtAttr, d.json(g))
 	}
 	b = d.appendVerbatim(b, retryAttr, retryPolicyAttr)
 	b = d.appendVerbatim(b, uniqueAttr)
@@ -140,7 +140,7 @@ func (d *decoder) appendVerbatim(b []byte, attrs ...attr) []byte {
 func (d *decoder) appendSeconds(b []byte, attrs ...attr) []byte {
 	for _, a := range attrs {
 		if g := d.pick(a); g.value != nil {
-			n, _ := rawjson.Int(g.value)
+			n, _ := d.integer(g)
 			b = appendInt(b, a, n)
 		}
 	}
@@ -163,7 +163,7 @@ func appendName(b []byte, a attr) []byte {
 }
 
 // WithoutTimeout gives Job.Extra as FETCH shows it: the JS worker reads `timeout`, which is in seconds, as milliseconds
-// (contract 10 §3.1). Whoever writes extra puts that member first, so that it costs nothing to find.
+// (docs/reference/jobs.md, Attributes). Whoever writes extra puts that member first, so that it costs nothing to find.
 func WithoutTimeout(extra []byte) []byte {
 	if !bytes.HasPrefix(extra, []byte(`{"timeout":`)) {
 		return extra

@@ -1,6 +1,6 @@
 package job
 
-// attr is an attribute of a new job that the server knows. Anything else is kept as it comes (contract 10 §3.2).
+// attr is an attribute of a new job that the server knows. Anything else is kept as it comes (docs/reference/jobs.md, Unknown attributes).
 type attr int
 
 const (
@@ -69,15 +69,15 @@ var (
 	labelAttrs = setOf(schemaAttr, tagsAttr, rateLimitAttr, retryAttr, retryPolicyAttr, uniqueAttr, uniqueKeyAttr)
 )
 
-// serverNames are the attributes that the parts of the contract let only the server set.
+// serverNames are the attributes that only the server sets.
 var serverNames = []string{
-	// contract 10 §3.1
+	// docs/reference/jobs.md, Attributes
 	"state", "attempt", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at", "discarded_at", "next_attempt_at",
 	"retry_delay_ms", "error", "errors", "result", "worker_id", "previous_state", "activated_at", "parent_results",
-	// contract 20 §8, §12
+	// docs/reference/retries.md, Dead letters
 	"re_enqueued_at", "previous_errors", "replay_count", "dead_lettered_at", "total_attempts",
 	"result_stored_at", "result_expires_at", "result_size_bytes", "progress", "progress_data", "last_checkpoint",
-	// contract 30 §1.9, §2.6
+	// workflows and unique jobs
 	"workflow_id", "root_workflow_id", "workflow_step", "workflow_step_id", "workflow_callback", "parent_results_map", "deduplicated",
 }
 

@@ -26,17 +26,13 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 	}
 	list := members[key]
 	delete(members, key)
-	expected := fmt.Sprintf("an array of 1 to %d elements", maxItems)
-	var ps payload.Problems
 	if list == nil || list[0] != '[' {
-		ps.Add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
-		return nil, nil, ps.Err()
+		return nil, nil, errNoItems(key, maxItems, list)
 	}
 	n := rawjson.Len(list)
 	switch {
 	case n == 0:
-		ps.Add(ojs.KindInvalidPayload, key, "$."+key, expected, list)
-		return nil, nil, ps.Err()
+		return nil, nil, errNoItems(key, maxItems, list)
 	case n > maxItems:
 		return nil, nil, ojs.ErrBatchSize(maxItems, n)
 	}
@@ -47,14 +43,24 @@ func SplitBatch(raw []byte, key string, maxItems int) ([]jsontext.Value, map[str
 	return items, members, nil
 }
 
+func errNoItems(key string, maxItems int, received jsontext.Value) *ojs.Error {
+	var ps payload.Problems
+	ps.Add(ojs.KindInvalidPayload, key, "$."+key, fmt.Sprintf("an array of 1 to %d elements", maxItems), received)
+	return ps.Err()
+}
+
 // DecodeItems decodes all elements of an atomic batch. If any is refused, the lowest index decides the error, and
 // validation_errors tells of all of them.
 func DecodeItems(items []jsontext.Value, lim Limits) ([]*Job, *ojs.Error) {
-	jobs := make([]*Job, len(items))
+	return eachItem(len(items), func(i int) (*Job, *ojs.Error) { return DecodeItem(items[i], lim) })
+}
+
+func eachItem(n int, read func(i int) (*Job, *ojs.Error)) ([]*Job, *ojs.Error) {
+	jobs := make([]*Job, n)
 	var first *ojs.Error
 	var all []payload.Violation
-	for i, item := range items {
-		job, err := DecodeItem(item, lim)
+	for i := range n {
+		job, err := read(i)
 		jobs[i] = job
 		if err == nil {
 			continue
@@ -86,7 +92,7 @@ func at(index int, err *ojs.Error) []payload.Violation {
 	return moved
 }
 
-// BulkOptions are the members that all bulk calls share (contract 10 §6.2).
+// BulkOptions are the members that all bulk calls share (docs/reference/http.md, Bulk enqueue).
 type BulkOptions struct {
 	Atomic         bool
 	IdempotencyKey string // of the body; the header wins

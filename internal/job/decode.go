@@ -13,7 +13,7 @@ import (
 )
 
 // DecodeJob reads the body of a PUSH. The first stage that fails answers: size, JSON, fields (400), policies (422), size
-// of meta (contract 10 §1.8).
+// of meta (docs/reference/http.md, Check order).
 func DecodeJob(raw []byte, lim Limits) (*Job, *ojs.Error) {
 	if len(raw) > lim.Envelope() {
 		return nil, ojs.ErrTooLarge("envelope", lim.Envelope(), len(raw))
@@ -42,6 +42,7 @@ type decoder struct {
 	lim      Limits
 	top, opt place // known attributes
 	unknown  unknowns
+	typed    map[attr]*typed   // values that a transport has read; nil: everything was sent as JSON
 	metas    [4]jsontext.Value // backs the list of metaSources
 	deep     bool              // nesting has to be looked at
 	problems payload.Problems
@@ -57,7 +58,7 @@ func decodeValid(v jsontext.Value, lim Limits) (*Job, *ojs.Error) {
 	// Fewer brackets than levels allowed: nearly every job is cleared by these two counts.
 	d.deep = bytes.Count(v, []byte("{"))+bytes.Count(v, []byte("[")) > lim.Depth()
 	d.sort(v)
-	return d.job(v)
+	return d.job(len(v) + 64)
 }
 
 // release empties the decoder, so that the pool keeps no request body alive.
@@ -71,7 +72,7 @@ func (d *decoder) release() {
 	d.top.clear()
 	d.opt.clear()
 	clear(d.metas[:])
-	d.lim, d.problems, d.policy = Limits{}, nil, nil
+	d.lim, d.problems, d.policy, d.typed = Limits{}, nil, nil, nil
 	decoders.Put(d)
 }
 
@@ -109,6 +110,11 @@ func (d *decoder) sort(v jsontext.Value) {
 			d.top.put(a, value)
 		}
 	}
+	d.sortOptions()
+}
+
+// sortOptions puts the members of options in their place.
+func (d *decoder) sortOptions() {
 	options := d.top.values[optionsAttr]
 	if options == nil {
 		return
@@ -129,8 +135,9 @@ func (d *decoder) sort(v jsontext.Value) {
 	}
 }
 
-// job checks the attributes in the order of contract 10 §5.1 and builds the result.
-func (d *decoder) job(raw jsontext.Value) (*Job, *ojs.Error) {
+// job checks the attributes in their documented order (docs/reference/jobs.md, Attributes) and builds the result. size is about
+// what the kept parts have in all.
+func (d *decoder) job(size int) (*Job, *ojs.Error) {
 	j := &Job{Queue: "default"}
 	d.identity(j)
 	d.placement(j)
@@ -153,12 +160,12 @@ func (d *decoder) job(raw jsontext.Value) (*Job, *ojs.Error) {
 	if d.policy != nil {
 		return nil, d.policy
 	}
-	return d.assemble(j, raw, meta)
+	return d.assemble(j, size, meta)
 }
 
 // given is the value that won among the names of a setting.
 type given struct {
-	value     jsontext.Value // nil: not sent
+	value     jsontext.Value // nil: not sent; typedMark: typed
 	attr      attr
 	inOptions bool
 }
@@ -190,7 +197,7 @@ func (d *decoder) has(set attrSet) bool { return (d.top.have|d.opt.have)&set != 
 
 // refuse notes a problem with a setting, under the name that the client used.
 func (d *decoder) refuse(kind ojs.ErrorKind, g given, expected string) {
-	d.problems.Add(kind, attrNames[g.attr], g.path(), expected, g.value)
+	d.problems.Add(kind, attrNames[g.attr], g.path(), expected, d.json(g))
 }
 
 func (d *decoder) tooDeep(v jsontext.Value) bool {

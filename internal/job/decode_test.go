@@ -55,7 +55,7 @@ func TestDecodeJobContractExample(t *testing.T) {
 	}, j)
 }
 
-// Bodies that are no object.
+// Bodies that are no object, docs/reference/http.md, Bodies.
 func TestDecodeJobRefusesBadBodies(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", " ", "[]", "null", "{}{}", job() + "x", "\xef\xbb\xbf" + job(), `{"type":`, "{\"type\":\"\xff\"}", job("")} {
@@ -66,7 +66,7 @@ func TestDecodeJobRefusesBadBodies(t *testing.T) {
 	}
 }
 
-// One row per rule that answers 400.
+// One row per rule of docs/reference/jobs.md, Attributes that answers 400.
 func TestDecodeJobRefusesFields(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 256)

@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Encode gives the job error object that is stored: an element of `errors`, and `error` (contract 10 §3.5). A zero at
+// Encode gives the job error object that is stored: an element of `errors`, and `error` (docs/reference/jobs.md, Job error). A zero at
 // leaves out occurred_at and timestamp, for a statement that adds the database's time; an empty workerID its member. SQL reads
 // code and type from the head of the text (ojs.error_code), so the order of the first four members is fixed.
 func (e WorkerError) Encode(attempt int, at time.Time, workerID string) []byte {
@@ -59,14 +59,14 @@ func (e WorkerError) appendTimeout(b []byte) []byte {
 	return b
 }
 
-// maxEventErrorBytes leaves room for the rest of an event's data, which may have 24 576 bytes (contract 40 §1.5).
+// maxEventErrorBytes leaves room for the rest of an event's data, which may have 24 576 bytes (docs/reference/events.md, Size of data).
 const maxEventErrorBytes = 24_000
 
-// EventError gives the `error` member of events (contract 40 §3.3).
+// EventError gives the `error` member of events (docs/reference/events.md, Payloads).
 func (e WorkerError) EventError() []byte { return e.EventErrorWithin(maxEventErrorBytes) }
 
 // EventErrorWithin is EventError with at most limit bytes, for events that carry it twice. What is too long is cut in the
-// order of contract 40 §1.5: stack trace to 4 096 bytes, message to 2 048, then both by halves, because escapes count too.
+// order of docs/reference/events.md, Size of data: stack trace to 4 096 bytes, message to 2 048, then both by halves, because escapes count too.
 func (e WorkerError) EventErrorWithin(limit int) []byte {
 	trace, message := strings.Join(e.Backtrace, "\n"), e.Message
 	b := e.event(message, trace)

@@ -2,7 +2,10 @@ package job
 
 import (
 	"math"
+	"slices"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -39,13 +42,41 @@ func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 	return r, b.Problems.Err()
 }
 
+// NewFetch is DecodeFetch for values that a transport has read. Empty and zero values were not sent.
+func NewFetch(queues []string, count int64, workerID string) (Fetch, *ojs.Error) {
+	var ps payload.Problems
+	f := Fetch{Queues: checkQueues(queues, &ps), Count: 1, WorkerID: payload.CheckWorkerID(workerID, &ps)}
+	if count != 0 {
+		f.Count = clampCount(count)
+	}
+	return f, ps.Err()
+}
+
+func checkQueues(queues []string, ps *payload.Problems) []string {
+	if len(queues) == 0 {
+		errNoQueues(ps, nil)
+		return nil
+	}
+	for _, name := range queues {
+		if kind, expected := queueProblem(name, true); kind != "" {
+			ps.Add(kind, "queues", "$.queues", expected, payload.Quote(name))
+			return nil
+		}
+	}
+	return payload.Distinct(slices.Clone(queues))
+}
+
+func errNoQueues(ps *payload.Problems, received jsontext.Value) {
+	ps.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", received)
+}
+
 func (b *body) queues() []string {
 	list := b.Get("queues")
 	if list == nil {
 		return b.queue()
 	}
 	if list[0] != '[' || rawjson.Len(list) == 0 {
-		b.Problems.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", list)
+		errNoQueues(&b.Problems, list)
 		return nil
 	}
 	names := make([]string, 0, 4)
@@ -64,7 +95,7 @@ func (b *body) queues() []string {
 func (b *body) queue() []string {
 	v := b.Get("queue")
 	if v == nil {
-		b.Problems.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", nil)
+		errNoQueues(&b.Problems, nil)
 		return nil
 	}
 	name, kind, expected := QueueProblem(v)
@@ -83,5 +114,7 @@ func (b *body) count() int {
 	if !given {
 		return 1
 	}
-	return int(min(max(n, 1), maxFetch))
+	return clampCount(n)
 }
+
+func clampCount(n int64) int { return int(min(max(n, 1), maxFetch)) }

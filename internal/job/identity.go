@@ -15,7 +15,7 @@ func (d *decoder) identity(j *Job) {
 	d.jobType(j)
 	d.args()
 	if g := d.pick(idAttr); g.value != nil {
-		text, _ := rawjson.Text(g.value)
+		text, _ := d.text(g)
 		if j.ID, j.ClientID = ojs.ParseUUIDv7(text); !j.ClientID {
 			d.refuse(ojs.KindInvalidPayload, g, "a UUIDv7 in lower case")
 		}
@@ -27,7 +27,7 @@ func (d *decoder) identity(j *Job) {
 
 func (d *decoder) jobType(j *Job) {
 	g := d.pick(typeAttr)
-	text, ok := rawjson.Text(g.value)
+	text, ok := d.text(g)
 	switch {
 	case len(text) > maxTypeBytes:
 		d.refuse(ojs.KindJobTypeTooLong, g, "at most 255 bytes long")
@@ -46,7 +46,7 @@ func (d *decoder) args() {
 	}
 }
 
-// ValidType reports whether s is ^[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*$ (contract 10, TYPE).
+// ValidType reports whether s is ^[a-z][a-z0-9_\-]*(\.[a-z][a-z0-9_\-]*)*$.
 func ValidType(s string) bool {
 	if len(s) > maxTypeBytes {
 		return false
@@ -68,7 +68,7 @@ func ValidType(s string) bool {
 	return !start
 }
 
-// ValidQueue reports whether s is ^[a-z0-9][a-z0-9\-\.]*$ of at most 128 bytes (contract 10, QUEUE).
+// ValidQueue reports whether s is ^[a-z0-9][a-z0-9\-\.]*$ of at most 128 bytes.
 func ValidQueue(s string) bool {
 	if s == "" || len(s) > maxQueueBytes || s[0] == '-' || s[0] == '.' {
 		return false
@@ -82,7 +82,7 @@ func ValidQueue(s string) bool {
 	return true
 }
 
-// ValidVersion reports whether s is ^1(\.0(\.[0-9]+(-[0-9A-Za-z.\-]+)?)?)?$ (contract 10, VERSION1).
+// ValidVersion reports whether s is ^1(\.0(\.[0-9]+(-[0-9A-Za-z.\-]+)?)?)?$.
 func ValidVersion(s string) bool {
 	if s == "1" || s == "1.0" {
 		return true
@@ -101,13 +101,17 @@ func isPreRelease(c byte) bool {
 
 // QueueProblem checks the text of a queue name.
 func QueueProblem(v jsontext.Value) (text string, kind ojs.ErrorKind, expected string) {
-	text, ok := rawjson.Text(v)
+	text, isText := rawjson.Text(v)
+	kind, expected = queueProblem(text, isText)
+	return text, kind, expected
+}
+
+func queueProblem(text string, isText bool) (kind ojs.ErrorKind, expected string) {
 	switch {
 	case len(text) > maxQueueBytes:
-		return text, ojs.KindQueueNameTooLong, "at most 128 bytes long"
-	case !ok || !ValidQueue(text):
-		return text, ojs.KindInvalidQueue, "a queue name of lower-case letters, digits, - and ., starting with a letter or digit"
-	default:
-		return text, "", ""
+		return ojs.KindQueueNameTooLong, "at most 128 bytes long"
+	case !isText || !ValidQueue(text):
+		return ojs.KindInvalidQueue, "a queue name of lower-case letters, digits, - and ., starting with a letter or digit"
 	}
+	return "", ""
 }

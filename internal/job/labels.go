@@ -13,7 +13,7 @@ import (
 // labels checks what is stored and echoed without being used: schema, tags, rate_limit, and the nesting of retry.
 func (d *decoder) labels() {
 	if g := d.pick(schemaAttr); g.value != nil {
-		text, ok := rawjson.Text(g.value)
+		text, ok := d.text(g)
 		if !ok || !absoluteURI(text) {
 			d.refuse(ojs.KindInvalidPayload, g, "an absolute URI such as urn:example:invoice:v1")
 		}

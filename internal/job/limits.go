@@ -22,7 +22,7 @@ const (
 	maxQueueBytes = 128
 	maxKeyChars   = 256 // of an idempotency key
 
-	maxMS = 36500 * 86_400 * 1000 // 36 500 days (contract 10 §1.4)
+	maxMS = 36500 * 86_400 * 1000 // 36 500 days (docs/reference/http.md, Bodies)
 )
 
 // Envelope is the most bytes of one job object as received.

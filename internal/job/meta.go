@@ -8,7 +8,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// metaSources gives the objects to merge into meta, strongest first: top-level meta, then the order of contract 10 §5.1.
+// metaSources gives the objects to merge into meta, strongest first: top-level meta, then the order of docs/reference/jobs.md, Accepted names.
 func (d *decoder) metaSources() []jsontext.Value {
 	list := d.metas[:0]
 	for _, g := range [...]given{

@@ -70,3 +70,38 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 	}
 	return r, err
 }
+
+// ErrorDraft is the error of a worker that a transport has read.
+type ErrorDraft struct {
+	Code, Message string
+	Retryable     bool
+	Backtrace     string // a frame per line
+	Details       []byte // JSON; nil: none
+}
+
+// NewNack is DecodeNack for values that a transport has read; failure is nil if it was not sent.
+func NewNack(jobID string, failure *ErrorDraft, lim Limits) (Nack, *ojs.Error) {
+	r := Nack{Attempt: AnyAttempt}
+	var ps payload.Problems
+	payload.CheckJobID(jobID, &ps)
+	if failure == nil {
+		ps.Add(ojs.KindInvalidPayload, "error", "$.error", "an object with code and message", nil)
+	} else {
+		r.Error = failure.workerError(lim)
+	}
+	err := ps.Err()
+	if err == nil {
+		r.JobID, err = ParseID(jobID)
+	}
+	return r, err
+}
+
+func (f *ErrorDraft) workerError(lim Limits) WorkerError {
+	e := WorkerError{Code: cutLabel(f.Code), Message: Shorten(f.Message, maxMessageBytes), Retryable: f.Retryable, RetryableSet: true}
+	if f.Backtrace != "" {
+		e.Backtrace = splitFrames(f.Backtrace)
+	}
+	e.setDetails(f.Details, lim)
+	e.complete("")
+	return e
+}

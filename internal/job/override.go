@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Override is what a manual retry changes of a job (contract 20 §8.3). It points into the request body.
+// Override is what a manual retry changes of a job (docs/reference/retries.md, Manual retry). It points into the request body.
 type Override struct {
 	Queue    string // "": keep
 	Priority *int16
@@ -52,7 +52,7 @@ func DecodeRetry(raw []byte, lim Limits) (*Override, *ojs.Error) {
 
 // decodeOverride checks the fields as at enqueue. An unknown one is refused: ignoring it would retry another job than meant.
 func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
-	fs, strange := payload.Read(v, overrideNames)
+	fs, unknown := payload.Read(v, overrideNames)
 	d := decoders.Get().(*decoder)
 	defer d.release()
 	d.lim, d.deep = lim, true
@@ -67,7 +67,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 		d.args()
 	}
 	d.metaSources()
-	for _, m := range strange {
+	for _, m := range unknown {
 		d.problems.Add(ojs.KindInvalidPayload, string(m.Name), "$."+string(m.Name), "absent: a retry overrides queue, args, priority, meta and retry only", m.Value)
 	}
 	if err := inOverride(d.problems).Err(); err != nil {

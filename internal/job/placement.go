@@ -15,14 +15,15 @@ import (
 // placement checks queue, priority and pending.
 func (d *decoder) placement(j *Job) {
 	if g := d.pick(queueAttr); g.value != nil && string(g.value) != `"default"` {
-		text, kind, expected := QueueProblem(g.value)
+		text, isText := d.text(g)
+		kind, expected := queueProblem(text, isText)
 		if kind != "" {
 			d.refuse(kind, g, expected)
 		}
 		j.Queue = text
 	}
 	if g := d.pick(priorityAttr); g.value != nil {
-		p, ok := priority(g.value)
+		p, ok := d.priority(g)
 		if !ok {
 			d.refuse(ojs.KindInvalidPayload, g, "an integer from -100 to 100, or HIGH, NORMAL or LOW")
 		}
@@ -30,11 +31,21 @@ func (d *decoder) placement(j *Job) {
 	}
 	if g := d.pick(pendingAttr); g.value != nil {
 		var ok bool
-		if j.Pending, ok = rawjson.Bool(g.value); !ok {
+		if j.Pending, ok = d.boolean(g); !ok {
 			d.refuse(ojs.KindInvalidPayload, g, "a boolean")
 		}
 	}
 }
+
+func (d *decoder) priority(g given) (int16, bool) {
+	if d.typedOf(g) != nil {
+		n, kind := d.integer(g)
+		return int16(n), kind == rawjson.IsInt && validPriority(n)
+	}
+	return priority(g.value)
+}
+
+func validPriority(n int64) bool { return n >= -100 && n <= 100 }
 
 func priority(v jsontext.Value) (int16, bool) {
 	if text, ok := rawjson.Text(v); ok {
@@ -50,7 +61,7 @@ func priority(v jsontext.Value) (int16, bool) {
 		}
 	}
 	n, kind := rawjson.Int(v)
-	return int16(n), kind == rawjson.IsInt && n >= -100 && n <= 100
+	return int16(n), kind == rawjson.IsInt && validPriority(n)
 }
 
 // times checks schedule and expiry.
@@ -67,8 +78,7 @@ func (d *decoder) when(g given) When {
 	if g.value == nil {
 		return When{}
 	}
-	text, _ := rawjson.Text(g.value)
-	w, ok := ParseWhen(text)
+	w, ok := d.time(g)
 	if !ok {
 		d.refuse(ojs.KindInvalidPayload, g, "an RFC 3339 time with offset such as 2026-05-04T03:02:01Z, or a duration such as +PT5M")
 	}
@@ -89,7 +99,7 @@ func (d *decoder) durations(j *Job) {
 		d.refuse(ojs.KindInvalidPayload, total, "at least the execution timeout ("+strconv.FormatInt(j.TimeoutMS, 10)+" ms)")
 	}
 	if g := d.pick(resultTTLAttr); g.value != nil {
-		n, kind := rawjson.Int(g.value)
+		n, kind := d.integer(g)
 		if kind != rawjson.IsInt || n < -1 || n > maxMS/1000 {
 			d.refuse(ojs.KindInvalidPayload, g, "an integer of seconds >= 0, or -1 to keep the result with the job")
 		}
@@ -109,7 +119,7 @@ func (d *decoder) lasting(g given, unit int64) int64 {
 	if g.value == nil {
 		return 0
 	}
-	n, kind := rawjson.Int(g.value)
+	n, kind := d.integer(g)
 	if kind == rawjson.IsInt && n >= 0 && n <= maxMS/unit {
 		return n * unit
 	}
@@ -130,12 +140,12 @@ func (d *decoder) visibility() int64 {
 	if g.value == nil {
 		return 0
 	}
-	if text, ok := rawjson.Text(g.value); ok && g.attr == visibilityAttr {
+	if text, ok := d.text(g); ok && g.attr == visibilityAttr {
 		if length, err := duration.Parse(text); err == nil && length.Milliseconds() <= payload.MaxVisibilityMS {
 			return length.Milliseconds()
 		}
 	}
-	n, kind := rawjson.Int(g.value)
+	n, kind := d.integer(g)
 	if unit := unitOf(g.attr == visibilityAttr); kind == rawjson.IsInt && n >= 0 && n <= payload.MaxVisibilityMS/unit {
 		return n * unit
 	}

@@ -2,7 +2,7 @@ package job
 
 import "time"
 
-// Codes of failures that the server finds out by itself (contract 20 §5.3; the last three part 30).
+// Codes of failures that the server finds out by itself (docs/reference/retries.md, Server-made errors).
 const (
 	VisibilityTimeout = "visibility_timeout"
 	WorkerDeath       = "worker_death"
@@ -16,7 +16,7 @@ const (
 	QueueDeleted      = "queue_deleted"
 )
 
-// serverError is a row of contract 20 §5.3.
+// serverError is a row of docs/reference/retries.md, Server-made errors.
 type serverError struct {
 	timeoutKind string
 	retryable   bool
@@ -40,7 +40,7 @@ var serverErrors = map[string]serverError{
 func ServerError(code string, limit, elapsed time.Duration) WorkerError {
 	s, ok := serverErrors[code]
 	if !ok {
-		panic("envelope: no such server error: " + code)
+		panic("job: no such server error: " + code)
 	}
 	return WorkerError{
 		Code: code, Type: code, Message: s.message, Retryable: s.retryable, RetryableSet: true,

@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
-// TraceContext is what the meta of a job says about its trace (contract 40 §12.2).
+// TraceContext is what the meta of a job says about its trace (docs/reference/observability.md, Trace context).
 type TraceContext struct {
 	Traceparent string // a valid W3C traceparent; "": none
 	Tracestate  string // as sent, beside Traceparent
@@ -57,7 +57,7 @@ func TraceContextOf(meta []byte) TraceContext {
 	return t
 }
 
-// TraceID finds the trace id that a job with this meta carries (contract 40 §3.4). meta must be valid JSON or nil.
+// TraceID finds the trace id that a job with this meta carries (docs/reference/events.md, Trace id). meta must be valid JSON or nil.
 func TraceID(meta []byte) string {
 	m := readTrace(meta)
 	// A text column holds it, and events repeat it: a text that does not fit there is no trace id.

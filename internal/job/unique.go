@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Unique is a normalised unique policy (contract 30 §2.1).
+// Unique is a normalised unique policy.
 type Unique struct {
 	Keys       []string       // subset of type, queue, args, meta; type counts even if it is missing here
 	ArgsKeys   []string       // nil: all of args
@@ -62,9 +62,9 @@ func (r *uniqueReader) refuse(field, expected string, v jsontext.Value) {
 }
 
 func (r *uniqueReader) read(v jsontext.Value) {
-	var strange []payload.Member
-	r.fields, strange = payload.Read(v, uniqueNames)
-	for _, m := range strange {
+	var unknown []payload.Member
+	r.fields, unknown = payload.Read(v, uniqueNames)
+	for _, m := range unknown {
 		r.refuse(string(m.Name), "absent: a unique policy has no such property", m.Value)
 	}
 	r.keys()
@@ -73,7 +73,7 @@ func (r *uniqueReader) read(v jsontext.Value) {
 	r.conflict()
 }
 
-// keys reads keys, and what the SDKs send as key (contract 30 §2.1, part 50 A3).
+// keys reads keys, and what the SDKs send as key.
 func (r *uniqueReader) keys() {
 	r.Keys = r.names("keys", isDimension, "an array of type, queue, args or meta, each once")
 	r.ArgsKeys = r.names("args_keys", payload.IsName, "an array of non-empty strings, each once")
@@ -220,4 +220,19 @@ func has(list []string, s string) bool {
 		}
 	}
 	return false
+}
+
+// ParseUnique reads a policy that was accepted with a job, by the rules of enqueue, to show it; nil if it is none.
+func ParseUnique(policy, args jsontext.Value) *Unique {
+	if policy == nil || policy[0] != '{' {
+		return nil
+	}
+	var problems payload.Problems
+	r := uniqueReader{problems: &problems, Unique: &Unique{}}
+	r.read(policy)
+	r.resolve(args)
+	if len(problems) > 0 {
+		return nil
+	}
+	return r.Unique
 }

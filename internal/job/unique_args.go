@@ -6,10 +6,11 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
-// resolve refuses argument names that address nothing (contract 30 §2.3): digits are an index into args, any other name
+// resolve refuses argument names that address nothing: digits are an index into args, any other name
 // is a member of one of its objects. One pass over args, however many names there are.
 func (r *uniqueReader) resolve(args jsontext.Value) {
 	if !has(r.Keys, "args") || len(r.ArgsKeys) == 0 || args == nil || args[0] != '[' {
@@ -34,7 +35,7 @@ func (r *uniqueReader) resolve(args jsontext.Value) {
 	}
 	for _, name := range r.ArgsKeys { // in order, so that the answer is the same every time
 		if missing[name] && !(isIndex(name) && indexBelow(name, index)) {
-			r.refuse("args_keys", "names that resolve in 'args'", quote(name))
+			r.refuse("args_keys", "names that resolve in 'args'", payload.Quote(name))
 			return
 		}
 	}
@@ -46,9 +47,4 @@ func isIndex(s string) bool { return strings.Trim(s, "0123456789") == "" }
 func indexBelow(s string, n int) bool {
 	i, err := strconv.Atoi(s)
 	return err == nil && i < n
-}
-
-func quote(s string) jsontext.Value {
-	v, _ := jsontext.AppendQuote(nil, s)
-	return v
 }

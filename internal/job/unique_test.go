@@ -18,7 +18,6 @@ func uniqueJob(unique string) string {
 
 var defaultUniqueStates = []ojs.JobState{"available", "active", "scheduled", "retryable", "pending"}
 
-// What makes two jobs the same.
 func TestUnique(t *testing.T) {
 	t.Parallel()
 	base := func(change func(*Unique)) Unique {

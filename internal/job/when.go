@@ -54,7 +54,7 @@ func Earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
-// ParseWhen reads an RFC 3339 time with offset, or a duration with or without a leading + (contract 10 §3.4).
+// ParseWhen reads an RFC 3339 time with offset, or a duration with or without a leading + (docs/reference/jobs.md, Times and durations).
 func ParseWhen(s string) (When, bool) {
 	if at, ok := parseTime(s); ok {
 		return When{Set: true, At: at}, true
@@ -74,11 +74,17 @@ func parseTime(s string) (time.Time, bool) {
 		return time.Time{}, false
 	}
 	t, err := time.Parse(time.RFC3339Nano, s)
+	return storable(t), err == nil
+}
+
+// storable cuts a time to what the database has. The zero time, which stands for no time elsewhere and which Go clients send by
+// accident, becomes the next one.
+func storable(t time.Time) time.Time {
 	t = t.Truncate(time.Microsecond)
-	if t.IsZero() { // it stands for no time elsewhere; Go clients send it by accident
+	if t.IsZero() {
 		t = t.Add(time.Microsecond)
 	}
-	return t, err == nil
+	return t
 }
 
 // shaped compares s with a pattern in which d stands for a digit.

@@ -1,11 +1,11 @@
 package job
 
 import (
-	"time"
 	"fmt"
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 

@@ -14,7 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
-// WorkerError is why an attempt failed, normalised (contract 10 §3.5, 20 §2.9): what a worker reported, or what the
+// WorkerError is why an attempt failed, normalised (docs/reference/jobs.md, Job error): what a worker reported, or what the
 // server found out by itself, see ServerError.
 type WorkerError struct {
 	Code         string // never empty
@@ -26,7 +26,7 @@ type WorkerError struct {
 	Details      []byte // compact object; nil: none
 	Backtrace    []string
 
-	RateLimitUntil time.Time // zero: none (contract 30 §6.4)
+	RateLimitUntil time.Time // zero: none
 
 	PolicyError string // why the job's retry policy was not applied; "": it was
 
@@ -37,7 +37,7 @@ type WorkerError struct {
 }
 
 const (
-	maxCodeBytes      = 255 // of code and type; the contract names no bound
+	maxCodeBytes      = 255 // of code and type
 	maxMessageBytes   = 16_384
 	maxDetailsBytes   = 65_536
 	maxFrames         = 50
@@ -74,8 +74,10 @@ func (e *WorkerError) complete(kind string) {
 // label reads a code, type or class: lists group by them in SQL, where U+0000 cannot stand, so it goes.
 func label(v jsontext.Value) string {
 	text, _ := rawjson.Text(v)
-	return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes)
+	return cutLabel(text)
 }
+
+func cutLabel(text string) string { return Shorten(strings.ReplaceAll(text, "\x00", ""), maxCodeBytes) }
 
 func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 	if v == nil {
@@ -101,7 +103,7 @@ func (e *WorkerError) setDetails(v jsontext.Value, lim Limits) {
 func frames(v jsontext.Value) []string {
 	var list []string
 	if text, ok := rawjson.Text(v); ok {
-		list = strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
+		return splitFrames(text)
 	} else if v != nil && v[0] == '[' {
 		for e := range rawjson.Elements(v) {
 			if text, ok := rawjson.Text(e); ok && len(list) < maxFrames {
@@ -109,6 +111,14 @@ func frames(v jsontext.Value) []string {
 			}
 		}
 	}
+	return keptFrames(list)
+}
+
+func splitFrames(text string) []string {
+	return keptFrames(strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n"))
+}
+
+func keptFrames(list []string) []string {
 	if len(list) == 1 && list[0] == "" {
 		return nil
 	}

@@ -20,7 +20,7 @@ func reported(t *testing.T, failure string) WorkerError {
 	return r.Error
 }
 
-// Error objects as workers send them, and what is stored.
+// docs/reference/jobs.md, Job error.
 func TestWorkerErrorNormalised(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]WorkerError{

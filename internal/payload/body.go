@@ -1,9 +1,11 @@
-// Package payload reads the JSON bodies that clients send, member by member, and collects what is wrong with them, so that
-// a client sees all of it at once. It knows names and types, and no rule of any domain.
+// Package payload owns how JSON bodies are read: members by name, with their types, and a list of everything that is wrong with
+// a body, so that a client sees all of it at once. It must know no rule of a domain beyond the form of the members that calls
+// of workers have in common.
 package payload
 
 import (
 	"math"
+	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -85,21 +87,60 @@ func (b *Body) Refuse(field, expected string) {
 func (b *Body) JobID() string {
 	text, _ := rawjson.Text(b.Get("job_id"))
 	if text == "" {
-		b.Refuse("job_id", "the id of a job")
+		refuseJobID(&b.Problems, b.Get("job_id"))
 	}
 	return text
+}
+
+// CheckJobID is JobID for an id that a transport has read.
+func CheckJobID(id string, ps *Problems) {
+	if id == "" {
+		refuseJobID(ps, nil)
+	}
+}
+
+func refuseJobID(ps *Problems, received jsontext.Value) {
+	ps.Add(ojs.KindInvalidPayload, "job_id", "$.job_id", "the id of a job", received)
 }
 
 // WorkerID reads the optional worker_id.
 func (b *Body) WorkerID() string {
 	v := b.Get("worker_id")
 	text, ok := rawjson.Text(v)
-	if v != nil && (!ok || len(text) > maxWorkerIDBytes || strings.Contains(text, "\x00")) {
-		b.Refuse("worker_id", "a string of at most 255 bytes without U+0000")
+	if v != nil && (!ok || !validWorkerID(text)) {
+		refuseWorkerID(&b.Problems, v)
 		return ""
 	}
 	return text
 }
+
+// CheckWorkerID is WorkerID for an id that a transport has read; "": it was not sent.
+func CheckWorkerID(id string, ps *Problems) string {
+	if !validWorkerID(id) {
+		refuseWorkerID(ps, Quote(id))
+		return ""
+	}
+	return id
+}
+
+func validWorkerID(id string) bool {
+	return len(id) <= maxWorkerIDBytes && !strings.Contains(id, "\x00")
+}
+
+func refuseWorkerID(ps *Problems, received jsontext.Value) {
+	ps.Add(ojs.KindInvalidPayload, "worker_id", "$.worker_id", "a string of at most 255 bytes without U+0000", received)
+}
+
+// CheckVisibilityMS is VisibilityMS for a value that a transport has read.
+func CheckVisibilityMS(ms int64, ps *Problems) int64 {
+	if ms < 0 || ms > MaxVisibilityMS {
+		ps.Add(ojs.KindInvalidPayload, "visibility_timeout_ms", "$.visibility_timeout_ms", visibilityExpected, strconv.AppendInt(nil, ms, 10))
+		return 0
+	}
+	return ms
+}
+
+const visibilityExpected = "an integer >= 0 of milliseconds, at most 7 days"
 
 // Integer reads an optional integer from low to high.
 func (b *Body) Integer(field string, low, high int64, expected string) (n int64, given bool) {
@@ -116,7 +157,7 @@ func (b *Body) Integer(field string, low, high int64, expected string) (n int64,
 }
 
 func (b *Body) VisibilityMS() int64 {
-	n, _ := b.Integer("visibility_timeout_ms", 0, MaxVisibilityMS, "an integer >= 0 of milliseconds, at most 7 days")
+	n, _ := b.Integer("visibility_timeout_ms", 0, MaxVisibilityMS, visibilityExpected)
 	return n
 }
 

@@ -85,3 +85,9 @@ func AllIn(s string, class func(byte) bool) bool {
 	}
 	return true
 }
+
+// Quote gives a text as JSON.
+func Quote(s string) jsontext.Value {
+	v, _ := jsontext.AppendQuote(nil, s) // invalid UTF-8 is replaced
+	return v
+}

@@ -6,10 +6,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ojsd/ojsd/internal/job"
-
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"

@@ -66,6 +66,19 @@ func DecodeHeartbeat(raw []byte) (Beat, *ojs.Error) {
 	return r, b.Problems.Err()
 }
 
+// NewBeat is DecodeHeartbeat for values that a transport has read, with at most one job. Empty and zero values were not sent.
+func NewBeat(workerID, state, jobID string, visibilityMS int64) (Beat, *ojs.Error) {
+	var ps payload.Problems
+	b := Beat{WorkerID: payload.CheckWorkerID(workerID, &ps), State: stateOf(state), VisibilityMS: payload.CheckVisibilityMS(visibilityMS, &ps)}
+	if b.WorkerID == "" && len(ps) == 0 {
+		ps.Add(ojs.KindInvalidPayload, "worker_id", "$.worker_id", "the non-empty id of this worker", nil)
+	}
+	if jobID != "" {
+		b.Jobs, b.ActiveJobs = job.NewIDList([]string{jobID}), 1
+	}
+	return b, ps.Err()
+}
+
 // body is the body of a heartbeat.
 type body struct{ payload.Body }
 
@@ -73,7 +86,12 @@ func (b *body) workerState() string {
 	if stop, _ := rawjson.Bool(b.Get("shutdown")); stop {
 		return "terminate"
 	}
-	switch text, _ := rawjson.Text(b.Get("state")); text {
+	text, _ := rawjson.Text(b.Get("state"))
+	return stateOf(text)
+}
+
+func stateOf(text string) string {
+	switch text {
 	case "running", "quiet", "terminate":
 		return text
 	case "drain", "draining":

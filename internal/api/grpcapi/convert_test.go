@@ -1,7 +1,6 @@
 package grpcapi
 
 import (
-	"github.com/ojsd/ojsd/internal/api"
 	"fmt"
 	"math"
 	"strings"
@@ -17,7 +16,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -26,9 +27,8 @@ func TestValuesSurvive(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		v := drawValue(t, 4)
-		o := newObject()
-		o.value("args", ojs.KindInvalidArgs, v)
-		text := jsontext.Value(o.b[1:])
+		var r reader
+		text := jsontext.Value(r.appendValue(nil, "args", ojs.KindInvalidArgs, v))
 		if !text.IsValid() {
 			t.Fatalf("%s is no JSON", text)
 		}
@@ -72,7 +72,7 @@ func TestNumbers(t *testing.T) {
 		0: "0", 1: "1", -2: "-2", 2.5: "2.5", 1e6: "1000000", 9007199254740993: "9007199254740992", 1e21: "1e+21", 1e-7: "1e-07", 0.000001: "0.000001",
 		math.MaxFloat64: "1.7976931348623157e+308",
 	} {
-		require.Equal(t, want, string(appendNumber(nil, f)))
+		require.Equal(t, want, string(rawjson.AppendNumber(nil, f)))
 	}
 	require.Equal(t, structpb.NewNullValue().GetKind(), valueOf(jsontext.Value("null")).GetKind())
 	require.InDelta(t, math.MaxFloat64, number(jsontext.Value("1e400")), 0)
@@ -83,35 +83,35 @@ func TestNumbers(t *testing.T) {
 
 func TestMilliseconds(t *testing.T) {
 	t.Parallel()
-	for want, d := range map[string]*durationpb.Duration{
-		`{}`: {}, `{"ms":1}`: {Nanos: 1}, `{"ms":-1}`: {Nanos: -1}, `{"ms":1500}`: {Seconds: 1, Nanos: 500_000_000}, `{"ms":2}`: {Nanos: 1_000_001},
-		`{"ms":315576000000000}`: {Seconds: 315_576_000_000},
+	for _, c := range []struct {
+		want int64
+		d    *durationpb.Duration
+	}{
+		{0, nil}, {0, &durationpb.Duration{}}, {1, &durationpb.Duration{Nanos: 1}}, {-1, &durationpb.Duration{Nanos: -1}},
+		{1500, &durationpb.Duration{Seconds: 1, Nanos: 500_000_000}}, {2, &durationpb.Duration{Nanos: 1_000_001}},
+		{315_576_000_000_000, &durationpb.Duration{Seconds: 315_576_000_000}},
 	} {
-		o := newObject()
-		o.milliseconds("ms", "ms", d)
-		text, err := o.close()
-		require.NoError(t, err)
-		require.Equal(t, want, string(text))
+		var r reader
+		require.Equal(t, c.want, r.milliseconds("ms", c.d))
+		require.Nil(t, r.err)
 	}
 	for _, d := range []*durationpb.Duration{{Seconds: math.MaxInt64}, {Seconds: math.MinInt64}, {Seconds: 1, Nanos: -1}, {Nanos: math.MaxInt32}} {
-		o := newObject()
-		o.milliseconds("ms", "ms", d)
-		_, err := o.close()
-		require.Error(t, err)
+		var r reader
+		r.milliseconds("ms", d)
+		require.NotNil(t, r.err)
 	}
 	require.Equal(t, 1500*time.Millisecond, milliseconds(1500).AsDuration())
 }
 
 func TestZeroOptionsAreNotGiven(t *testing.T) {
 	t.Parallel()
-	o := newObject()
-	o.options(&ojsv1.EnqueueOptions{DelayUntil: &timestamppb.Timestamp{}, Timeout: &durationpb.Duration{}, Ttl: &durationpb.Duration{}, Retry: &ojsv1.RetryPolicy{InitialInterval: &durationpb.Duration{}}})
-	text, err := o.close()
-	require.NoError(t, err)
-	require.Equal(t, `{"options":{"retry":{}}}`, string(text))
+	var r reader
+	o := r.options(&ojsv1.EnqueueOptions{DelayUntil: &timestamppb.Timestamp{}, Timeout: &durationpb.Duration{}, Ttl: &durationpb.Duration{}, Retry: &ojsv1.RetryPolicy{InitialInterval: &durationpb.Duration{}}})
+	require.Nil(t, r.err)
+	require.Equal(t, `{"retry":{}}`, string(o.Encode()))
 }
 
-// The gRPC status of each error.
+// TestCodes is docs/reference/grpc.md, Status codes.
 func TestCodes(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[ojs.ErrorKind]codes.Code{

@@ -4,31 +4,26 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"time"
-
-	"github.com/ojsd/ojsd/internal/cron"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // RegisterCron is POST /cron.
 func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (*ojsv1.RegisterCronResponse, error) {
-	o := newObject()
-	o.text("name", in.GetName())
-	o.name("cron") // of all names of it that of this message, even if it is empty: errors repeat it
-	o.b = appendText(o.b, in.GetCron())
-	o.text("timezone", in.GetTimezone())
-	o.job(in.GetType(), in.GetArgs(), in.GetOptions())
-	body, err := o.close()
-	if err != nil {
-		return nil, err
+	var r reader
+	draft := cron.Draft{
+		Name: in.GetName(), Expression: in.GetCron(), Timezone: in.GetTimezone(), Job: r.draft(in.GetType(), in.GetArgs(), in.GetOptions()),
 	}
-	cron, wire := cron.Decode(body, "", a.config.Limits)
+	if r.err != nil {
+		return nil, r.err
+	}
+	definition, wire := cron.Define(draft, a.config.Limits)
 	if wire != nil {
 		return nil, nameCron(wire)
 	}
-	row, _, err := a.Crons.Put(ctx, cron)
+	row, _, err := a.Crons.Put(ctx, definition)
 	if err != nil {
 		return nil, nameCron(err)
 	}
@@ -110,8 +105,8 @@ func (a *API) cronOf(row *cron.Record) *ojsv1.CronEntry {
 		Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type, Args: valuesOf(row.Args),
 		Options: &ojsv1.EnqueueOptions{Queue: row.Queue}, NextRunAt: momentOf(row.NextRunAt), LastRunAt: momentOf(row.LastRunAt),
 	}
-	cron := cron.DefinitionOf(row)
-	if job, err := cron.Job(time.Now(), a.config.Limits); err == nil { // it was accepted when it was registered
+	definition := cron.DefinitionOf(row)
+	if job, err := definition.Template(a.config.Limits); err == nil { // it was accepted when it was registered
 		out.Options = optionsOf(job)
 	}
 	return out

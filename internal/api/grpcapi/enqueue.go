@@ -16,22 +16,19 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// job writes the members of a new job.
-func (o *object) job(kind string, args []*structpb.Value, options *ojsv1.EnqueueOptions) {
-	o.text("type", kind)
-	o.values("args", ojs.KindInvalidArgs, args)
-	o.options(options)
+// draft reads a new job.
+func (r *reader) draft(kind string, args []*structpb.Value, options *ojsv1.EnqueueOptions) job.Draft {
+	return job.Draft{Type: kind, Args: r.array("args", ojs.KindInvalidArgs, args), Options: r.options(options)}
 }
 
 // Enqueue is POST /jobs.
 func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.EnqueueResponse, error) {
-	o := newObject()
-	o.job(in.GetType(), in.GetArgs(), in.GetOptions())
-	body, err := o.close()
-	if err != nil {
-		return nil, err
+	var r reader
+	draft := r.draft(in.GetType(), in.GetArgs(), in.GetOptions())
+	if r.err != nil {
+		return nil, r.err
 	}
-	job, wire := job.DecodeJob(body, a.config.Limits)
+	job, wire := draft.Job(a.config.Limits)
 	if wire != nil {
 		return nil, wire
 	}
@@ -90,41 +87,25 @@ func (a *API) decodeBatch(in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
 	if n := len(in.GetJobs()); n > a.config.MaxBatchSize {
 		return nil, ojs.ErrBatchSize(a.config.MaxBatchSize, n)
 	}
-	o := newObject()
-	var broken *ojs.Error
-	o.name("jobs")
-	o.b = append(o.b, '[')
+	var r reader
+	drafts := make([]job.Draft, 0, len(in.GetJobs()))
 	for i, entry := range in.GetJobs() {
-		start := len(o.b)
-		if i > 0 {
-			o.b = append(o.b, ',')
-		}
-		o.b = append(o.b, '{')
-		o.job(entry.GetType(), entry.GetArgs(), withDefaults(entry.GetOptions(), in.GetDefaultOptions()))
-		o.end()
-		if o.err != nil {
-			if i == 0 {
-				return nil, ojs.ErrIndexed(o.err, i)
-			}
-			broken, o.err, o.b = ojs.ErrIndexed(o.err, i), nil, o.b[:start]
+		draft := r.draft(entry.GetType(), entry.GetArgs(), withDefaults(entry.GetOptions(), in.GetDefaultOptions()))
+		if r.err != nil {
+			r.err = ojs.ErrIndexed(r.err, i)
 			break
 		}
+		drafts = append(drafts, draft)
 	}
-	o.b = append(o.b, ']')
-	body, err := o.close()
-	if err != nil {
-		return nil, err
+	if r.err != nil && len(drafts) == 0 {
+		return nil, r.err
 	}
-	items, _, wire := job.SplitBatch(body, "jobs", a.config.MaxBatchSize)
-	if wire != nil {
-		return nil, wire
-	}
-	jobs, wire := job.DecodeItems(items, a.config.Limits)
+	jobs, wire := job.FromDrafts(drafts, a.config.Limits, a.config.MaxBatchSize)
 	switch {
 	case wire != nil:
 		return nil, wire
-	case broken != nil:
-		return nil, broken
+	case r.err != nil:
+		return nil, r.err
 	}
 	return jobs, nil
 }

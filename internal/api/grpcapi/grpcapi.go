@@ -1,7 +1,7 @@
-// Package grpcapi speaks the Open Job Spec over gRPC (contract 40 §8). A call becomes the JSON that its HTTP twin would
-// have sent, so that package envelope checks it by the same rules and with the same words; then it calls the store or
-// the event feed, and puts what they return into messages. There is no SQL here and no decision about a job, and it
-// never imports httpapi: what both need is in package node or below.
+// Package grpcapi speaks the Open Job Spec over gRPC (docs/reference/grpc.md). It owns the messages: it reads them into the types
+// that the domains work with, calls the same operations as httpapi, and shows what they return. The domains check what was
+// read, by the rules and with the messages that HTTP has. It must hold no rules and no SQL, and must never import httpapi:
+// what both need is in package api or below.
 package grpcapi
 
 import (

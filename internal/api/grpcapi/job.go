@@ -1,8 +1,6 @@
 package grpcapi
 
 import (
-	"math"
-	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -108,12 +106,10 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 	if e.unique == nil {
 		return nil
 	}
-	body := slices.Concat([]byte(`{"type":"t","args":`), args, []byte(`,"unique":`), e.unique, []byte{'}'})
-	job, err := job.DecodeJob(body, job.Limits{MaxEnvelopeBytes: math.MaxInt})
-	if err != nil || job.Unique == nil { // it was accepted at enqueue
+	u := job.ParseUnique(e.unique, args)
+	if u == nil { // it was accepted at enqueue
 		return nil
 	}
-	u := job.Unique
 	out := &ojsv1.UniquePolicy{Key: u.Keys, ArgsKeys: u.ArgsKeys, MetaKeys: u.MetaKeys}
 	if u.Text != "" {
 		out.Key = []string{u.Text}

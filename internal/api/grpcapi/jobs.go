@@ -9,7 +9,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (contract 10 §1.5).
+// parseID reads the id of a job: one that is missing is wrong, and what is no id belongs to no job (docs/reference/http.md, Unmatched requests).
 func parseID(text string) ([16]byte, error) {
 	if text == "" {
 		return [16]byte{}, errNoJobID()

@@ -24,11 +24,11 @@ const (
 	emptyPause = time.Second
 )
 
-// StreamJobs is contract 40 §8.5.
+// StreamJobs streams jobs (docs/reference/grpc.md, StreamJobs).
 func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamingServer[ojsv1.Job]) error {
-	want, err := decodeFetch(in.GetQueues(), 1, in.GetWorkerId())
-	if err != nil {
-		return err
+	want, wire := job.NewFetch(in.GetQueues(), 1, in.GetWorkerId())
+	if wire != nil {
+		return wire
 	}
 	if want.WorkerID == "" {
 		return ojs.ErrInvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")

@@ -10,72 +10,54 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
-	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// options writes the options of a job (contract 40 §8.3). What is zero was not given.
-func (o *object) options(in *ojsv1.EnqueueOptions) {
+// options reads the options of a job (docs/reference/grpc.md, Values); nil if none were sent.
+func (r *reader) options(in *ojsv1.EnqueueOptions) *job.Options {
 	if in == nil {
-		return
+		return nil
 	}
-	o.begin("options")
-	defer o.end()
-	o.text("queue", in.GetQueue())
-	o.integer("priority", int64(in.GetPriority()))
-	o.moment("delay_until", in.GetDelayUntil())
-	o.milliseconds("timeout_ms", "timeout", in.GetTimeout())
-	o.milliseconds("visibility_timeout_ms", "visibility_timeout", in.GetVisibilityTimeout())
-	o.retry(in.GetRetry())
-	o.integer("max_attempts", int64(in.GetMaxAttempts()))
-	o.unique(in.GetUnique())
-	o.ttl(in.GetTtl())
-	o.texts("tags", in.GetTags())
-	o.boolean("pending", in.GetPending())
-	o.meta(in)
+	return &job.Options{
+		Queue: in.GetQueue(), Priority: int64(in.GetPriority()), DelayUntil: r.moment("delay_until", in.GetDelayUntil()),
+		TimeoutMS: r.milliseconds("timeout", in.GetTimeout()), VisibilityMS: r.milliseconds("visibility_timeout", in.GetVisibilityTimeout()),
+		Retry: r.retry(in.GetRetry()), MaxAttempts: int64(in.GetMaxAttempts()), Unique: r.unique(in.GetUnique()), TTL: r.ttl(in.GetTtl()),
+		Tags: in.GetTags(), Pending: in.GetPending(), Meta: r.meta(in),
+	}
 }
 
-func (o *object) retry(in *ojsv1.RetryPolicy) {
+func (r *reader) retry(in *ojsv1.RetryPolicy) *retry.Draft {
 	if in == nil {
-		return
+		return nil
 	}
-	o.begin("retry")
-	defer o.end()
-	o.integer("max_attempts", int64(in.GetMaxAttempts()))
-	o.milliseconds("initial_interval_ms", "retry.initial_interval", in.GetInitialInterval())
-	o.milliseconds("max_interval_ms", "retry.max_interval", in.GetMaxInterval())
-	if c := in.GetBackoffCoefficient(); c != 0 {
-		if math.IsNaN(c) || math.IsInf(c, 0) {
-			o.refuse(ojs.KindValidation, "retry.backoff_coefficient", "a finite number >= 1", fmt.Sprint(c))
-		}
-		o.name("backoff_coefficient")
-		o.b = appendNumber(o.b, c)
+	d := &retry.Draft{
+		MaxAttempts: int64(in.GetMaxAttempts()), InitialIntervalMS: r.milliseconds("retry.initial_interval", in.GetInitialInterval()),
+		MaxIntervalMS: r.milliseconds("retry.max_interval", in.GetMaxInterval()), Jitter: in.GetJitter(),
+		NonRetryable: in.GetNonRetryableErrors(), OnExhaustion: in.GetOnExhaustion(),
 	}
-	o.boolean("jitter", in.GetJitter())
-	o.texts("non_retryable_errors", in.GetNonRetryableErrors())
-	o.text("on_exhaustion", in.GetOnExhaustion())
+	if c := in.GetBackoffCoefficient(); math.IsNaN(c) || math.IsInf(c, 0) {
+		r.refuse(ojs.KindValidation, "retry.backoff_coefficient", "a finite number >= 1", fmt.Sprint(c))
+	} else {
+		d.BackoffCoefficient = c
+	}
+	return d
 }
 
-func (o *object) unique(in *ojsv1.UniquePolicy) {
+func (r *reader) unique(in *ojsv1.UniquePolicy) *job.UniqueDraft {
 	if in == nil {
-		return
+		return nil
 	}
-	o.begin("unique")
-	defer o.end()
-	o.texts("key", in.GetKey())
-	o.milliseconds("period_ms", "unique.period", in.GetPeriod())
+	d := &job.UniqueDraft{Key: in.GetKey(), PeriodMS: r.milliseconds("unique.period", in.GetPeriod()), ArgsKeys: in.GetArgsKeys(), MetaKeys: in.GetMetaKeys()}
 	if action := in.GetOnConflict(); action != 0 {
-		o.text("on_conflict", word(action, "UNIQUE_CONFLICT_ACTION_"))
+		d.OnConflict = word(action, "UNIQUE_CONFLICT_ACTION_")
 	}
-	states := make([]string, len(in.GetStates()))
-	for i, s := range in.GetStates() {
-		states[i] = word(s, "JOB_STATE_")
+	for _, s := range in.GetStates() {
+		d.States = append(d.States, word(s, "JOB_STATE_"))
 	}
-	o.texts("states", states)
-	o.texts("args_keys", in.GetArgsKeys())
-	o.texts("meta_keys", in.GetMetaKeys())
+	return d
 }
 
 // word is how JSON spells an enum; a number without a name is left for the reader to refuse.
@@ -83,38 +65,34 @@ func word(e fmt.Stringer, prefix string) string {
 	return strings.ToLower(strings.TrimPrefix(e.String(), prefix))
 }
 
-// maxTTL is 36 500 days, the most of any duration (contract 10 §1.4).
+// maxTTL is 36 500 days, the most of any duration (docs/reference/jobs.md, Times and durations).
 const maxTTL = 36_500 * 24 * time.Hour
 
 // ttl counts from the insert, by the database's clock.
-func (o *object) ttl(d *durationpb.Duration) {
+func (r *reader) ttl(d *durationpb.Duration) time.Duration {
 	if d.GetSeconds() == 0 && d.GetNanos() == 0 {
-		return
+		return 0
 	}
 	ttl := d.AsDuration() // the nearest there is if it is out of range
 	if d.CheckValid() != nil || ttl < 0 || ttl > maxTTL {
-		o.refuse(ojs.KindInvalidPayload, "ttl", "a duration from 0 to 36500 days", ttl.String())
-		return
+		r.refuse(ojs.KindInvalidPayload, "ttl", "a duration from 0 to 36500 days", ttl.String())
 	}
-	o.text("expires_at", "+"+duration.Format(ttl))
+	return ttl
 }
 
-// meta adds the trace id if meta says nothing about a trace, which goes first (contract 40 §3.4).
-func (o *object) meta(in *ojsv1.EnqueueOptions) {
-	if in.GetTraceId() == "" {
-		o.structure("meta", ojs.KindInvalidMetadata, in.GetMeta())
-		return
-	}
-	o.name("meta")
-	start := len(o.b)
-	o.members("meta", ojs.KindInvalidMetadata, in.GetMeta())
+// meta adds the trace id if meta has no trace context of its own (docs/reference/events.md, Trace id).
+func (r *reader) meta(in *ojsv1.EnqueueOptions) []byte {
+	meta := r.object("meta", ojs.KindInvalidMetadata, in.GetMeta())
 	_, taken := in.GetMeta().GetFields()["trace_id"]
-	if o.err != nil || taken || job.TraceID(o.b[start:]) != "" {
-		return
+	if in.GetTraceId() == "" || r.err != nil || taken || job.TraceID(meta) != "" {
+		return meta
 	}
-	o.b = o.b[:len(o.b)-1]
-	o.text("trace_id", in.GetTraceId())
-	o.end()
+	if len(meta) <= len(`{}`) {
+		meta = []byte{'{'}
+	} else {
+		meta = append(meta[:len(meta)-1], ',')
+	}
+	return append(appendText(append(meta, `"trace_id":`...), in.GetTraceId()), '}')
 }
 
 // withDefaults gives an entry of a batch the fields that it leaves unset, each as a whole.

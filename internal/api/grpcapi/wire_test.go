@@ -13,7 +13,7 @@ import (
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 )
 
-// TestWireFacts: names, numbers and types are what clients in other languages were generated from.
+// TestWireFacts: names, numbers and types are what clients in other languages were generated from (docs/reference/grpc.md, Messages).
 // What is in the file may be added to, never changed.
 func TestWireFacts(t *testing.T) {
 	t.Parallel()

@@ -4,35 +4,17 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/ojsd/ojsd/internal/worker"
-
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// decodeFetch checks what Fetch and StreamJobs have in common.
-func decodeFetch(queues []string, count int32, worker string) (job.Fetch, error) {
-	o := newObject()
-	o.texts("queues", queues)
-	o.integer("count", int64(count))
-	o.text("worker_id", worker)
-	body, err := o.close()
-	if err != nil {
-		return job.Fetch{}, err
-	}
-	in, wire := job.DecodeFetch(body)
-	if wire != nil {
-		return in, wire
-	}
-	return in, nil
-}
-
 // Fetch is POST /workers/fetch without waiting.
 func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchResponse, error) {
-	want, err := decodeFetch(in.GetQueues(), in.GetCount(), in.GetWorkerId())
-	if err != nil {
-		return nil, err
+	want, wire := job.NewFetch(in.GetQueues(), int64(in.GetCount()), in.GetWorkerId())
+	if wire != nil {
+		return nil, wire
 	}
 	jobs, err := a.Jobs.Fetch(ctx, want)
 	if err != nil {
@@ -50,14 +32,12 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 
 // Ack is POST /workers/ack.
 func (a *API) Ack(ctx context.Context, in *ojsv1.AckRequest) (*ojsv1.AckResponse, error) {
-	o := newObject()
-	o.text("job_id", in.GetJobId())
-	o.structure("result", ojs.KindInvalidPayload, in.GetResult())
-	body, err := o.close()
-	if err != nil {
-		return nil, err
+	var r reader
+	result := r.object("result", ojs.KindInvalidPayload, in.GetResult())
+	if r.err != nil {
+		return nil, r.err
 	}
-	ack, wire := job.DecodeAck(body, a.config.Limits)
+	ack, wire := job.NewAck(in.GetJobId(), result, a.config.Limits)
 	if wire != nil {
 		return nil, wire
 	}
@@ -74,14 +54,12 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 		// Without them retryable is hardly meant as false: the job would be discarded for nothing that anybody could read.
 		return nil, ojs.ErrInvalidPayload("error", "an error with a code or a message", nil, "'error' must have a code or a message.")
 	}
-	o := newObject()
-	o.text("job_id", in.GetJobId())
-	o.failure(in.GetError())
-	body, err := o.close()
-	if err != nil {
-		return nil, err
+	var r reader
+	failure := r.failure(in.GetError())
+	if r.err != nil {
+		return nil, r.err
 	}
-	nack, wire := job.DecodeNack(body, a.config.Limits)
+	nack, wire := job.NewNack(in.GetJobId(), failure, a.config.Limits)
 	if wire != nil {
 		return nil, wire
 	}
@@ -96,39 +74,28 @@ func (a *API) Nack(ctx context.Context, in *ojsv1.NackRequest) (*ojsv1.NackRespo
 	return out, nil
 }
 
-// failure writes a worker's error. retryable has no third value: unset is false.
-func (o *object) failure(e *ojsv1.JobError) {
+// failure reads a worker's error. retryable has no third value: unset is false.
+func (r *reader) failure(e *ojsv1.JobError) *job.ErrorDraft {
 	if e == nil {
-		return
+		return nil
 	}
-	o.begin("error")
-	defer o.end()
-	o.text("code", e.GetCode())
-	o.text("message", e.GetMessage())
-	o.name("retryable")
-	if e.GetRetryable() {
-		o.b = append(o.b, "true"...)
-	} else {
-		o.b = append(o.b, "false"...)
+	return &job.ErrorDraft{
+		Code: e.GetCode(), Message: e.GetMessage(), Retryable: e.GetRetryable(), Backtrace: e.GetBacktrace(),
+		Details: r.object("details", ojs.KindInvalidPayload, e.GetDetails()),
 	}
-	o.text("backtrace", e.GetBacktrace())
-	o.structure("details", ojs.KindInvalidPayload, e.GetDetails())
 }
 
 // Heartbeat is POST /workers/heartbeat for at most one job.
 func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1.HeartbeatResponse, error) {
-	o := newObject()
-	o.text("worker_id", in.GetWorkerId())
-	o.text("job_id", in.GetId())
-	o.milliseconds("visibility_timeout_ms", "extend_by", in.GetExtendBy())
+	var r reader
+	visibility, state := r.milliseconds("extend_by", in.GetExtendBy()), ""
 	if s := in.GetCurrentState(); s != 0 {
-		o.text("state", word(s, "WORKER_STATE_"))
+		state = word(s, "WORKER_STATE_")
 	}
-	body, err := o.close()
-	if err != nil {
-		return nil, err
+	if r.err != nil {
+		return nil, r.err
 	}
-	beat, wire := worker.DecodeHeartbeat(body)
+	beat, wire := worker.NewBeat(in.GetWorkerId(), state, in.GetId(), visibility)
 	if wire != nil {
 		return nil, wire
 	}

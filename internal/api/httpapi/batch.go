@@ -43,7 +43,7 @@ func (a *API) splitBatch(c echo.Context, body []byte, key string) (batch, error)
 	return batch{items, rest}, a.batchError(c, wire)
 }
 
-// postBatch is the atomic batch (contract 10 §6.1).
+// postBatch is the atomic batch (docs/reference/http.md, Batch).
 func (a *API) postBatch(c echo.Context, body []byte) error {
 	in, err := a.splitBatch(c, body, "jobs")
 	if err != nil {
@@ -74,7 +74,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 // storeCall performs many requests, each as if sent alone; errs is nil if none failed.
 type storeCall[Req any] func(ctx context.Context, reqs []Req) (jobs []*job.Record, errs []error)
 
-// postAckBatch and postNackBatch (contract 10 §9.1) treat each element as if it came alone.
+// postAckBatch and postNackBatch (docs/reference/http.md, Ack and nack batches) treat each element as if it came alone.
 func (a *API) postAckBatch(c echo.Context, body []byte) error {
 	in, err := a.splitBatch(c, body, "acks")
 	if err != nil {

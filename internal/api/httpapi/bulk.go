@@ -44,7 +44,7 @@ func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ct
 	return send(c, answer.Status, answer.Body)
 }
 
-// postBulk enqueues with an outcome per item (contract 10 §6.2).
+// postBulk enqueues with an outcome per item (docs/reference/http.md, Bulk enqueue).
 func (a *API) postBulk(c echo.Context, body []byte) error {
 	in, err := a.splitBatch(c, body, "jobs")
 	if err != nil {
@@ -161,7 +161,7 @@ func (a *API) bulkAnswer(c echo.Context, stored []*job.Record, errs []error) que
 	return queue.Answer{Status: status, Body: append(b, `]}`...)}
 }
 
-// bulkHandler serves /jobs/bulk/{cancel,retry,delete} (contract 10 §6.3).
+// bulkHandler serves /jobs/bulk/{cancel,retry,delete} (docs/reference/http.md, Bulk change).
 func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error {
 	return func(c echo.Context, body []byte) error {
 		in, wire := job.DecodeBulkSelect(op, body, a.maxItems())

@@ -4,17 +4,16 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/ojsd/ojsd/internal/progress"
-
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// checkpointRoutes are those of contract 20 §12.2. The durable helpers of the JS and Python SDKs put their prefix in front
-// twice (part 50 §4.11).
+// checkpointRoutes are those of docs/reference/jobs.md, Progress. The durable helpers of the JS and Python SDKs put their prefix in front
+// twice (docs/reference/jobs.md, Checkpoints).
 func (a *API) checkpointRoutes(v1 *echo.Group) {
 	limit := bodyLimit{job.MaxCheckpoint + reportRoom, "checkpoint"}
 	reading := []string{http.MethodGet, http.MethodHead}

@@ -17,7 +17,7 @@ const (
 	maxHistoryPage = 200
 )
 
-// cronRoutes are those of contract 20 §11.3, under both prefixes.
+// cronRoutes are those of docs/reference/scheduling.md, Cron endpoints, under both prefixes.
 func (a *API) cronRoutes(v1 *echo.Group) {
 	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	get := []string{http.MethodGet, http.MethodHead}
@@ -266,7 +266,7 @@ func appendCronTwice(b []byte, row *cron.Record) []byte {
 	return append(appendCronFields(append(b, `,"cron_job":{`...), row, true), '}')
 }
 
-// appendCronFields appends the members of the one shape that serves all clients (contract 20 §11.2). Beside the wrapper
+// appendCronFields appends the members of the one shape that serves all clients (docs/reference/scheduling.md, Cron object). Beside the wrapper
 // of the same name the alias cron is left out.
 func appendCronFields(b []byte, row *cron.Record, alias bool) []byte {
 	b = appendQuoted(append(b, `"id":`...), row.Name)

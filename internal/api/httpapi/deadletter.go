@@ -16,7 +16,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// deadLetterRoutes are those of contract 20 §8.2, with their admin aliases.
+// deadLetterRoutes are those of docs/reference/retries.md, Dead-letter endpoints, with their admin aliases.
 func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	one, many := bodyLimit{a.config.Limits.Envelope(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
@@ -265,7 +265,7 @@ func (a *API) purge(c echo.Context) error {
 	return a.purged(c, filter)
 }
 
-// adminPurge takes its filter from the body, if there is one (contract 30 §9.4).
+// adminPurge takes its filter from the body, if there is one.
 func (a *API) adminPurge(c echo.Context, body []byte) error {
 	if blank(body) {
 		return a.purgeConfirmed(c)
@@ -316,7 +316,7 @@ func days(d time.Duration) string {
 	return duration.Format(d)
 }
 
-// appendReplays appends what a job shows of its dead-letter mark and of manual retries (contract 20 §8).
+// appendReplays appends what a job shows of its dead-letter mark and of manual retries (docs/reference/retries.md, Dead letters).
 func appendReplays(b []byte, j *job.Record) []byte {
 	if len(j.PreviousErrors) > 0 {
 		b = append(b, `,"previous_errors":[`...)

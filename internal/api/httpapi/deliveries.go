@@ -16,7 +16,7 @@ import (
 
 var deliveryStatuses = []string{"pending", "delivering", "delivered", "failed", "dead", "cancelled"}
 
-// listDeliveries is the log of one subscription, or of all (contract 40 §9.1).
+// listDeliveries is the log of one subscription, or of all (docs/reference/webhooks.md, Routes).
 func (a *API) listDeliveries(c echo.Context) error {
 	p, err := readPage(c)
 	if err != nil {

@@ -15,13 +15,13 @@ import (
 
 // shape chooses between the few forms of a job.
 type shape struct {
-	fetched   bool   // never timeout, which a worker reads as milliseconds (contract 10 §18 C16)
+	fetched   bool   // never timeout, which a worker reads as milliseconds
 	previous  string // previous_state, in answers to CANCEL and ACTIVATE
 	activated bool   // activated_at
 	noWrapper bool   // leave out an unknown attribute named job, which would clash with the wrapper
 }
 
-// appendJob appends the full envelope (contract 10 §3.1, column Out). It is made by hand because args, meta and what
+// appendJob appends the full envelope (docs/reference/jobs.md, Attributes). It is made by hand because args, meta and what
 // the client sent besides are stored as the text that is shown.
 func appendJob(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, '{')
@@ -189,7 +189,7 @@ func appendClock(b []byte, t time.Time) []byte {
 
 func appendTwo(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('0'+n%10)) }
 
-// appendWrapped appends {"job":{…}} and, for clients that read flat fields, the same fields beside it (part 50 A1).
+// appendWrapped appends {"job":{…}} and, for clients that read flat fields, the same fields beside it.
 func appendWrapped(b []byte, j *job.Record, as shape, flat bool) []byte {
 	b = append(b, `{"job":`...)
 	b = appendJob(b, j, as)

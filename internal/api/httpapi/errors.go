@@ -51,6 +51,9 @@ func (a *API) routeError(err error, c echo.Context) error {
 	switch he.Code {
 	case http.StatusNotFound:
 		method, path := c.Request().Method, c.Request().URL.Path
+		if method == http.MethodHead { // its headers are those of GET
+			method = http.MethodGet
+		}
 		return ojs.ErrNoRoute(method, path, nearest(a.templates, method, path))
 	case http.StatusMethodNotAllowed:
 		allow := c.Response().Header().Get(echo.HeaderAllow)

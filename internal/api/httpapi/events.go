@@ -18,7 +18,7 @@ const (
 	maxEvents     = 1000
 )
 
-// listEvents is polling (contract 40 §5.1) and, with page or per_page, the admin listing (§5.3).
+// listEvents is polling (docs/reference/events.md, Polling) and, with page or per_page, the listing newest first (docs/reference/events.md, Newest first).
 func (a *API) listEvents(c echo.Context) error {
 	if wantsStream(c.Request()) {
 		return a.streamEvents(c)
@@ -184,7 +184,7 @@ func (a *API) getEvent(c echo.Context) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte { return event.Append(b, true, cloud) })
 }
 
-// getEventHistory shows a job's transitions (contract 40 §5.4).
+// getEventHistory shows a job's transitions (docs/reference/events.md, Event history of a job).
 func (a *API) getEventHistory(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {

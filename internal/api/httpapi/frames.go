@@ -19,7 +19,7 @@ const (
 
 const typeState = "job.state_changed"
 
-// choice says which frames a stream wants of the events it reads (contract 40 §6.1, §6.3).
+// choice says which frames a stream wants of the events it reads (docs/reference/events.md, SSE).
 type choice struct {
 	states bool     // a state frame for each transition
 	types  []string // patterns of other events; * for all of the catalogue
@@ -107,7 +107,7 @@ func (a *API) eventFrame(item *eventlog.Item, cloud bool) []byte {
 	})
 }
 
-// stateFrame is contract 40 §6.3.
+// stateFrame is docs/reference/events.md, State frames.
 func stateFrame(e *eventlog.Event) []byte {
 	b := frameHead(make([]byte, 0, 384), e, typeState)
 	b = ojs.AppendID(append(b, `{"job_id":"`...), *e.JobID)
@@ -181,7 +181,7 @@ func systemFrame(name string, id *eventlog.Position, data []byte) []byte {
 
 const shutdownData = `{"reason":"shutdown","grace_period_ms":5000}`
 
-// gapData is contract 40 §6.4. The count is that of numbers, of which internal rows have some.
+// gapData is docs/reference/events.md, System frames. The count is that of numbers, of which internal rows have some.
 func gapData(channel string, gap *eventlog.Gap) []byte {
 	b := appendQuoted([]byte(`{"channel":`), channel)
 	b = appendText(b, "gap_start", gap.Start.String())

@@ -30,7 +30,7 @@ var (
 	actorTypes = []string{"worker", "client", "system", "user"}
 )
 
-// historyRoutes show the event log as the history of jobs (contract 20 §12.3).
+// historyRoutes show the event log as the history of jobs (docs/reference/jobs.md, History).
 func (a *API) historyRoutes(v1 *echo.Group) {
 	get := []string{http.MethodGet, http.MethodHead}
 	v1.Match(get, "/jobs/:id/history", a.getJobHistory)
@@ -193,7 +193,7 @@ func payload(data string) map[string]jsontext.Value {
 	return members
 }
 
-// recordData appends the members that the table of contract 20 §12.3 names, each with a comma in front.
+// recordData appends the members that the table of docs/reference/jobs.md, History names, each with a comma in front.
 func recordData(e *eventlog.Event, kind string, data map[string]jsontext.Value) (b []byte) {
 	copied := func(names ...string) {
 		for _, name := range names {

@@ -1,5 +1,6 @@
-// Package httpapi speaks the Open Job Spec over HTTP: it decodes and validates requests, calls the store and the event
-// reader, and encodes what they return. There is no SQL here and no decision about a job.
+// Package httpapi speaks the Open Job Spec over HTTP (docs/reference/http.md). It owns routes, headers, statuses, bodies and
+// streams: it hands what it reads to the decoders of the domains, calls their operations, and encodes what they return. It must
+// hold no rule about jobs and no SQL, and must never import grpcapi: what both need is in package api or below.
 package httpapi
 
 import (

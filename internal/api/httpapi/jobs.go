@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// flat reports whether job fields are repeated beside the wrapper: for clients that are no SDK (part 50 A1).
+// flat reports whether job fields are repeated beside the wrapper: for clients that are no SDK.
 func flat(c echo.Context) bool {
 	_, present := c.Request().Header["Ojs-Version"]
 	return !present
@@ -45,7 +45,7 @@ func created(c echo.Context, job *job.Record) error {
 	return respond(c, http.StatusCreated, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(c)) })
 }
 
-// jobID reads the id in the path; what is no id is an unknown job (contract 10 §1.5).
+// jobID reads the id in the path; what is no id is an unknown job (docs/reference/http.md, Unmatched requests).
 func jobID(c echo.Context) ([16]byte, error) {
 	id, err := job.ParseID(param(c, "id"))
 	return id, asError(err)

@@ -6,15 +6,14 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/ojsd/ojsd/internal/observe/metrics"
-	"github.com/ojsd/ojsd/internal/pg"
-
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/observe/metrics"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Metrics are where the routes of contract 40 §11.1 read from.
+// Metrics are where the routes of docs/reference/observability.md, Metrics read from.
 type Metrics struct {
 	// WriteText writes all series of this node in the text format of Prometheus, or as OpenMetrics 1.0.
 	WriteText func(ctx context.Context, w io.Writer, openMetrics bool) error

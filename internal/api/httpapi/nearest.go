@@ -11,6 +11,8 @@ import (
 // maxComparedPath bounds what a request for an unknown route costs: longer paths are compared with no route.
 const maxComparedPath = 128
 
+const basePath = "/ojs/v1"
+
 // template is a route as it is registered.
 type template struct{ method, path string }
 
@@ -32,9 +34,6 @@ func nearest(routes []template, method, path string) string {
 	if len(path) > maxComparedPath {
 		return ""
 	}
-	if method == http.MethodHead {
-		method = http.MethodGet
-	}
 	segments := strings.Split(path, "/")
 	sameMethod := slices.ContainsFunc(routes, func(r template) bool { return r.method == method })
 	best, least := template{}, -1
@@ -42,7 +41,11 @@ func nearest(routes []template, method, path string) string {
 		if sameMethod && r.method != method {
 			continue
 		}
-		if d := distance(path, filled(r.path, segments)); least < 0 || d < least {
+		d := distance(path, filled(r.path, segments))
+		if short, cut := strings.CutPrefix(r.path, basePath); cut { // the base path is what is forgotten most often
+			d = min(d, 1+distance(path, filled(short, segments)))
+		}
+		if least < 0 || d < least {
 			best, least = r, d
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
 
-// observedAPI notes the calls of RequestDone.
+// observedAPI notes what requestDone is told.
 func observedAPI(keys ...string) (a *API, seen *[]string) {
 	a = newAPI(io.Discard)
 	a.keys = api.NewKeys(keys)
@@ -86,7 +86,7 @@ func TestObserved(t *testing.T) {
 	})
 }
 
-// Failures of the server are logged as ERROR, and contain no more than the answer.
+// docs/reference/observability.md, Tracing: failures of ours are ERROR, and tell no more than the client was told.
 func TestSpanOfAFailure(t *testing.T) {
 	t.Parallel()
 	exporter := tracetest.NewInMemoryExporter()
@@ -107,7 +107,7 @@ func TestSpanOfAFailure(t *testing.T) {
 	}
 }
 
-// Every response of every route, whatever its status. Without a database most of them panic.
+// docs/reference/observability.md, Health: every response of every route, whatever becomes of it. Without a store most of them panic.
 func TestRequestIDOnEveryRoute(t *testing.T) {
 	t.Parallel()
 	a, seen := observedAPI()

@@ -28,7 +28,7 @@ var (
 	valuePython  = []string{mediaPython}
 )
 
-// prepare sets what every response carries, whatever becomes of the request (contract 10 §1.3).
+// prepare sets what every response carries, whatever becomes of the request (docs/reference/http.md, Response headers).
 func (a *API) prepare(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r, h := c.Request(), c.Response().Header()
@@ -106,7 +106,7 @@ func isMedia(value, media string) bool {
 	return strings.EqualFold(strings.TrimSpace(name), media)
 }
 
-// admit checks credentials and the spec version, before routing (contract 10 §1.8).
+// admit checks credentials and the spec version, before routing (docs/reference/http.md, Check order).
 func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()

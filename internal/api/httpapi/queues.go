@@ -44,7 +44,7 @@ type queueStats struct {
 }
 
 // queueStatsBody serves every client at once: `queue` is an object without OJS-Version and the name with it, the rest
-// is flat for the JS SDK and in stats for Go and Python (part 30 §0.3, §4.2).
+// is flat for the JS SDK and in stats for Go and Python.
 type queueStatsBody struct {
 	Queue any `json:"queue"`
 	queueObject

@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// registryRoutes are the worker registry and the operator's part of it (contract 20 §6.5).
+// registryRoutes are the worker registry and the operator's part of it (docs/reference/workers.md, Registry).
 func (a *API) registryRoutes(v1 *echo.Group) {
 	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	read := []string{http.MethodGet, http.MethodHead}
@@ -40,7 +40,7 @@ func (a *API) registryRoutes(v1 *echo.Group) {
 	}
 }
 
-// What lists of the admin plane give (contract 30 §0.2).
+// What lists of the admin plane give.
 const (
 	defaultAdminPage = 20
 	maxAdminPage     = 100

@@ -21,7 +21,7 @@ func (a *API) resultRoutes(v1 *echo.Group) {
 	v1.POST("/jobs/results", withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postResults))
 }
 
-// getResult is contract 20 §12.1, with wait a long poll.
+// getResult is docs/reference/jobs.md, Results, with wait a long poll.
 func (a *API) getResult(c echo.Context) error {
 	wait, err := readResultWait(c)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// failedRun is one failed attempt, as the CLI shows it (part 50 §4.14).
+// failedRun is one failed attempt, as the CLI shows it (docs/reference/jobs.md, History).
 type failedRun struct {
 	attempt             int64
 	state, message      string

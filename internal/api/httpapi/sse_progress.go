@@ -3,17 +3,16 @@ package httpapi
 import (
 	"errors"
 
-	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/progress"
-
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// streamProgress is GET /jobs/{id}/progress/stream (contract 40 §10): the current object, then each change.
+// streamProgress is GET /jobs/{id}/progress/stream (docs/reference/events.md, Progress stream): the current object, then each change.
 func (a *API) streamProgress(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// streamRequest is what a client asks of a stream (contract 40 §6.1).
+// streamRequest is what a client asks of a stream (docs/reference/events.md, SSE).
 type streamRequest struct {
 	channel  string // as system frames name it
 	query    eventlog.Query

@@ -113,7 +113,7 @@ func newStats(o queue.Overview) statsBody {
 // liveTypes are shown between two overviews.
 var liveTypes = []string{"job.enqueued", "job.completed", "job.failed", "job.cancelled", "queue.paused", "queue.resumed"}
 
-// streamStats is GET /admin/stats/stream (contract 40 §6.6).
+// streamStats is GET /admin/stats/stream (docs/reference/events.md, Statistics stream).
 func (a *API) streamStats(c echo.Context) error {
 	return a.stream(c, func(s *sse) error {
 		sub, err := a.Feed.Subscribe(s.ctx, eventlog.Query{Types: liveTypes}, nil)

@@ -46,7 +46,7 @@ func sendJSON(c echo.Context, status int, body any) error {
 	return send(c, status, out)
 }
 
-// getManifest tells what is really enabled (contract 10 §13.1, 40 §4).
+// getManifest tells what is really enabled (docs/reference/http.md, Manifest).
 func (a *API) getManifest(c echo.Context) error {
 	base := a.config.PublicURL
 	if base == "" {

@@ -48,7 +48,7 @@ type WebhookTest struct {
 
 const shortSecret = 24 // bytes; below it a secret gets a warning
 
-// webhookRoutes are those of contract 40 §9.1 under both base paths.
+// webhookRoutes are those of docs/reference/webhooks.md, Routes under both base paths.
 func (a *API) webhookRoutes(v1 *echo.Group) {
 	if !a.webhooks.Enabled {
 		v1.Any("/webhooks", webhooksOff)
@@ -339,7 +339,7 @@ func (a *API) replayWebhook(c echo.Context, body []byte) error {
 	return sendJSON(c, http.StatusAccepted, map[string]any{"enqueued": n})
 }
 
-// twice puts the object under its name beside its own members: suites and tools read either (contract 40 §9.1).
+// twice puts the object under its name beside its own members: suites and tools read either (docs/reference/webhooks.md, Routes).
 func twice(shown map[string]any) map[string]any {
 	both := maps.Clone(shown)
 	both["subscription"] = shown

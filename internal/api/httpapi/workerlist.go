@@ -7,12 +7,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/ojsd/ojsd/internal/worker"
-
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -98,7 +97,7 @@ var workerStates = []string{"running", "quiet", "terminate", "stale"}
 // workerList is what differs between the two lists.
 type workerList struct {
 	standard, largest int    // page sizes
-	again             string // the items once more under this name, which the CLI reads (contract 50 §4.14)
+	again             string // the items once more under this name, which the CLI reads (docs/reference/jobs.md, History)
 }
 
 func (a *API) listWorkers(as workerList) echo.HandlerFunc {

@@ -48,7 +48,7 @@ func (a *API) postAck(c echo.Context, body []byte) error {
 	return a.ack(c, in, wire)
 }
 
-// postJobAck takes the id from the path (contract 20 §3.1).
+// postJobAck takes the id from the path (docs/reference/http.md, Ack).
 func (a *API) postJobAck(c echo.Context, body []byte) error {
 	in, wire := job.DecodeAckFor(param(c, "id"), body, a.config.Limits)
 	return a.ack(c, in, wire)
@@ -98,7 +98,7 @@ func (a *API) postNack(c echo.Context, body []byte) error {
 	return a.nack(c, in, wire)
 }
 
-// postJobNack takes the id from the path, and a text as error (contract 20 §3.2).
+// postJobNack takes the id from the path, and a text as error (docs/reference/http.md, Nack).
 func (a *API) postJobNack(c echo.Context, body []byte) error {
 	in, wire := job.DecodeNackFor(param(c, "id"), body, a.config.Limits)
 	return a.nack(c, in, wire)

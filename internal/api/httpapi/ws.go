@@ -31,7 +31,7 @@ const (
 	socketPongTimeout  = 10 * time.Second
 )
 
-// serveSocket is GET /ws (contract 40 §7).
+// serveSocket is GET /ws (docs/reference/events.md, WebSocket).
 func (a *API) serveSocket(c echo.Context) error {
 	r := c.Request()
 	if err := checkUpgrade(r); err != nil {
@@ -142,7 +142,7 @@ func (s *socket) run() {
 		if err != nil {
 			break
 		}
-		if code, reason := judge(kind, message, &rate); code != 0 {
+		if code, reason := closeReason(kind, message, &rate); code != 0 {
 			_ = s.conn.Close(code, reason) // it is over in any case
 			break
 		}
@@ -159,8 +159,8 @@ func (s *socket) run() {
 	}
 }
 
-// judge says with which code a message ends the connection, 0 if it does not.
-func judge(kind websocket.MessageType, message []byte, rate *rateLimit) (websocket.StatusCode, string) {
+// closeReason says with which code a message ends the connection, 0 if it does not.
+func closeReason(kind websocket.MessageType, message []byte, rate *rateLimit) (websocket.StatusCode, string) {
 	switch {
 	case !rate.take():
 		return websocket.StatusPolicyViolation, "more than 50 messages per second"

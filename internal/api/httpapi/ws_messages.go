@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// socketRequest is what a client may say, in either dialect (contract 40 §7).
+// socketRequest is what a client may say, in either dialect (docs/reference/events.md, WebSocket).
 type socketRequest struct {
 	Action         string          `json:"action"`
 	Type           string          `json:"type"`

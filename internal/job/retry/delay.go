@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Delay is the wait after failed attempt n, with the policy's jitter (contract 20 §2.5, §2.6).
+// Delay is the wait after failed attempt n, with the policy's jitter (docs/reference/retries.md, Backoff).
 func Delay(p Policy, n int) time.Duration {
 	return DelayWith(p, n, 0.5+rand.Float64())
 }

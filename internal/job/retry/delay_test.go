@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Delays of each strategy, worked out.
+// The worked numbers of docs/reference/retries.md, Backoff.
 func TestDelayTable(t *testing.T) {
 	t.Parallel()
 	s := time.Second

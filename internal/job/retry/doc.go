@@ -1,5 +1,5 @@
 // Package retry owns the retry policy: its JSON, its delays, and what becomes of a job when an attempt fails
-// (contract 20 §2).
+// (docs/reference/retries.md, Policy).
 //
 // It computes; it never reads a clock or a database.
 package retry

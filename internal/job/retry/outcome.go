@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Server-made failures that give the job back at once, without backoff (contract 20 §5.3).
+// Server-made failures that give the job back at once, without backoff (docs/reference/retries.md, Server-made errors).
 const (
 	VisibilityTimeout = "visibility_timeout"
 	WorkerDeath       = "worker_death"
@@ -48,7 +48,7 @@ type Outcome struct {
 	Delay      time.Duration // with Retry
 }
 
-// Decide applies contract 20 §2.7; the first rule that fits wins.
+// Decide applies docs/reference/retries.md, Failure; the first rule that fits wins.
 func Decide(in Failure) Outcome {
 	switch {
 	case in.Requeue:
@@ -98,7 +98,7 @@ func hopeless(code string) bool {
 	}
 }
 
-// Match reports whether one of the candidates fits one of the entries of non_retryable_errors (contract 20 §2.8). Empty
+// Match reports whether one of the candidates fits one of the entries of non_retryable_errors (docs/reference/retries.md, Non-retryable errors). Empty
 // candidates never do.
 func Match(entries []string, candidates ...string) bool {
 	for _, entry := range entries {

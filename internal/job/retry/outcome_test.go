@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// One case or more for each outcome of a failure.
+// One case or more for each row of docs/reference/retries.md, Failure.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	steady := Default()

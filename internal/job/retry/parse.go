@@ -33,7 +33,7 @@ type spelling struct {
 	ms    bool // an integer of ms, where 0 means not sent
 }
 
-// spellings has the canonical name of each field first, then the aliases, strongest first (contract 20 §2.2).
+// spellings has the canonical name of each field first, then the aliases, strongest first (docs/reference/retries.md, Aliases).
 var spellings = [...]spelling{
 	{"max_attempts", maxAttempts, false}, {"maxAttempts", maxAttempts, false},
 	{"initial_interval", initialInterval, false}, {"initial_interval_ms", initialInterval, true},
@@ -64,7 +64,7 @@ type sent struct {
 	*spelling
 }
 
-// Parse reads a retry object and fills what it leaves out from base (contract 20 §2.1–§2.3). raw must be valid JSON; nil
+// Parse reads a retry object and fills what it leaves out from base. raw must be valid JSON; nil
 // and null give base. Unknown members are ignored.
 func Parse(raw []byte, base Policy) (Policy, *ojs.Error) {
 	if rawjson.IsNull(raw) {

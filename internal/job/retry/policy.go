@@ -16,7 +16,7 @@ const (
 	Constant    = "constant"
 )
 
-// Policy says how often a job runs and how long it waits in between (contract 20 §2.1). The merged policy is settled at
+// Policy says how often a job runs and how long it waits in between (docs/reference/retries.md, Policy). The merged policy is settled at
 // enqueue and stored with the job.
 type Policy struct {
 	MaxAttempts        int64         // upper bound on executions, the first included; 0 and 1 both mean one
