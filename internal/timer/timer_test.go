@@ -1,6 +1,7 @@
 package timer_test
 
 import (
+	"github.com/ojsd/ojsd/ojs"
 	"testing"
 	"time"
 
@@ -111,7 +112,10 @@ func TestTimer(t *testing.T) {
 		_, err := b.Pool.Exec(t.Context(), `UPDATE ojs.jobs SET due_at = now() - interval '1 minute', scheduled_at = now() WHERE id = $1`, late)
 		require.NoError(t, err)
 		b.Timer.Notify()
-		b.lateness(late) // by the next full sweep
+		require.Eventually(t, func() bool { // by the next full sweep
+			b.Timer.Notify()
+			return b.State(late) == ojs.StateAvailable
+		}, domaintest.WaitFor, 20*time.Millisecond)
 	})
 
 	t.Run("EndsLostLeases", func(t *testing.T) {
