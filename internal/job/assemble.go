@@ -33,7 +33,7 @@ func (d *decoder) policies(j *Job) {
 	p, err := retry.Parse(g.value, base)
 	if err != nil {
 		field, _ := err.Details["field"].(string)
-		d.policy = err.With("validation_errors", []payload.Violation{{g.path() + strings.TrimPrefix(field, "retry"), err.Message}})
+		d.policy = err.With("validation_errors", []payload.Violation{{Path: g.path() + strings.TrimPrefix(field, "retry"), Message: err.Message}})
 		return
 	}
 	if p.MaxAttempts == notSent {
@@ -64,7 +64,7 @@ func (d *decoder) attemptsShortcut(g given, otherwise int64) (int64, *ojs.Error)
 	n, kind := d.integer(g)
 	if kind != rawjson.IsInt || n < 0 {
 		err := ojs.ErrValidation("max_attempts", rawjson.Show(d.json(g)), "max_attempts must be an integer >= 0, got "+payload.Brief(d.json(g))+".")
-		return 0, err.With("validation_errors", []payload.Violation{{g.path(), err.Message}})
+		return 0, err.With("validation_errors", []payload.Violation{{Path: g.path(), Message: err.Message}})
 	}
 	return n, nil
 }

@@ -83,11 +83,11 @@ func at(index int, err *ojs.Error) []payload.Violation {
 	prefix := fmt.Sprintf("$.jobs[%d]", index)
 	list, ok := err.Details["validation_errors"].([]payload.Violation)
 	if !ok {
-		return []payload.Violation{{prefix, err.Message}}
+		return []payload.Violation{{Path: prefix, Message: err.Message}}
 	}
 	moved := make([]payload.Violation, len(list))
 	for i, v := range list {
-		moved[i] = payload.Violation{prefix + strings.TrimPrefix(v.Path, "$"), v.Message}
+		moved[i] = payload.Violation{Path: prefix + strings.TrimPrefix(v.Path, "$"), Message: v.Message}
 	}
 	return moved
 }

@@ -75,7 +75,7 @@ func decodeOverride(v jsontext.Value, lim Limits) (*Override, *ojs.Error) {
 	}
 	if _, err := retry.Parse(fs.Get("retry"), retry.Default()); err != nil {
 		field, _ := err.Details["field"].(string)
-		return nil, err.With("validation_errors", []payload.Violation{{"$.override." + field, err.Message}})
+		return nil, err.With("validation_errors", []payload.Violation{{Path: "$.override." + field, Message: err.Message}})
 	}
 	o := &Override{meta: fs.Get("meta"), retry: fs.Get("retry"), lim: lim}
 	if fs.Get("queue") != nil {

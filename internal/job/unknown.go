@@ -24,7 +24,7 @@ func (u *unknowns) put(name []byte, literal, value jsontext.Value) {
 		}
 		return
 	}
-	u.list = append(u.list, payload.Member{name, literal, value})
+	u.list = append(u.list, payload.Member{Name: name, Literal: literal, Value: value})
 	if u.index != nil {
 		u.index[string(name)] = len(u.list) - 1
 	} else if len(u.list) == indexFrom {
