@@ -1,6 +1,9 @@
 package ojs
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // missing is what a client is told when a resource of a type is absent.
 type missing struct {
@@ -125,12 +128,12 @@ func ErrInternal() *Error {
 }
 
 func stateList(states []JobState) string {
-	text := ""
+	var text strings.Builder
 	for i, s := range states {
 		if i > 0 {
-			text += " or "
+			text.WriteString(" or ")
 		}
-		text += string(s)
+		text.WriteString(string(s))
 	}
-	return text
+	return text.String()
 }

@@ -22,7 +22,7 @@ func ParseUUIDv7[T string | []byte](s T) (id [16]byte, ok bool) {
 		return id, false
 	}
 	n := 0
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		if i == 8 || i == 13 || i == 18 || i == 23 {
 			continue
 		}

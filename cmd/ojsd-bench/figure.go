@@ -144,9 +144,10 @@ func (r *reporter) report(s summary) error {
 
 // text is the form for people: medians, and the range of the first metric.
 func (s summary) text() string {
-	title := s.Figure
+	var title strings.Builder
+	title.WriteString(s.Figure)
 	for _, p := range s.params {
-		title += fmt.Sprintf(" %s=%v", p.Name, p.Value)
+		title.WriteString(fmt.Sprintf(" %s=%v", p.Name, p.Value))
 	}
 	var parts []string
 	for i, name := range s.metrics {
@@ -158,7 +159,7 @@ func (s summary) text() string {
 		parts = append(parts, text)
 	}
 	return fmt.Sprintf("%-44s %s  (%s jobs, %d round(s), %d errors)",
-		title, strings.Join(parts, "  "), numberText(float64(s.Jobs)), s.Rounds, s.Errors)
+		title.String(), strings.Join(parts, "  "), numberText(float64(s.Jobs)), s.Rounds, s.Errors)
 }
 
 // metricText writes jobs_per_s as "12 345 jobs/s" and fetch_p50_ms as "fetch p50 1.23 ms".

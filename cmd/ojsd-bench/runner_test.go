@@ -105,7 +105,6 @@ func TestScenarios(t *testing.T) {
 		// A worker ends only after an empty fetch, and with wait_ms every empty fetch has waited.
 		require.GreaterOrEqual(t, fake.parked, 2*latencyWorkers)
 	})
-
 }
 
 func TestScenariosThatCannotRun(t *testing.T) {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -154,8 +155,6 @@ func (h *Health) Ready(ctx context.Context) (ready bool, checks map[string]strin
 	if h.draining.Load() {
 		checks["draining"], ready = "yes", false
 	}
-	for name, state := range h.components() {
-		checks[name] = state
-	}
+	maps.Copy(checks, h.components())
 	return ready, checks
 }

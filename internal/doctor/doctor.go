@@ -44,7 +44,7 @@ type examination struct {
 	findings []Finding
 }
 
-func (e *examination) add(ok bool, format string, args ...any) {
+func (e *examination) addf(ok bool, format string, args ...any) {
 	e.findings = append(e.findings, Finding{ok, fmt.Sprintf(format, args...)})
 }
 
@@ -54,10 +54,10 @@ func (e *examination) counts(ctx context.Context) error {
 		return err
 	}
 	for _, w := range wrong {
-		e.add(false, "queue %q: counts say %d %s jobs, the tables hold %d", w.Queue, w.Counted, w.State, w.Stored)
+		e.addf(false, "queue %q: counts say %d %s jobs, the tables hold %d", w.Queue, w.Counted, w.State, w.Stored)
 	}
 	if len(wrong) == 0 {
-		e.add(true, "the kept counts of every queue and state equal the tables")
+		e.addf(true, "the kept counts of every queue and state equal the tables")
 	}
 	return nil
 }
@@ -67,9 +67,9 @@ func (e *examination) rows(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	e.add(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
-	e.add(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
-	e.add(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
+	e.addf(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
+	e.addf(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
+	e.addf(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
 	return nil
 }
 
@@ -79,9 +79,9 @@ func (e *examination) relay(ctx context.Context) error {
 		return err
 	}
 	lag, kept := seconds(r.LagSeconds), seconds(r.KeptSeconds)
-	e.add(lag < relayLate, "%d events wait to be published, the oldest for %s; %d numbers are missing%s", r.Unpublished, lag, r.Gaps,
+	e.addf(lag < relayLate, "%d events wait to be published, the oldest for %s; %d numbers are missing%s", r.Unpublished, lag, r.Gaps,
 		hint(lag >= relayLate, "no server is running, or its relay fails: see its log"))
-	e.add(true, "events reach back %s", kept)
+	e.addf(true, "events reach back %s", kept)
 	return nil
 }
 
@@ -92,7 +92,7 @@ func (e *examination) tables(ctx context.Context) error {
 	}
 	for _, t := range tables {
 		bloated := t.Dead > 100_000 && t.Dead > 2*t.Live
-		e.add(!bloated, "table %s: %d rows, %d dead, %d KiB%s", t.Name, t.Live, t.Dead, t.Bytes/1024,
+		e.addf(!bloated, "table %s: %d rows, %d dead, %d KiB%s", t.Name, t.Live, t.Dead, t.Bytes/1024,
 			hint(bloated, "autovacuum does not keep up, or is held back by a session below"))
 	}
 	return nil
@@ -104,10 +104,10 @@ func (e *examination) holders(ctx context.Context) error {
 		return err
 	}
 	for _, h := range holders {
-		e.add(false, "%s keeps dead rows from being cleaned, for %s", h.Holder, seconds(h.Seconds))
+		e.addf(false, "%s keeps dead rows from being cleaned, for %s", h.Holder, seconds(h.Seconds))
 	}
 	if len(holders) == 0 {
-		e.add(true, "no transaction older than a minute keeps dead rows from being cleaned")
+		e.addf(true, "no transaction older than a minute keeps dead rows from being cleaned")
 	}
 	return nil
 }

@@ -294,7 +294,7 @@ func TestFetchWaits(t *testing.T) {
 		go func() {
 			req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url+"/ojs/v1/workers/fetch", strings.NewReader(`{"queues":["`+q+`"],"wait_ms":20000}`))
 			if err == nil {
-				_, err = a.client.Do(req) //nolint:bodyclose // there is no answer
+				_, err = a.client.Do(req)
 			}
 			done <- err
 		}()

@@ -118,7 +118,7 @@ func (r reply) find(path string) (text string, found bool) {
 	r.t.Helper()
 	value := json.RawMessage(r.body)
 	require.True(r.t, json.Valid(value), "%q", r.body)
-	for _, name := range strings.Split(path, ".") {
+	for name := range strings.SplitSeq(path, ".") {
 		switch value[0] {
 		case '{':
 			members := map[string]json.RawMessage{}

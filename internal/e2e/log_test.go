@@ -246,7 +246,7 @@ func TestLogSettings(t *testing.T) {
 		a, log := setupLogged(t, logging.LevelTrace)
 		work(t, a)
 		require.NoError(t, a.app.Stop())
-		for _, line := range strings.Split(strings.TrimSpace(log.String()), "\n") {
+		for line := range strings.SplitSeq(strings.TrimSpace(log.String()), "\n") {
 			var object map[string]any
 			require.NoError(t, json.Unmarshal([]byte(line), &object), line)
 			for _, field := range []string{"timestamp", "severity", "severity_number", "message", "component", "category"} {

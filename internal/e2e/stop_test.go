@@ -62,7 +62,7 @@ func TestStop(t *testing.T) {
 		a.waitForLock()
 		stopped := make(chan error, 1)
 		go func() { stopped <- a.app.Stop() }()
-		eventually(t, func() bool { return strings.Contains(log.String(), "requests did not end in time") })
+		eventually(t, func() bool { return strings.Contains(log.String(), "requests did not end within OJS_SHUTDOWN_TIMEOUT") })
 		release() // a stop waits for the connections to the database that are in use
 		require.NoError(t, <-stopped)
 	})

@@ -181,7 +181,7 @@ func (a *node) dial(path string, headers ...string) (*socket, *http.Response, er
 		name, value, _ := strings.Cut(h, ": ")
 		options.HTTPHeader.Set(name, value)
 	}
-	conn, res, err := websocket.Dial(a.t.Context(), a.url+path, options) //nolint:bodyclose // the library's
+	conn, res, err := websocket.Dial(a.t.Context(), a.url+path, options)
 	if err != nil {
 		return nil, res, err
 	}

@@ -43,7 +43,7 @@ type lineBuffer struct{ lockedBuffer }
 // lines are those with the message that contain all the texts.
 func (b *lineBuffer) lines(t *testing.T, message string, holds ...string) (found []reply) {
 	t.Helper()
-	for _, line := range strings.Split(strings.TrimSpace(b.String()), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(b.String()), "\n") {
 		r := reply{t: t, body: line}
 		if r.at("message") == message && !slices.ContainsFunc(holds, func(s string) bool { return !strings.Contains(line, s) }) {
 			found = append(found, r)

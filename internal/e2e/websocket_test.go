@@ -29,7 +29,7 @@ func TestWebSocket(t *testing.T) {
 			a.get(path).fails(400, "invalid_request", "invalid_request")
 			a.get(path, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 8").fails(400, "invalid_request", "invalid_request")
 		}
-		conn, _, err := websocket.Dial(t.Context(), a.url+"/ojs/v1/ws", nil) //nolint:bodyclose // the library's
+		conn, _, err := websocket.Dial(t.Context(), a.url+"/ojs/v1/ws", nil)
 		require.NoError(t, err)
 		require.Empty(t, conn.Subprotocol())
 		require.NoError(t, conn.Close(websocket.StatusNormalClosure, ""))

@@ -189,7 +189,7 @@ func (a *account) blockedBy(dir string) string {
 		return ""
 	}
 	path := "/"
-	for _, name := range strings.Split(dir, "/") {
+	for name := range strings.SplitSeq(dir, "/") {
 		path = filepath.Join(path, name)
 		if info, err := os.Stat(path); err == nil && !a.mayEnter(info) {
 			return path

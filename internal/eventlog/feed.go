@@ -132,8 +132,7 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 	}
 	for more := true; more; {
 		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage}, readTimeout)
-		var expired *ExpiredError
-		if errors.As(err, &expired) {
+		if _, ok := errors.AsType[*ExpiredError](err); ok {
 			f.stopFollowing() // the process was suspended for longer than retention keeps events
 			f.Wake()
 			return streams, nil

@@ -113,13 +113,11 @@ func optionalTime(t time.Time) pgtype.Timestamptz {
 
 // WireError turns a *PatternError or an *ExpiredError into an *ojs.Error. It returns any other error unchanged.
 func WireError(err error) error {
-	var expired *ExpiredError
-	if errors.As(err, &expired) {
+	if expired, ok := errors.AsType[*ExpiredError](err); ok {
 		return ojs.NewError(ojs.KindCursorExpired, "The cursor is older than the oldest event that is kept; start again from the current state.",
 			map[string]any{"oldest_id": expired.OldestID, "oldest_time": ojs.FormatTime(expired.OldestTime)})
 	}
-	var bad *PatternError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*PatternError](err); ok {
 		return ojs.ErrInvalidRequest(bad.Parameter, "a pattern such as job.completed or job.*", bad.Pattern, bad.Error())
 	}
 	return err

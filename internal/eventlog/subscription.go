@@ -210,8 +210,7 @@ func (s *Subscription) readTable(ctx context.Context, limit int) (read batch, mo
 	}
 	page, err := s.feed.listAfter(ctx, q, replayTimeout)
 	release()
-	var expired *ExpiredError
-	if errors.As(err, &expired) {
+	if expired, ok := errors.AsType[*ExpiredError](err); ok {
 		gap := &Gap{Start: s.at, End: expired.Pruned}
 		s.at = expired.Pruned
 		return batch{gap: gap}, true, nil

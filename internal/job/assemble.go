@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -76,7 +77,7 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 		if len(buf) == 0 {
 			return nil
 		}
-		part := buf[:len(buf):len(buf)]
+		part := slices.Clip(buf)
 		buf = buf[len(buf):]
 		return part
 	}

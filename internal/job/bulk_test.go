@@ -25,8 +25,8 @@ func TestDecodeBulkSelect(t *testing.T) {
 		`{"filter":{"type":"a.*"}}`:                                    {BulkRetry, BulkSelect{Filter: &BulkFilter{Type: "a.", TypePrefix: true, States: dead}}},
 		`{"filter":{"state":"completed"}}`:                             {BulkDelete, BulkSelect{Filter: &BulkFilter{States: []ojs.JobState{"completed"}}}},
 		`{"filter":{"state":["completed","cancelled","completed"]}}`:   {BulkDelete, BulkSelect{Filter: &BulkFilter{States: []ojs.JobState{"completed", "cancelled"}}}},
-		`{"filter":{"priority":5.0}}`:                                  {BulkCancel, BulkSelect{Filter: &BulkFilter{Priority: ptr(int16(5)), States: waiting}}},
-		`{"filter":{"priority":"low"}}`:                                {BulkCancel, BulkSelect{Filter: &BulkFilter{Priority: ptr(int16(-10)), States: waiting}}},
+		`{"filter":{"priority":5.0}}`:                                  {BulkCancel, BulkSelect{Filter: &BulkFilter{Priority: new(int16(5)), States: waiting}}},
+		`{"filter":{"priority":"low"}}`:                                {BulkCancel, BulkSelect{Filter: &BulkFilter{Priority: new(int16(-10)), States: waiting}}},
 		`{"filter":{"enqueued_before":"2026-05-04T03:02:01Z","enqueued_after":"2026-05-04T03:02:01Z"}}`: {BulkCancel, BulkSelect{Filter: &BulkFilter{EnqueuedBefore: at, EnqueuedAfter: at, States: waiting}}},
 		`{"filter":{"since":"P7D","until":"2026-05-04T03:02:01Z","older_than":"7d"}}`: {BulkCancel, BulkSelect{Filter: &BulkFilter{
 			Since: When{Set: true, Relative: true, In: 168 * time.Hour}, Until: When{Set: true, At: at}, OlderThan: When{Set: true, Relative: true, In: 168 * time.Hour}, States: waiting}}},

@@ -52,7 +52,7 @@ func ValidType(s string) bool {
 		return false
 	}
 	start := true // of a word
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		c := s[i]
 		switch {
 		case c >= 'a' && c <= 'z':
@@ -73,7 +73,7 @@ func ValidQueue(s string) bool {
 	if s == "" || len(s) > maxQueueBytes || s[0] == '-' || s[0] == '.' {
 		return false
 	}
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		c := s[i]
 		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.') {
 			return false

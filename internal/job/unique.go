@@ -1,6 +1,7 @@
 package job
 
 import (
+	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -214,12 +215,7 @@ func (r *uniqueReader) conflict() {
 func isDimension(s string) bool { return s == "type" || s == "queue" || s == "args" || s == "meta" }
 
 func has(list []string, s string) bool {
-	for _, e := range list {
-		if e == s {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(list, s)
 }
 
 // ParseUnique reads a policy that was accepted with a job, by the rules of enqueue, to show it; nil if it is none.

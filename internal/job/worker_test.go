@@ -22,7 +22,7 @@ func withID(text string) []byte {
 	return []byte(strings.Replace(text, `"job_id":"x"`, `"job_id":"`+anID+`"`, 1))
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
 
 func TestDecodeFetch(t *testing.T) {
 	t.Parallel()

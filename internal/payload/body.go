@@ -45,6 +45,7 @@ members:
 	return f, others
 }
 
+// Get is the value of a field; nil: absent or null.
 func (f *Fields) Get(name string) jsontext.Value {
 	for i, known := range f.names {
 		if name == known {
@@ -54,6 +55,7 @@ func (f *Fields) Get(name string) jsontext.Value {
 	panic("payload: field was not read: " + name)
 }
 
+// Empty reports whether no field has a value.
 func (f *Fields) Empty() bool {
 	for _, v := range f.values {
 		if v != nil {
@@ -79,6 +81,7 @@ type Body struct {
 	Problems Problems
 }
 
+// Refuse notes that a field is not what was expected.
 func (b *Body) Refuse(field, expected string) {
 	b.Problems.Add(ojs.KindInvalidPayload, field, "$."+field, expected, b.Get(field))
 }
@@ -156,11 +159,13 @@ func (b *Body) Integer(field string, low, high int64, expected string) (n int64,
 	return n, true
 }
 
+// VisibilityMS reads the optional visibility timeout; 0: not sent.
 func (b *Body) VisibilityMS() int64 {
 	n, _ := b.Integer("visibility_timeout_ms", 0, MaxVisibilityMS, visibilityExpected)
 	return n
 }
 
+// Boolean reads an optional boolean; false: not sent.
 func (b *Body) Boolean(field string) bool {
 	value, ok := rawjson.Bool(b.Get(field))
 	if b.Get(field) != nil && !ok {

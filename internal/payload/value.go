@@ -78,7 +78,7 @@ func IsName(s string) bool { return s != "" && !strings.Contains(s, "\x00") }
 
 // AllIn reports whether all bytes of s are of the class.
 func AllIn(s string, class func(byte) bool) bool {
-	for i := 0; i < len(s); i++ {
+	for i := range len(s) {
 		if !class(s[i]) {
 			return false
 		}

@@ -44,8 +44,7 @@ func IsUnavailable(err error) bool {
 	if connecting(err) {
 		return true
 	}
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {
 		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"),
 			pg.Code == "25006": // a standby during failover
@@ -68,8 +67,7 @@ func connecting(err error) bool {
 
 // IsTimeout reports whether a statement, or its wait for a lock, exceeded its time limit.
 func IsTimeout(err error) bool {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return pg.Code == "57014" || pg.Code == "55P03"
 	}
 	return pgconn.Timeout(err)

@@ -198,7 +198,6 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, "retryable", got.State)
 		require.Contains(t, string(got.Error), `"timeout_kind":"execution"`)
 	})
-
 }
 
 func TestClientIDs(t *testing.T) {

@@ -52,7 +52,6 @@ func TestLockedJobs(t *testing.T) {
 		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})
-
 }
 
 // An application that has enqueued a job with a client-chosen id, and keeps its transaction open, delays only enqueues of the

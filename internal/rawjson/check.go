@@ -47,8 +47,7 @@ func explain(body []byte) *ojs.Error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return bad("The request body is not valid JSON: it ends too early.", "a JSON object")
 	}
-	var syntax *jsontext.SyntacticError
-	if errors.As(err, &syntax) {
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return bad(fmt.Sprintf("The request body is not valid JSON: %v at byte %d.", syntax.Err, syntax.ByteOffset), "a JSON object")
 	}
 	return bad("The request body is not valid JSON.", "a JSON object")

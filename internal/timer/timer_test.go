@@ -1,9 +1,10 @@
 package timer_test
 
 import (
-	"github.com/ojsd/ojsd/ojs"
 	"testing"
 	"time"
+
+	"github.com/ojsd/ojsd/ojs"
 
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"

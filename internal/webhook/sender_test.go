@@ -149,7 +149,7 @@ func TestSendRebinding(t *testing.T) {
 	s.dialer.LookUp = func(context.Context, string) ([]netip.Addr, error) {
 		lookUps++
 		var addrs []netip.Addr
-		for _, a := range strings.Fields(answers[min(lookUps, len(answers))-1]) {
+		for a := range strings.FieldsSeq(answers[min(lookUps, len(answers))-1]) {
 			addrs = append(addrs, netip.MustParseAddr(a))
 		}
 		return addrs, nil
@@ -211,7 +211,7 @@ func TestRetryAfter(t *testing.T) {
 		}
 	}
 	before := time.Now()
-	resp := &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {before.Add(time.Hour).UTC().Format(http.TimeFormat)}}}
+	resp := &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {before.Add(time.Hour).UTC().Format(http.TimeFormat)}}}
 	wait := retryAfter(resp)
 	require.LessOrEqual(t, wait, time.Hour)
 	require.GreaterOrEqual(t, wait, time.Hour-time.Second-time.Since(before), "the header has whole seconds")

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/ojsd/ojsd/internal/job"
@@ -153,8 +154,8 @@ func (b *body) describe(r *Beat) {
 func facts(others []payload.Member) []byte {
 	b := []byte{'{'}
 	for _, name := range factNames {
-		for i := len(others) - 1; i >= 0; i-- { // the last of equal names
-			if m := others[i]; string(m.Name) == name {
+		for _, other := range slices.Backward(others) { // the last of equal names
+			if m := other; string(m.Name) == name {
 				if !rawjson.IsNull(m.Value) && rawjson.Depth(m.Value) <= (job.Limits{}).Depth() {
 					b = payload.AppendMember(b, m.Literal, rawjson.DropNUL(m.Value))
 				}

@@ -101,7 +101,7 @@ func TestHandler(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		w := httptest.NewRecorder()
-		a.Handler().ServeHTTP(w, httptest.NewRequest("POST", "/ojs/v1/admin/reset", nil).WithContext(ctx))
+		a.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/ojs/v1/admin/reset", nil).WithContext(ctx))
 		require.Equal(t, http.StatusServiceUnavailable, w.Code)
 		require.Empty(t, log.String())
 	})

@@ -79,7 +79,7 @@ func TestObserved(t *testing.T) {
 		a.reset = func(ctx context.Context) error { return ctx.Err() }
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		a.Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("POST", "/ojs/v1/admin/reset", nil).WithContext(ctx))
+		a.Handler().ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/ojs/v1/admin/reset", nil).WithContext(ctx))
 		a.reset = func(context.Context) error { panic(http.ErrAbortHandler) }
 		require.Panics(t, func() { call(a.Handler(), "POST", "/ojs/v1/admin/reset", "") })
 		require.Equal(t, []string{"POST /ojs/v1/admin/reset 499", "POST /ojs/v1/admin/reset 499"}, *seen)

@@ -97,7 +97,7 @@ func list(c echo.Context, names ...string) []string {
 	var values []string
 	for _, name := range names {
 		for _, text := range c.QueryParams()[name] {
-			for _, item := range strings.Split(text, ",") {
+			for item := range strings.SplitSeq(text, ",") {
 				if item = strings.TrimSpace(item); item != "" {
 					values = append(values, item)
 				}

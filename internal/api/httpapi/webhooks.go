@@ -122,8 +122,7 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 	if err == nil {
 		in.Sources, err = eventlog.ParseSourcePatterns("filter.sources", in.Sources)
 	}
-	var pattern *eventlog.PatternError
-	if errors.As(err, &pattern) {
+	if pattern, ok := errors.AsType[*eventlog.PatternError](err); ok {
 		return match, ojs.ErrInvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern, "'"+pattern.Parameter+"': "+pattern.Error())
 	}
 	for i, p := range types {

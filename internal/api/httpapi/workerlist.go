@@ -25,7 +25,8 @@ func (a *API) getWorkerHealth(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	status, word := http.StatusServiceUnavailable, ""
+	var word string
+	status := http.StatusServiceUnavailable
 	switch directive := w.Directive.String; {
 	case w.State == "stale":
 		word = "stale"

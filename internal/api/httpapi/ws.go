@@ -50,7 +50,7 @@ func (a *API) serveSocket(c echo.Context) error {
 		Subprotocols: []string{subprotocol}, InsecureSkipVerify: true, // the origin has been checked
 	})
 	if err != nil {
-		return nil //nolint:nilerr // Accept has answered
+		return nil
 	}
 	conn.SetReadLimit(maxSocketMessage)
 	flow := a.socket.Open()

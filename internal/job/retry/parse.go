@@ -46,16 +46,15 @@ var spellings = [...]spelling{
 	{"backoff_strategy", strategy, false}, {"backoff_type", strategy, false}, {"strategy", strategy, false}, {"backoff", strategy, false},
 }
 
-var (
-	spellingByName = map[string]int{}
-	canonical      [fieldCount]string
-)
+var spellingByName, canonical = indexSpellings()
 
-func init() {
+func indexSpellings() (byName map[string]int, names [fieldCount]string) {
+	byName = map[string]int{}
 	for i := len(spellings) - 1; i >= 0; i-- {
-		spellingByName[spellings[i].name] = i
-		canonical[spellings[i].field] = spellings[i].name
+		byName[spellings[i].name] = i
+		names[spellings[i].field] = spellings[i].name
 	}
+	return byName, names
 }
 
 // sent is a value as the client gave it, under the spelling that won.

@@ -82,8 +82,8 @@ func postgresErrors(err error) (list []*pgconn.PgError) {
 
 // hideQuoted removes the value from a message such as `invalid input syntax for type bigint: "…"`.
 func hideQuoted(message string) string {
-	if at := strings.IndexByte(message, '"'); at >= 0 {
-		return message[:at] + "(hidden)"
+	if before, _, ok := strings.Cut(message, "\""); ok {
+		return before + "(hidden)"
 	}
 	return message
 }

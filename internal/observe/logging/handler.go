@@ -37,8 +37,8 @@ func (h *handler) WithGroup(name string) slog.Handler {
 
 // grouped puts attributes into the groups that are open.
 func (h *handler) grouped(attrs []slog.Attr) []slog.Attr {
-	for i := len(h.groups) - 1; i >= 0; i-- {
-		attrs = []slog.Attr{{Key: h.groups[i], Value: slog.GroupValue(attrs...)}}
+	for _, v := range slices.Backward(h.groups) {
+		attrs = []slog.Attr{{Key: v, Value: slog.GroupValue(attrs...)}}
 	}
 	return attrs
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"testing"
 	"testing/slogtest"
 	"time"
@@ -97,13 +98,11 @@ func TestPlaces(t *testing.T) {
 		var b bytes.Buffer
 		require.NoError(t, slogtest.TestHandler(&handler{next: slog.NewJSONHandler(&b, nil)}, func() []map[string]any {
 			var lines []map[string]any
-			for _, text := range bytes.Split(bytes.TrimSpace(b.Bytes()), []byte{'\n'}) {
+			for text := range bytes.SplitSeq(bytes.TrimSpace(b.Bytes()), []byte{'\n'}) {
 				var line map[string]any
 				require.NoError(t, json.Unmarshal(text, &line))
 				if rest, ok := line["attributes"].(map[string]any); ok { // where it expects them to be
-					for key, value := range rest {
-						line[key] = value
-					}
+					maps.Copy(line, rest)
 				}
 				lines = append(lines, line)
 			}

@@ -19,7 +19,7 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
 func prefixes(list string) []netip.Prefix {
 	var parsed []netip.Prefix
-	for _, text := range strings.Fields(list) {
+	for text := range strings.FieldsSeq(list) {
 		parsed = append(parsed, netip.MustParsePrefix(text))
 	}
 	return parsed

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -66,10 +67,8 @@ func (d *Dialer) Resolve(ctx context.Context, host string) ([]netip.Addr, error)
 	if d.Rules.allowsHost(host) {
 		return addrs, nil
 	}
-	for _, a := range addrs {
-		if d.Rules.Blocked(a) {
-			return nil, ErrBlocked
-		}
+	if slices.ContainsFunc(addrs, d.Rules.Blocked) {
+		return nil, ErrBlocked
 	}
 	return addrs, nil
 }
