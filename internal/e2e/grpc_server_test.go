@@ -349,7 +349,9 @@ func TestGRPCStop(t *testing.T) {
 		pushed := r.enqueueing(r.ctx())
 		stopped := make(chan error, 1)
 		go func() { stopped <- r.app.Stop() }()
-		eventually(t, func() bool { return strings.Contains(log.String(), "gRPC calls did not end within OJS_SHUTDOWN_TIMEOUT") })
+		eventually(t, func() bool {
+			return strings.Contains(log.String(), "gRPC calls did not end within OJS_SHUTDOWN_TIMEOUT")
+		})
 		release() // a stop waits for the connections to the database that are in use
 		require.NoError(t, <-stopped)
 		require.Equal(t, codes.Unavailable, status.Code(<-pushed))

@@ -22,8 +22,6 @@ func withID(text string) []byte {
 	return []byte(strings.Replace(text, `"job_id":"x"`, `"job_id":"`+anID+`"`, 1))
 }
 
-//go:fix inline
-
 func TestDecodeFetch(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Fetch{
