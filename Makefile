@@ -23,7 +23,7 @@ build: ## Build bin/ojsd, the server, and bin/ojsd-bench, the load generator: st
 test: postgres ## Run all tests with the race detector, on a real Postgres. Set OJSD_TEST_DATABASE_URL to choose the server.
 	@.ci/ensure-cc
 	@.ci/ensure-tools
-	CGO_ENABLED=1 $(GOTEST) -race ./...
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 20m ./...
 	$(GO) test -run '^$$' -fuzz '^FuzzDecodeJob$$' -fuzztime $(FUZZTIME) ./internal/job
 	$(GO) test -run '^$$' -fuzz '^FuzzParse$$' -fuzztime $(FUZZTIME) ./internal/cron
 	$(GO) test -run '^$$' -fuzz '^FuzzPosition$$' -fuzztime $(FUZZTIME) ./internal/eventlog
