@@ -10,8 +10,9 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT 2 $$;
 -- calls.
 CREATE SEQUENCE ojs.event_seq AS bigint CACHE 1;
 
--- events is the outbox and the event log in one. Rows are only inserted, partitioned by ranges of seq; a row is
--- published when its seq is at or below the watermark of event_relay. A transaction must own its transaction id before
+-- events is the outbox and the event log in one. Rows are inserted, and the relay moves those that
+-- committed late; partitioned by ranges of seq. A row is published when its seq is at or below the watermark of event_relay,
+-- unless the relay has passed its number and not moved it yet (view event_published). A transaction must own its transaction id before
 -- it draws a number: without that the relay could take the number of an open transaction for that of a rolled back one.
 -- The default of seq therefore asks for the id first.
 CREATE TABLE ojs.events (
@@ -42,8 +43,8 @@ CREATE TABLE ojs.events (
 -- EventListByJob, HistoryCountByJob, JobHeartbeat: the history of a job.
 CREATE INDEX events_job ON ojs.events (job_id, seq);
 
--- event_relay has one row. Rows of events at or below the watermark are published. The relay that locks the row
--- publishes.
+-- event_relay has one row. The relay is chosen by an advisory lock; the lock on this row keeps retention and reset
+-- out while it publishes.
 CREATE TABLE ojs.event_relay (
     only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     watermark       bigint      NOT NULL DEFAULT 0,

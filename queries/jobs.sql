@@ -195,7 +195,7 @@ SELECT id, state, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_
 FROM ojs.jobs WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobListOverdue :many
--- Active jobs whose lease, run time or total timeout has ended. The rows are not locked: JobFail compares due_at again.
+-- Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares due_at again.
 SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
     lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now
 FROM ojs.jobs

@@ -20,6 +20,7 @@ import (
 //	values   the valid values of a text
 //	pattern  a regular expression that a text must match
 //	kind     the kind of a text: postgres, address or file
+//	schemes  the schemes that a URL may have
 //	secret   `ojsd config` and the log never show the value
 //	help     one sentence about the effect
 type Config struct {

@@ -81,7 +81,7 @@ func TestCronFiring(t *testing.T) {
 		n, err := b.Crons.Fire(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
-		require.Equal(t, "1 true", b.One(`SELECT run_count || ' ' || (last_run_at > now() - interval '1 minute') || ' ' || (next_run_at > now()) FROM ojs.crons`))
+		require.Equal(t, "1 true true", b.One(`SELECT run_count || ' ' || (last_run_at > now() - interval '1 minute') || ' ' || (next_run_at > now()) FROM ojs.crons`))
 		n, err = b.Crons.Fire(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n)

@@ -28,7 +28,7 @@ const (
 // Reasons of a tick without a job (docs/reference/events.md, Payloads).
 const (
 	skippedOverlap   = "overlap_prevention"
-	skippedQueue     = "queue_paused"
+	skippedQueue     = "queue_paused" // the queue drains: a paused one takes jobs
 	skippedDuplicate = "duplicate"
 	skippedFailed    = "enqueue_failed"
 	skippedGap       = "dst_skip"

@@ -1787,7 +1787,7 @@ type JobListOverdueRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// Active jobs whose lease, run time or total timeout has ended. The rows are not locked: JobFail compares due_at again.
+// Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares due_at again.
 func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, maxRows int32) ([]JobListOverdueRow, error) {
 	rows, err := q.db.Query(ctx, jobListOverdue, after, maxRows)
 	if err != nil {

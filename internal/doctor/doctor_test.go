@@ -21,9 +21,9 @@ const sessions = `
 	FROM (VALUES
 		(1, 'reads', 'active', interval '2 minutes', 700, NULL::integer, 'client backend', 'SELECT 1', NULL::text),
 		(2, 'writes', 'idle in transaction', interval '3 minutes', NULL, 701, 'client backend', 'INSERT', NULL),
-		(3, 'young', 'active', interval '59 seconds', 702, 'client backend', 'SELECT 1', NULL),
-		(4, 'idle', 'idle in transaction', interval '2 minutes', NULL, 'client backend', 'BEGIN', NULL),
-		(5, 'elsewhere', 'active', interval '2 minutes', 700, 'client backend', 'SELECT 1', 'another_database'),
+		(3, 'young', 'active', interval '59 seconds', 702, 702, 'client backend', 'SELECT 1', NULL),
+		(4, 'idle', 'idle in transaction', interval '2 minutes', NULL, NULL, 'client backend', 'BEGIN', NULL),
+		(5, 'elsewhere', 'active', interval '2 minutes', 700, 700, 'client backend', 'SELECT 1', 'another_database'),
 		(6, '', 'active', interval '2 minutes', 700, NULL, 'autovacuum worker', 'autovacuum: VACUUM ojs.jobs', NULL),
 		(7, '', 'active', interval '2 minutes', 700, NULL, 'autovacuum worker', 'autovacuum: ANALYZE ojs.jobs', NULL),
 		(8, 'replica', 'active', NULL, 699, NULL, 'walsender', 'START_REPLICATION', '')

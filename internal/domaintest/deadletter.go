@@ -11,7 +11,7 @@ func (b *Bundle) InsertDeadLetters(n int) {
 	b.T.Helper()
 	b.Exec(`WITH made AS (
 			INSERT INTO ojs.jobs (id, type, queue, state, attempt, created_at, finished_at, dead_lettered_at, failed, args, retry, error, errors)
-			SELECT gen_random_uuid(), 'a.b' || g % 7, 'q' || g % 3, 'discarded', 1, now(), t, true, '[]', '{"max_attempts":1,"on_exhaustion":"dead_letter"}', e.e, ARRAY[e.e]
+			SELECT gen_random_uuid(), 'a.b' || g % 7, 'q' || g % 3, 'discarded', 1, now(), t, t, true, '[]', '{"max_attempts":1,"on_exhaustion":"dead_letter"}', e.e, ARRAY[e.e]
 			FROM generate_series(1, $1::int) g, LATERAL (SELECT now() - interval '1 minute' - ($1 - g) * interval '1 second' AS t) t,
 				LATERAL (SELECT ('{"attempt":1,"code":"c' || g % 5 || '","type":"t","message":"\u0000","retryable":true}')::json AS e) e
 			RETURNING *)

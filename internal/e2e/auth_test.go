@@ -11,12 +11,12 @@ import (
 // TestAuthentication covers docs/reference/http.md, Authentication.
 func TestAuthentication(t *testing.T) {
 	t.Parallel()
-	a := setup(t, func(c *app.Config) { c.APIKeys = []string{"one", "two"} })
+	a := setup(t, func(c *app.Config) { c.APIKeys = []string{"one", "two two"} })
 
 	t.Run("AcceptsEachKey", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		for _, value := range []string{"Bearer one", "bearer one", "BEARER one", "Bearer two", "Bearer  one"} {
+		for _, value := range []string{"Bearer one", "bearer one", "BEARER one", "Bearer two two", "Bearer  one"} {
 			a.get("/ojs/v1/jobs", "Authorization: "+value).is(200)
 		}
 	})
@@ -24,7 +24,7 @@ func TestAuthentication(t *testing.T) {
 	t.Run("RefusesOthers", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		for _, value := range []string{"", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Bearer two", "Basic one", "one", "Bearer one two", "Token one"} {
+		for _, value := range []string{"", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Bearer two", "Basic one", "one", "Bearer one two two", "Token one"} {
 			r := a.get("/ojs/v1/jobs", "Authorization: "+value).fails(401, "unauthenticated", "unauthenticated")
 			require.Equal(t, "Bearer", r.header.Get("WWW-Authenticate"))
 			require.Equal(t, "false", r.at("error.retryable"))

@@ -113,7 +113,7 @@ func TestGRPCLog(t *testing.T) {
 			return err
 		}},
 		{"r-bad", "request refused", "INFO", "/ojs.v1.OJSService/Enqueue", "INVALID_ARGUMENT", "invalid_job_type", func() error {
-			_, err := r.Enqueue(r.ctx("x-ojs-request-id", "r-bad", "traceparent", parent1), &ojsv1.EnqueueRequest{Type: "marker"})
+			_, err := r.Enqueue(r.ctx("x-ojs-request-id", "r-bad", "traceparent", parent1), &ojsv1.EnqueueRequest{Type: "marker marker"})
 			return err
 		}},
 		{"r-none", "request refused", "INFO", "/ojs.v1.OJSService/GetJob", "NOT_FOUND", "not_found", func() error {

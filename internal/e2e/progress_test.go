@@ -107,7 +107,7 @@ func TestProgress(t *testing.T) {
 		} {
 			a.exec(`UPDATE ojs.jobs SET lease_until = now() + interval '1 min', stall_due_at = lease_until, due_at = lease_until WHERE id = $1`, id)
 			require.False(t, call().is(200).has("accepted"))
-			require.Equal(t, "true ", a.one(`SELECT concat_ws(' ', (lease_until > now() + interval '110 min')::text,
+			require.Equal(t, "true true true", a.one(`SELECT concat_ws(' ', (lease_until > now() + interval '110 min')::text,
 				(stall_due_at > now() + interval '50 min')::text, (due_at > now() + interval '20 min')::text) FROM ojs.jobs WHERE id = $1`, id))
 		}
 		require.Equal(t, "1", a.job(id).at("job.attempt"))

@@ -70,7 +70,7 @@ func TestFetchFindsJobsThatTheCursorHasPassed(t *testing.T) {
 		require.NoError(t, err)
 		defer func() { _ = tx.Rollback(context.Background()) }()
 		_, err = tx.Exec(t.Context(), `INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args)
-			VALUES ($1, 'test.job', 'q', 'available', nextval('ojs.ready_seq'), now(), '["late"]')`, job.NewID())
+			VALUES ($1, 'test.job', 'q', 'available', nextval('ojs.ready_seq'), now(), now(), '["late"]')`, job.NewID())
 		require.NoError(t, err)
 		b.add("q", 0, "2", "3", "4")
 		require.Equal(t, []string{`["1"]`, `["2"]`}, args(b.Fetched(2, "q")))

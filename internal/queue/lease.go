@@ -21,8 +21,8 @@ func (s *Store) LongestVisibility() time.Duration {
 // DefaultVisibility is the reservation of a job if neither the fetch nor the job sets one.
 func (s *Store) DefaultVisibility() time.Duration { return s.config.DefaultVisibility }
 
-// FailOverdue fails up to 1 000 active jobs whose lease, run time or total timeout has ended. It reads the jobs without
-// locking them; JobFail compares the run and due_at again, so a heartbeat or an ack in between wins.
+// FailOverdue fails up to 1 000 active jobs whose lease, run time, heartbeat timeout or total timeout has ended. It reads
+// the jobs without locking them; JobFail compares the run and due_at again, so a heartbeat or an ack in between wins.
 func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (found, failed int, err error) {
 	ctx, pass := s.tracer.Pass(ctx, "ojs.visibility.check")
 	defer func() { pass.End(found, err) }()

@@ -17,7 +17,7 @@ import (
 )
 
 // Reaping has two steps. Expire declares a silent worker dead; from then on the jobs that it had fetched are not extended,
-// even if the worker comes back (revive). Then the jobs are failed as lost. If the node stops between the steps, another one
+// even if the worker comes back. Then the jobs are failed as lost. If the node stops between the steps, another one
 // finishes the second step when reap_at, 5 s later, has passed.
 
 // reapBatch bounds the workers, and the jobs, of one statement.

@@ -25,7 +25,7 @@ type Failure struct {
 	RetryableSet bool   // false: the flag was absent
 	ServerMade   string // code of a server-made failure, else ""
 
-	Elapsed      time.Duration // since created_at, by the database clock
+	Elapsed      time.Duration // since the enqueue or the latest manual retry, by the database clock
 	TotalTimeout time.Duration // 0: none
 	RunTimeout   time.Duration // execution timeout of the next attempt
 }
@@ -33,7 +33,7 @@ type Failure struct {
 // Kind is the transition that a failure takes.
 type Kind int
 
-// The transitions that a failure can take.
+// The transitions that a failure can take, numbered as in docs/reference/jobs.md, Transitions.
 const (
 	Retry           Kind = iota // T8: wait for Delay in retryable
 	Release                     // T10: back to available, the attempt is not counted
