@@ -122,7 +122,7 @@ func (n *Node) reset(ctx context.Context) error {
 func (n *Node) metricSources() metrics.Sources {
 	streams := n.httpapi.Tallies()
 	if n.grpc != nil {
-		streams["grpc"] = n.grpc.Tally()
+		streams["grpc"] = n.grpc.StreamCounter()
 	}
 	return metrics.Sources{
 		Node: n.commits.Node, Database: metrics.NewDatabase(n.domains.DB), Pool: n.pool, Reconnects: n.listener.Reconnects, Streams: streams,

@@ -3,6 +3,8 @@ package config
 import (
 	"slices"
 	"strings"
+
+	"github.com/riverqueue/river/rivershared/levenshtein"
 )
 
 // clientVariables are variables of clients, which may run in the same environment.
@@ -28,27 +30,8 @@ func UnknownVariables(environ []string) (unknown []Unknown) {
 }
 
 func nearest(name string) string {
-	closest := slices.MinFunc(table, func(a, b Setting) int { return distance(name, a.Env) - distance(name, b.Env) })
+	closest := slices.MinFunc(table, func(a, b Setting) int {
+		return levenshtein.ComputeDistance(name, a.Env) - levenshtein.ComputeDistance(name, b.Env)
+	})
 	return closest.Env
-}
-
-// distance is the Levenshtein distance: the number of insertions, deletions and replacements that turn a into b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }

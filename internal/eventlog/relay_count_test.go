@@ -122,7 +122,7 @@ func TestStreamCounter(t *testing.T) {
 	(*Stream)(nil).countDropped(1)
 }
 
-func TestTallyOfASubscription(t *testing.T) {
+func TestCountsOfASubscription(t *testing.T) {
 	t.Parallel()
 	b := setup(t, RelayConfig{})
 	f := b.feed(t, FeedConfig{MaxEvents: 10})

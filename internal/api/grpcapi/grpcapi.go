@@ -96,7 +96,7 @@ type API struct {
 	server  *grpc.Server
 	routes  map[string]bool
 	running runningCalls
-	tally   eventlog.StreamCounter
+	streams eventlog.StreamCounter
 }
 
 // pingsAllowed leaves a client that pings every 10 s a little for its clock and the network.
@@ -152,8 +152,8 @@ func loadTLS(config Config) (*tls.Config, error) {
 	return c, nil
 }
 
-// Tally counts the streams, for metrics.
-func (a *API) Tally() *eventlog.StreamCounter { return &a.tally }
+// StreamCounter counts the streams, for metrics.
+func (a *API) StreamCounter() *eventlog.StreamCounter { return &a.streams }
 
 // Serve answers calls until Stop.
 func (a *API) Serve(ln net.Listener) error { return a.server.Serve(ln) }

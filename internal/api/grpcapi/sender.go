@@ -36,7 +36,7 @@ func (a *API) open(stream grpc.ServerStream) (*sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sender{api: a, client: stream.Context(), leave: leave, flow: a.tally.Open(), slow: make(chan struct{}, 1)}
+	s := &sender{api: a, client: stream.Context(), leave: leave, flow: a.streams.Open(), slow: make(chan struct{}, 1)}
 	s.ctx, s.cancel = a.Streams.Context(stream.Context())
 	s.blocked = time.AfterFunc(time.Hour, func() {
 		select {

@@ -48,11 +48,7 @@ func (a *API) checkpointSaver(optionalState bool) func(c echo.Context, body []by
 }
 
 func (a *API) getCheckpoint(c echo.Context) error {
-	id, err := jobID(c)
-	if err != nil {
-		return err
-	}
-	saved, err := a.Progress.Checkpoint(c.Request().Context(), id)
+	id, saved, err := a.checkpoint(c)
 	if err != nil {
 		return err
 	}
@@ -68,11 +64,7 @@ func (a *API) getCheckpoint(c echo.Context) error {
 
 // getResume answers the durable helpers, which take a missing checkpoint for a fresh start.
 func (a *API) getResume(c echo.Context) error {
-	id, err := jobID(c)
-	if err != nil {
-		return err
-	}
-	saved, err := a.Progress.Checkpoint(c.Request().Context(), id)
+	_, saved, err := a.checkpoint(c)
 	if err != nil {
 		return err
 	}
@@ -83,6 +75,16 @@ func (a *API) getResume(c echo.Context) error {
 		b = append(b, `{"has_checkpoint":true,"checkpoint":`...)
 		return append(appendCheckpoint(b, saved), '}')
 	})
+}
+
+// checkpoint reads the checkpoint of the job in the path; Stored is nil if it has none.
+func (a *API) checkpoint(c echo.Context) ([16]byte, progress.Checkpoint, error) {
+	id, err := jobID(c)
+	if err != nil {
+		return id, progress.Checkpoint{}, err
+	}
+	saved, err := a.Progress.Checkpoint(c.Request().Context(), id)
+	return id, saved, err
 }
 
 func (a *API) deleteCheckpoint(c echo.Context) error {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
+	"github.com/riverqueue/river/rivershared/levenshtein"
 )
 
 // maxComparedPath bounds what a request for an unknown route costs: longer paths are compared with no route.
@@ -41,9 +42,9 @@ func nearest(routes []template, method, path string) string {
 		if sameMethod && r.method != method {
 			continue
 		}
-		d := distance(path, filled(r.path, segments))
+		d := levenshtein.ComputeDistance(path, filled(r.path, segments))
 		if short, cut := strings.CutPrefix(r.path, basePath); cut { // the base path is what is forgotten most often
-			d = min(d, 1+distance(path, filled(short, segments)))
+			d = min(d, 1+levenshtein.ComputeDistance(path, filled(short, segments)))
 		}
 		if least < 0 || d < least {
 			best, least = r, d
@@ -75,25 +76,4 @@ func shownTemplate(path string) string {
 		}
 	}
 	return strings.Join(parts, "/")
-}
-
-// distance is the number of bytes to insert, delete or replace that turn a into b (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

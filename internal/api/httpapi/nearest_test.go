@@ -10,17 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestDistance(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		a, b string
-		want int
-	}{{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0}, {"kitten", "sitting", 3}, {"/jobs", "/job", 1}, {"ab", "ba", 2}} {
-		require.Equal(t, c.want, distance(c.a, c.b), "%s %s", c.a, c.b)
-		require.Equal(t, c.want, distance(c.b, c.a), "%s %s", c.b, c.a)
-	}
-}
-
 func TestUnknownRouteNamesTheNearest(t *testing.T) {
 	t.Parallel()
 	h := newAPI(io.Discard).Handler()
