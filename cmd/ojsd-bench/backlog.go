@@ -7,38 +7,60 @@ import (
 )
 
 func runBacklog(ctx context.Context, r *runner) error {
-	return r.measureBacklog(ctx, "backlog", func(context.Context) error { return nil })
+	return r.measureBacklog(ctx, "backlog", func() error { return nil })
 }
 
 // runPinned runs backlog while a transaction is open that began before the first job. PostgreSQL then can remove no dead
 // row or index entry of the whole run.
 func runPinned(ctx context.Context, r *runner) error {
-	p, err := r.db.pin(ctx)
-	if err != nil {
+	var pins []*pin
+	defer func() {
+		for _, p := range pins {
+			p.close()
+		}
+	}()
+	err := r.onSides(func(r *runner) error {
+		p, err := r.db.pin(ctx)
+		if err == nil {
+			pins = append(pins, p)
+		}
 		return err
-	}
-	defer p.close()
-	return r.measureBacklog(ctx, "pinned", p.release)
-}
-
-// measureBacklog fills one queue so that at least --backlog jobs wait at any time, and drains parts of it in every style.
-// Then it calls release and drains the rest, because only then all jobs can be checked.
-func (r *runner) measureBacklog(ctx context.Context, name string, release func(context.Context) error) error {
-	l := r.newLoad(name)
-	drains := len(drainStyles) * len(r.cfg.Workers) * r.cfg.Rounds
-	if err := r.fillBacklog(ctx, l, r.cfg.Backlog+drains*r.cfg.Drain); err != nil {
-		return err
-	}
-	err := r.eachDrain(r.cfg.Drain, func(p drainPlan) error {
-		return r.repeat(ctx, func(ctx context.Context) (figure, error) { return l.drainPart(ctx, name, p) })
 	})
 	if err != nil {
 		return err
 	}
-	if err := release(ctx); err != nil {
+	return r.measureBacklog(ctx, "pinned", func() error {
+		for _, p := range pins {
+			if err := p.release(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// measureBacklog fills one queue so that at least --backlog jobs wait at any time, and drains parts of it in every style.
+// Then it calls release and drains the rest, because only then all jobs can be checked.
+func (r *runner) measureBacklog(ctx context.Context, name string, release func() error) error {
+	loads := map[*runner]*load{}
+	drains := len(drainStyles) * len(r.cfg.Workers) * r.cfg.Rounds
+	err := r.onSides(func(r *runner) error {
+		loads[r] = r.newLoad(name)
+		return r.fillBacklog(ctx, loads[r], r.cfg.Backlog+drains*r.cfg.Drain)
+	})
+	if err != nil {
 		return err
 	}
-	return r.drainRest(ctx, l, name)
+	err = r.eachDrain(r.cfg.Drain, func(p drainPlan) error {
+		return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return loads[r].drainPart(ctx, name, p) })
+	})
+	if err != nil {
+		return err
+	}
+	if err := release(); err != nil {
+		return err
+	}
+	return r.onSides(func(r *runner) error { return r.drainRest(ctx, loads[r], name) })
 }
 
 func (r *runner) fillBacklog(ctx context.Context, l *load, n int) error {
@@ -107,6 +129,6 @@ func (r *runner) drainRest(ctx context.Context, l *load, name string) error {
 	}
 	jobs := len(l.jobs.fetched) - before
 	rate := drainRates(start, l.acks)[:1]
-	params := []param{{"workers", batchConns}, {"fetch", batchSize}, {"ack", "batch"}}
+	params := append(r.label(), param{"workers", batchConns}, param{"fetch", batchSize}, param{"ack", "batch"})
 	return r.out.report(summarize([]figure{l.figure(name+".rest", params, rate, jobs)}))
 }

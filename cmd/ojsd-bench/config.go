@@ -18,6 +18,8 @@ type config struct {
 	Private     bool   `help:"Start a private PostgreSQL and a server on it, measure that server, and remove both at the end."`
 	OJSD        string `name:"ojsd" placeholder:"PATH" help:"The ojsd binary that --private starts. Default: the one in this program's folder, else the one in PATH."`
 
+	Against string `name:"against" placeholder:"PATH" help:"A second ojsd binary, which is measured beside the first in the same rounds, in turn; the figures then have ratios, of the first to the second. Needs --private."`
+
 	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, batch, drain, mixed, latency, streams, webhooks, cost, schedule, backlog, pinned. Default: all that the given access allows; cost not with --short."`
 	Rounds    int      `default:"1" help:"How many times each figure is measured; the output shows median, min and max."`
 	Short     bool     `help:"Use small sizes: for a quick look, not for figures to publish."`
@@ -46,6 +48,7 @@ type config struct {
 	executable     string        // this program, which also is the server of null
 	stallTimeout   time.Duration // a missing job counts as lost when nothing has moved for so long
 	pause          time.Duration // between filling a queue and measuring
+	probe          time.Duration // length of each measurement of the machine
 	statsDelay     time.Duration // PostgreSQL may keep the statistics of an idle session to itself for 10 s
 }
 
@@ -75,6 +78,7 @@ func (c config) withDefaults() (config, error) {
 	setDefault(&c.pause, size.pause)
 	setDefault(&c.stallTimeout, 3*time.Second)
 	setDefault(&c.statsDelay, 11*time.Second)
+	setDefault(&c.probe, time.Second)
 	return c, c.validate()
 }
 
@@ -93,6 +97,9 @@ func (c config) validate() error {
 	}
 	if c.Duration < 0 || c.PollInterval < 0 {
 		return errors.New("--duration and --poll must be positive")
+	}
+	if c.Against != "" && !c.Private {
+		return errors.New("--against needs --private")
 	}
 	for _, name := range c.Scenarios {
 		if !slices.Contains(scenarioNames(), name) {

@@ -8,7 +8,7 @@ import (
 // runCost measures what the database does for one job of scenario mixed.
 func runCost(ctx context.Context, r *runner) error {
 	return r.eachMix(func(m mix) error {
-		return r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureCost(ctx, m) })
+		return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return r.measureCost(ctx, m) })
 	})
 }
 

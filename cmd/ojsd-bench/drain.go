@@ -33,7 +33,7 @@ func (p drainPlan) params() []param {
 
 func runDrain(ctx context.Context, r *runner) error {
 	return r.eachDrain(r.cfg.Jobs, func(p drainPlan) error {
-		return r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureDrain(ctx, p) })
+		return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return r.measureDrain(ctx, p) })
 	})
 }
 
@@ -88,7 +88,7 @@ func (l *load) drain(ctx context.Context, p drainPlan) ([]metric, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(drainRates(s.start, l.acks), l.drainLatencies()...), nil
+	return slices.Concat(drainRates(s.start, l.acks), l.drainLatencies(), s.cpu.perJob(p.jobs)), nil
 }
 
 // waitForJobs pauses a worker after an empty fetch. It returns false if no job was acknowledged for too long.

@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
 func runEnqueue(ctx context.Context, r *runner) error {
 	for _, conns := range r.cfg.Conns {
-		err := r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureEnqueue(ctx, conns) })
+		err := r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return r.measureEnqueue(ctx, conns) })
 		if err != nil {
 			return err
 		}
@@ -29,7 +30,7 @@ func (r *runner) measureEnqueue(ctx context.Context, conns int) (figure, error) 
 		return figure{}, err
 	}
 	jobs := len(l.jobs.enqueued)
-	metrics := append([]metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("", l.latency[opEnqueue], 50, 95, 99)...)
+	metrics := slices.Concat([]metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("", l.latency[opEnqueue], 50, 95, 99), s.cpu.perJob(jobs))
 	if err := l.emptyQueue(ctx); err != nil {
 		return figure{}, err
 	}
@@ -47,20 +48,20 @@ func (r *runner) limit(n int64) func() bool {
 }
 
 func runBatch(ctx context.Context, r *runner) error {
-	return r.repeat(ctx, r.measureBatch)
+	return r.repeat(ctx, measureBatch)
 }
 
 // batchConns is how many connections send batches: enough to keep the cores busy that decode them.
 const batchConns = 4
 
-func (r *runner) measureBatch(ctx context.Context) (figure, error) {
+func measureBatch(ctx context.Context, r *runner) (figure, error) {
 	l := r.newLoad("batch")
 	s, err := l.fill(ctx, r.cfg.Jobs)
 	if err != nil {
 		return figure{}, err
 	}
 	jobs := len(l.jobs.enqueued)
-	metrics := append([]metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("call_", l.latency[opBatch], 50, 99)...)
+	metrics := slices.Concat([]metric{{"jobs_per_s", float64(jobs) / s.seconds()}}, latencies("call_", l.latency[opBatch], 50, 99), s.cpu.perJob(jobs))
 	if err := l.emptyQueue(ctx); err != nil {
 		return figure{}, err
 	}

@@ -27,7 +27,7 @@ type param struct {
 	Value any
 }
 
-// metric is one number. Its name ends in its unit: _per_s, _ms, _per_job.
+// metric is one number. Its name ends in its unit: _per_s, _ms, _per_job, _us_per_job (microseconds), _ratio.
 type metric struct {
 	Name  string
 	Value float64
@@ -168,8 +168,14 @@ func metricText(name string, value float64) string {
 	if label, ok := strings.CutSuffix(name, "_per_s"); ok {
 		return number + " " + strings.ReplaceAll(label, "_", " ") + "/s"
 	}
+	if label, ok := strings.CutSuffix(name, "_us_per_job"); ok {
+		return strings.ReplaceAll(label, "_", " ") + " " + number + " µs/job"
+	}
 	if label, ok := strings.CutSuffix(name, "_per_job"); ok {
 		return number + " " + strings.ReplaceAll(label, "_", " ") + "/job"
+	}
+	if label, ok := strings.CutSuffix(name, "_ratio"); ok {
+		return strings.ReplaceAll(label, "_", " ") + " ×" + strconv.FormatFloat(value, 'f', 2, 64)
 	}
 	if label, ok := strings.CutSuffix(name, "_ms"); ok {
 		return strings.ReplaceAll(label, "_", " ") + " " + number + " ms"

@@ -17,10 +17,10 @@ const (
 // runLatency measures fetches, polled events and notified events one after the other, because polling and listening
 // slow the rest down.
 func runLatency(ctx context.Context, r *runner) error {
-	if err := r.repeat(ctx, r.measureFetchLatency); err != nil {
+	if err := r.repeat(ctx, measureFetchLatency); err != nil {
 		return err
 	}
-	if err := r.repeat(ctx, func(ctx context.Context) (figure, error) {
+	if err := r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) {
 		return r.measureEventLatency(ctx, "latency.event_poll", pollEvents)
 	}); err != nil {
 		return err
@@ -29,7 +29,7 @@ func runLatency(ctx context.Context, r *runner) error {
 		r.out.printf("latency.event_listen: skipped, needs --database-url")
 		return nil
 	}
-	return r.repeat(ctx, func(ctx context.Context) (figure, error) {
+	return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) {
 		return r.measureEventLatency(ctx, "latency.event_listen", listenEvents)
 	})
 }
@@ -145,7 +145,7 @@ func (r *runner) latencyParams() []param {
 	return []param{{"rate", r.cfg.Rate}, {"workers", latencyWorkers}}
 }
 
-func (r *runner) measureFetchLatency(ctx context.Context) (figure, error) {
+func measureFetchLatency(ctx context.Context, r *runner) (figure, error) {
 	l, t := r.newLoad("latency"), newTimeline()
 	if err := l.runAtRate(ctx, t); err != nil {
 		return figure{}, err

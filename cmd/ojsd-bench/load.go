@@ -19,6 +19,7 @@ type load struct {
 	target target
 	bodies bodies
 	db     *database
+	server *processes
 
 	jobs         jobLists
 	failures     failures
@@ -32,7 +33,7 @@ type load struct {
 // newLoad makes a load with a fresh queue. Its fetches do not wait for jobs unless bodies.waitMS is set.
 func (r *runner) newLoad(name string) *load {
 	queue := "bench-" + name + "-" + randomSuffix()
-	return &load{cfg: r.cfg, target: r.target, db: r.db, bodies: newBodies(queue, r.cfg.ArgsBytes, 0)}
+	return &load{cfg: r.cfg, target: r.target, db: r.db, server: r.processes, bodies: newBodies(queue, r.cfg.ArgsBytes, 0)}
 }
 
 // randomSuffix keeps the queues of different runs apart.
@@ -49,8 +50,11 @@ type group struct {
 	work func(*client)
 }
 
-// span is when a piece of work began and ended.
-type span struct{ start, end time.Time }
+// span is when a piece of work began and ended, and what the server used meanwhile.
+type span struct {
+	start, end time.Time
+	cpu        cpuTime
+}
 
 func (s span) seconds() float64 { return max(s.end.Sub(s.start).Seconds(), 1e-9) }
 
@@ -95,12 +99,14 @@ func (l *load) startTogether(clients []*client, works []func(*client)) span {
 			works[i](c)
 		})
 	}
+	before := l.server.cpuTime()
 	s := span{start: time.Now()}
 	l.lastProgress.Store(s.start.UnixNano())
 	l.emptyFetches.Store(0)
 	close(barrier)
 	done.Wait()
 	s.end = time.Now()
+	s.cpu = l.server.cpuTime().minus(before)
 	return s
 }
 

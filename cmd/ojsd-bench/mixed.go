@@ -2,13 +2,14 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
 func runMixed(ctx context.Context, r *runner) error {
 	return r.eachMix(func(m mix) error {
-		return r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureMixed(ctx, m) })
+		return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return r.measureMixed(ctx, m) })
 	})
 }
 
@@ -102,5 +103,5 @@ func (l *load) mixedMetrics(s span, duration time.Duration) []metric {
 		{"enqueued_per_s", float64(enqueued) / seconds},
 		{"left", float64(max(0, enqueued-done))},
 	}
-	return append(metrics, latencies("enqueue_", l.latency[opEnqueue], 50, 99)...)
+	return slices.Concat(metrics, latencies("enqueue_", l.latency[opEnqueue], 50, 99), s.cpu.perJob(enqueued))
 }

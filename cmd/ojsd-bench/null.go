@@ -27,7 +27,7 @@ func runNull(ctx context.Context, r *runner) error {
 	}
 	defer stop()
 	for _, conns := range nullConns {
-		err := r.repeat(ctx, func(ctx context.Context) (figure, error) { return r.measureNull(ctx, address, conns) })
+		err := r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return r.measureNull(ctx, address, conns) })
 		if err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -150,6 +151,17 @@ func freeAddress() (string, error) {
 		return "", err
 	}
 	return l.Addr().String(), l.Close()
+}
+
+// processes are the ids of the server and of the postmaster, which PostgreSQL writes into its data directory.
+func (s *privateServer) processes() *processes {
+	text, err := os.ReadFile(filepath.Join(s.postgres.PGData(), "postmaster.pid"))
+	first, _, _ := strings.Cut(string(text), "\n")
+	postmaster, parseErr := strconv.Atoi(first)
+	if err != nil || parseErr != nil {
+		return nil
+	}
+	return &processes{server: s.cmd.Process.Pid, postmaster: postmaster}
 }
 
 func (s *privateServer) waitReady(ctx context.Context) error {

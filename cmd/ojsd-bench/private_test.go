@@ -50,6 +50,25 @@ func TestPrivateServer(t *testing.T) {
 		require.Contains(t, r.text, "by ojs.enqueue()")
 	})
 
+	t.Run("MeasuresTwoServersInTurn", func(t *testing.T) {
+		t.Parallel()
+		cfg := tiny("", "drain", "backlog")
+		cfg.Private, cfg.OJSD, cfg.Against, cfg.Rounds = true, ojsd, ojsd, 2
+		cfg.stallTimeout = time.Minute
+		r := measure(t, cfg)
+		require.NoError(t, r.err)
+		require.Equal(t, []string{
+			"drain", "drain", "drain.ratio", "drain", "drain", "drain.ratio",
+			"backlog", "backlog", "backlog.ratio", "backlog", "backlog", "backlog.ratio", "backlog.rest", "backlog.rest",
+		}, r.names())
+		require.Equal(t, "this", r.figures[0].Params["server"])
+		require.Equal(t, "against", r.figures[1].Params["server"])
+		require.NotContains(t, r.figures[2].Params, "server")
+		require.Positive(t, r.figures[2].Metrics["jobs_per_s_ratio"].Median)
+		require.Contains(t, r.figures[0].Metrics, "postgres_cpu_us_per_job")
+		require.Contains(t, r.text, "machine: a synchronous write")
+	})
+
 	t.Run("RemovesAllItStarted", func(t *testing.T) {
 		t.Parallel()
 		s, err := startPrivateServer(t.Context(), ojsd, "")

@@ -48,10 +48,14 @@ func scenarioNames() []string {
 
 // runner is one run of the program against one server.
 type runner struct {
-	cfg    config
-	target target
-	db     *database // nil without --database-url
-	out    *reporter
+	cfg       config
+	name      string  // tells the two servers of --against apart
+	other     *runner // the runner of --against; nil without it, and in that runner
+	target    target
+	private   *privateServer // nil without --private
+	processes *processes     // nil without --private
+	db        *database      // nil without --database-url
+	out       *reporter
 }
 
 // runScenarios measures the chosen scenarios and prints their figures. When a check fails it goes on with the next
@@ -66,23 +70,18 @@ func runScenarios(ctx context.Context, cfg config) error {
 			return fmt.Errorf("find this program: %w", err)
 		}
 	}
-	if cfg.Private {
-		server, err := startPrivateServer(ctx, cfg.OJSD, cfg.executable)
-		if err != nil {
-			return fmt.Errorf("start a private server: %w", err)
-		}
-		defer server.stop()
-		cfg.URL, cfg.DatabaseURL = server.url, server.databaseURL
-	}
 	r := &runner{cfg: cfg, out: &reporter{figures: cfg.stdout, text: cfg.stderr}}
-	if r.target, err = parseTarget(cfg.URL); err != nil {
+	defer r.close()
+	if err := r.connect(ctx, cfg.OJSD); err != nil {
 		return err
 	}
-	if cfg.DatabaseURL != "" {
-		if r.db, err = openDatabase(ctx, cfg.DatabaseURL); err != nil {
+	if cfg.Against != "" {
+		r.name = "this"
+		r.other = &runner{cfg: cfg, out: r.out, name: "against"}
+		defer r.other.close()
+		if err := r.other.connect(ctx, cfg.Against); err != nil {
 			return err
 		}
-		defer r.db.close()
 	}
 	return r.runAll(ctx)
 }
@@ -96,7 +95,7 @@ func (r *runner) runAll(ctx context.Context) error {
 		return err
 	}
 	if needsServer := func(s scenario) bool { return s.name != "null" }; slices.ContainsFunc(chosen, needsServer) {
-		if err := r.warmUp(ctx); err != nil {
+		if err := r.onSides(func(r *runner) error { return r.warmUp(ctx) }); err != nil {
 			return fmt.Errorf("warm up: %w", err)
 		}
 	}
@@ -140,6 +139,9 @@ func (r *runner) printHeader(ctx context.Context, chosen []scenario) error {
 	}
 	r.out.printf("ojsd-bench: %s, %s/%s, %d CPUs, %s, scenarios %s, %d round(s)", r.cfg.URL,
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), strings.Join(names, ","), r.cfg.Rounds)
+	if err := r.printMachine(ctx); err != nil {
+		return err
+	}
 	if r.db == nil {
 		return nil
 	}
@@ -151,6 +153,28 @@ func (r *runner) printHeader(ctx context.Context, chosen []scenario) error {
 	if strings.Contains(settings, "fsync=off") {
 		r.out.printf("WARNING: fsync=off: commits do not wait for the disk; do not publish these figures")
 	}
+	return nil
+}
+
+// printMachine prints what this machine can do at all, to compare figures of different machines and days with.
+func (r *runner) printMachine(ctx context.Context) error {
+	sync, err := syncTime(os.TempDir(), r.cfg.probe)
+	if err != nil {
+		return fmt.Errorf("measure the disk: %w", err)
+	}
+	address, stop, err := startNullServer(r.cfg.executable)
+	if err != nil {
+		return fmt.Errorf("start the server of scenario null: %w", err)
+	}
+	defer stop()
+	side := *r
+	side.cfg.Duration = r.cfg.probe
+	null, err := side.measureNull(ctx, address, nullConns[0])
+	if err != nil {
+		return err
+	}
+	r.out.printf("machine: a synchronous write of 8 KiB to %s takes %s (median), a server that does nothing answers %s requests/s on %d connections",
+		os.TempDir(), sync.Round(time.Microsecond), numberText(null.Metrics[0].Value), nullConns[0])
 	return nil
 }
 
@@ -177,22 +201,6 @@ func (r *runner) warmUp(ctx context.Context) error {
 		return errors.New(strings.Join(problems, "; "))
 	}
 	return nil
-}
-
-// repeat measures a figure once per round and reports the summary.
-func (r *runner) repeat(ctx context.Context, round func(context.Context) (figure, error)) error {
-	var figures []figure
-	for range r.cfg.Rounds {
-		f, err := round(ctx)
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return err
-		}
-		figures = append(figures, f)
-	}
-	return r.out.report(summarize(figures))
 }
 
 // pause waits before a measurement, so that work which the server does after its answers (publishing events) is not

@@ -23,7 +23,7 @@ func tiny(url string, scenarios ...string) config {
 		URL: url, Scenarios: scenarios, Rounds: 1, Conns: []int{3}, Workers: []int{4}, Mixed: []string{"2+3"}, Jobs: 300,
 		Duration: 300 * time.Millisecond, Rate: 200, Streams: 5, StreamRate: 200, Hooks: 5, HookRate: 200, WaitMS: 50,
 		PollInterval: 5 * time.Millisecond, Backlog: 150, Drain: 120, ArgsBytes: 100,
-		stallTimeout: time.Second, pause: time.Millisecond, statsDelay: time.Millisecond,
+		stallTimeout: time.Second, pause: time.Millisecond, statsDelay: time.Millisecond, probe: 50 * time.Millisecond,
 	}
 }
 
@@ -115,6 +115,7 @@ func TestScenariosThatCannotRun(t *testing.T) {
 		for want, change := range map[string]func(*config){
 			"unknown scenario":    func(c *config) { c.Scenarios = []string{"nothing"} },
 			"at least 1":          func(c *config) { c.Conns = []int{4, 0} },
+			"needs --private":     func(c *config) { c.Against = "/bin/ls" },
 			"must be positive":    func(c *config) { c.Duration = -1 },
 			"producers+workers":   func(c *config) { c.Mixed = []string{"4"} },
 			"http://":             func(c *config) { c.URL = "localhost:8080" },

@@ -21,9 +21,32 @@ const (
 // runSchedule enqueues many jobs that become due over the next hour, and measures the fetch latency of another queue
 // meanwhile. Then it has many jobs become due at the same moment, and measures how late they are available.
 func runSchedule(ctx context.Context, r *runner) error {
-	future := r.newLoad("future")
+	futures := map[*runner]*load{}
+	defer func() {
+		for r, future := range futures {
+			r.db.cancelAll(context.WithoutCancel(ctx), future.bodies.queue)
+		}
+	}()
+	err := r.onSides(func(r *runner) error {
+		futures[r] = r.newLoad("future")
+		return r.fillFuture(ctx, futures[r])
+	})
+	if err != nil {
+		return err
+	}
+	err = r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) {
+		f, err := measureFetchLatency(ctx, r)
+		f.Name, f.Params = "schedule.latency", append([]param{{"scheduled", r.cfg.Scheduled}}, f.Params...)
+		return f, err
+	})
+	if err != nil {
+		return err
+	}
+	return r.repeat(ctx, measureBurst)
+}
+
+func (r *runner) fillFuture(ctx context.Context, future *load) error {
 	start := time.Now()
-	defer r.db.cancelAll(context.WithoutCancel(ctx), future.bodies.queue)
 	if err := r.db.schedule(ctx, future.bodies, schedule{r.cfg.Scheduled, start, scheduleSpread}, nil); err != nil {
 		return err
 	}
@@ -33,19 +56,11 @@ func runSchedule(ctx context.Context, r *runner) error {
 		return err
 	}
 	r.pause(ctx)
-	err := r.repeat(ctx, func(ctx context.Context) (figure, error) {
-		f, err := r.measureFetchLatency(ctx)
-		f.Name, f.Params = "schedule.latency", append([]param{{"scheduled", r.cfg.Scheduled}}, f.Params...)
-		return f, err
-	})
-	if err != nil {
-		return err
-	}
-	return r.repeat(ctx, r.measureBurst)
+	return nil
 }
 
 // measureBurst has many jobs become due at once while another queue is in use.
-func (r *runner) measureBurst(ctx context.Context) (figure, error) {
+func measureBurst(ctx context.Context, r *runner) (figure, error) {
 	burst, due, err := r.enqueueBurst(ctx)
 	if err != nil {
 		return figure{}, err

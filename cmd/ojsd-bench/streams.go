@@ -19,9 +19,9 @@ import (
 const streamDials = 32
 
 // runStreams measures how long an event takes to each of --streams subscribers.
-func runStreams(ctx context.Context, r *runner) error { return r.repeat(ctx, r.measureStreams) }
+func runStreams(ctx context.Context, r *runner) error { return r.repeat(ctx, measureStreams) }
 
-func (r *runner) measureStreams(ctx context.Context) (figure, error) {
+func measureStreams(ctx context.Context, r *runner) (figure, error) {
 	l, t := r.newLoad("streams"), newTimeline()
 	l.cfg.Rate = r.cfg.StreamRate
 	base := time.Now()
@@ -70,7 +70,7 @@ func (t *timeline) enqueueSeconds() float64 {
 			last = at
 		}
 	}
-	return span{first, last}.seconds()
+	return span{start: first, end: last}.seconds()
 }
 
 // streamClient is one subscriber. To save CPU it reads only the ids of events; the first one also reads of which jobs

@@ -15,9 +15,9 @@ import (
 )
 
 // runWebhooks measures how long an event takes to the endpoints of --hooks subscriptions.
-func runWebhooks(ctx context.Context, r *runner) error { return r.repeat(ctx, r.measureWebhooks) }
+func runWebhooks(ctx context.Context, r *runner) error { return r.repeat(ctx, measureWebhooks) }
 
-func (r *runner) measureWebhooks(ctx context.Context) (figure, error) {
+func measureWebhooks(ctx context.Context, r *runner) (figure, error) {
 	l, t := r.newLoad("webhooks"), newTimeline()
 	l.cfg.Rate = r.cfg.HookRate
 	e := &webhookEndpoint{received: make([]map[jobID]time.Time, r.cfg.Hooks)}
