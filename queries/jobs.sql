@@ -80,7 +80,9 @@ SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 -- Claims the next available jobs. probe lists queues and priorities in dispatch order, each with the cursor of this node:
 -- the lowest ready_seq of an available job. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
 -- picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
--- more jobs than wanted.
+-- more jobs than wanted. owners has, for each job in that order, the index of the fetch that gets it; workers, sources and
+-- leases_ms have one element per fetch. They are read by subscript: a join with an unnest has no cheap plan but a hash
+-- join, which the pool's settings rule out because of ojs.jobs.
 WITH probe AS (
     SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
 ), found AS (
@@ -88,31 +90,32 @@ WITH probe AS (
         SELECT j.id, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
             AND (j.due_at IS NULL OR j.due_at > now())
-            AND (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
         ORDER BY j.ready_seq
         LIMIT @want::integer
         FOR UPDATE SKIP LOCKED
     ) c
+    WHERE (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
     LIMIT @want::integer
 ), picked AS MATERIALIZED (
     SELECT f.id, f.ready_seq, row_number() OVER () AS slot FROM found f
-), slot AS (
-    SELECT unnest(@workers::text[]) AS worker_id, unnest(@sources::text[]) AS source, unnest(@leases_ms::bigint[]) AS lease_ms,
-        generate_subscripts(@workers::text[], 1) AS slot
+), owned AS MATERIALIZED (
+    SELECT p.id, p.ready_seq, p.slot, (@workers::text[])[o.n] AS worker_id, (@sources::text[])[o.n] AS source,
+        NULLIF((@leases_ms::bigint[])[o.n], 0) AS lease_ms
+    FROM picked p CROSS JOIN LATERAL (SELECT (@owners::integer[])[p.slot] AS n) o
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
-    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
-        lease_ms = COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
-        lease_until = clock.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint) * interval '1 millisecond',
-        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, @default_lease_ms::bigint),
+    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(o.worker_id, ''),
+        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, @default_lease_ms::bigint),
+        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, @default_lease_ms::bigint) * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, @default_lease_ms::bigint),
             COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
         ttl_due_at = NULL, stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
-    FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN clock
-    WHERE j.id = p.id
-    RETURNING j.*, p.ready_seq AS fetched_seq, s.source, p.slot
+    FROM owned o CROSS JOIN clock
+    WHERE j.id = o.id
+    RETURNING j.*, o.ready_seq AS fetched_seq, o.source, o.slot
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT @event_type::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
@@ -149,23 +152,21 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 -- name: JobComplete :many
 -- Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
 -- the rows first, to skip those that another transaction has locked, costs a fifth of the throughput. Instead the
--- statement fails after the lock timeout; the caller then completes the unlocked jobs.
+-- statement fails after the lock timeout; the caller then completes the unlocked jobs. ids are sorted, so that
+-- width_bucket, a binary search, finds the elements of a row in the other arrays: a join with an unnest has no cheap plan
+-- but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
+-- event_data are empty if no ack has a result.
 WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
-), request AS (
-    SELECT unnest(@ids::uuid[]) AS id,
-        unnest(@workers::text[]) AS worker_id,
-        unnest(@attempts::integer[]) AS attempt,
-        unnest(@results::json[]) AS result,
-        unnest(@event_data::json[]) AS event_data,
-        unnest(@sources::text[]) AS source
-    FROM setting WHERE setting.patience IS NOT NULL
 ), deleted AS (
-    DELETE FROM ojs.jobs j USING request r
-    WHERE j.id = r.id AND j.state = 'active'
-        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND (r.attempt < 0 OR j.attempt = r.attempt)
-    RETURNING j.*, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s
+    DELETE FROM ojs.jobs j
+    WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY(@ids::uuid[]) AND j.state = 'active'
+        AND (j.worker_id IS NULL OR (@workers::text[])[(@owners::integer[])[width_bucket(j.id, @ids::uuid[])]] IN ('', j.worker_id))
+        AND (@attempts::integer[])[width_bucket(j.id, @ids::uuid[])] IN (-1, j.attempt)
+    RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
+        j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -173,17 +174,17 @@ WITH setting AS MATERIALIZED (
         progress, progress_message, progress_data, progress_at)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
-        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s = 0 THEN NULL ELSE r.result END,
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN (@results::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at
-    FROM deleted d JOIN request r ON r.id = d.id
+    FROM deleted d
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT @event_type::text, CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
-        d.worker_id, d.trace_id, 'active', 'completed', @node::integer,
-        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, r.event_data
-    FROM deleted d JOIN request r ON r.id = d.id
+    SELECT @event_type::text, COALESCE(NULLIF((@sources::text[])[(@owners::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', @node::integer,
+        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, (@event_data::json[])[d.n]
+    FROM deleted d
 )
 SELECT * FROM moved;
 
@@ -293,13 +294,11 @@ FROM failed;
 
 -- name: JobCancel :many
 -- Cancels jobs by moving them to jobs_done. The row keeps worker_id and previous_state, to answer a late ack of the
--- worker that ran the job.
-WITH request AS (
-    SELECT unnest(@ids::uuid[]) AS id, unnest(@event_data::json[]) AS event_data
-), deleted AS (
-    DELETE FROM ojs.jobs j USING request r
-    WHERE j.id = r.id AND j.state = ANY(@states::text[])
-    RETURNING j.*, clock_timestamp() AS cancelled_at
+-- worker that ran the job. ids are sorted; see JobComplete.
+WITH deleted AS (
+    DELETE FROM ojs.jobs j
+    WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[])
+    RETURNING j.*, clock_timestamp() AS cancelled_at, (@event_data::json[])[width_bucket(j.id, @ids::uuid[])] AS event_data
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -314,8 +313,8 @@ WITH request AS (
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, r.event_data
-    FROM deleted d JOIN request r ON r.id = d.id
+    SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
+    FROM deleted d
 )
 SELECT * FROM moved;
 
@@ -472,19 +471,19 @@ WITH request AS (
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
-), emitting AS MATERIALIZED (
-    SELECT b.id FROM extended b WHERE @event_gap_s::double precision = 0 OR NOT EXISTS (
+), paced AS MATERIALIZED (
+    SELECT b.*, @event_gap_s::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = @event_type::text AND e.attempt = b.attempt
-            AND e.time > b.now - make_interval(secs => @event_gap_s::double precision))
+            AND e.time > b.now - make_interval(secs => @event_gap_s::double precision)) AS emitted
+    FROM extended b
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT @event_type::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, @node::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
-    FROM extended b WHERE b.id IN (SELECT d.id FROM emitting d)
+    FROM paced b WHERE b.emitted
 )
-SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
-    (b.id IN (SELECT d.id FROM emitting d))::boolean AS emitted
-FROM extended b;
+SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now, b.emitted::boolean AS emitted
+FROM paced b;
 
 -- name: JobListUnextended :many
 -- For ids that a worker reported and that were not extended: which jobs were cancelled during its run, which are
@@ -501,10 +500,10 @@ FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 -- every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead. So this
 -- reads index jobs_due up to that time and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
 -- ones, once for all workers that expire together.
-SELECT j.id, j.attempt, j.started_at, d.worker_id::text AS worker_id
-FROM (SELECT unnest(@worker_ids::text[]) AS worker_id, unnest(@dead_at::timestamptz[]) AS dead_at) d
-JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.dead_at
+SELECT j.id, j.attempt, j.started_at, j.worker_id::text AS worker_id
+FROM ojs.jobs j
 WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
+    AND j.started_at <= (@dead_at::timestamptz[])[array_position(@worker_ids::text[], j.worker_id)]
     AND j.due_at <= now() + interval '1 millisecond' * @longest_ms::bigint
 LIMIT @max_rows;
 

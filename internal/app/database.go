@@ -47,6 +47,9 @@ func connect(ctx context.Context, config Config) (*pgxpool.Pool, error) {
 		// PostgreSQL estimates small batches to be cheaper with a custom plan, so it would plan most acks anew: 0.45 ms, three
 		// times their execution.
 		pc.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+		for _, name := range []string{"enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"} {
+			pc.ConnConfig.RuntimeParams[name] = "off"
+		}
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {

@@ -162,12 +162,10 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 }
 
 const jobCancel = `-- name: JobCancel :many
-WITH request AS (
-    SELECT unnest($1::uuid[]) AS id, unnest($2::json[]) AS event_data
-), deleted AS (
-    DELETE FROM ojs.jobs j USING request r
-    WHERE j.id = r.id AND j.state = ANY($3::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock_timestamp() AS cancelled_at
+WITH deleted AS (
+    DELETE FROM ojs.jobs j
+    WHERE j.id = ANY($1::uuid[]) AND j.state = ANY($2::text[])
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock_timestamp() AS cancelled_at, ($3::json[])[width_bucket(j.id, $1::uuid[])] AS event_data
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -182,16 +180,16 @@ WITH request AS (
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT $4::text, $5::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $6::integer, r.event_data
-    FROM deleted d JOIN request r ON r.id = d.id
+    SELECT $4::text, $5::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $6::integer, d.event_data
+    FROM deleted d
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
 `
 
 type JobCancelParams struct {
 	Ids       [][16]byte
-	EventData [][]byte
 	States    []string
+	EventData [][]byte
 	EventType string
 	Source    string
 	Node      int32
@@ -252,12 +250,12 @@ type JobCancelRow struct {
 }
 
 // Cancels jobs by moving them to jobs_done. The row keeps worker_id and previous_state, to answer a late ack of the
-// worker that ran the job.
+// worker that ran the job. ids are sorted; see JobComplete.
 func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCancelRow, error) {
 	rows, err := q.db.Query(ctx, jobCancel,
 		arg.Ids,
-		arg.EventData,
 		arg.States,
+		arg.EventData,
 		arg.EventType,
 		arg.Source,
 		arg.Node,
@@ -335,20 +333,15 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 const jobComplete = `-- name: JobComplete :many
 WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', $1::text, true) AS patience
-), request AS (
-    SELECT unnest($2::uuid[]) AS id,
-        unnest($3::text[]) AS worker_id,
-        unnest($4::integer[]) AS attempt,
-        unnest($5::json[]) AS result,
-        unnest($6::json[]) AS event_data,
-        unnest($7::text[]) AS source
-    FROM setting WHERE setting.patience IS NOT NULL
 ), deleted AS (
-    DELETE FROM ojs.jobs j USING request r
-    WHERE j.id = r.id AND j.state = 'active'
-        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND (r.attempt < 0 OR j.attempt = r.attempt)
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $8::bigint) AS ttl_s
+    DELETE FROM ojs.jobs j
+    WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY($2::uuid[]) AND j.state = 'active'
+        AND (j.worker_id IS NULL OR ($3::text[])[($4::integer[])[width_bucket(j.id, $2::uuid[])]] IN ('', j.worker_id))
+        AND ($5::integer[])[width_bucket(j.id, $2::uuid[])] IN (-1, j.attempt)
+    RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
+        j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $6::bigint) AS ttl_s, width_bucket(j.id, $2::uuid[]) AS n
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -356,17 +349,17 @@ WITH setting AS MATERIALIZED (
         progress, progress_message, progress_data, progress_at)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
-        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s = 0 THEN NULL ELSE r.result END,
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($7::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at
-    FROM deleted d JOIN request r ON r.id = d.id
+    FROM deleted d
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT $9::text, CASE WHEN r.source = '' THEN ojs.worker_source(d.worker_id) ELSE r.source END, d.completed_at, d.id, d.type, d.queue, d.attempt,
-        d.worker_id, d.trace_id, 'active', 'completed', $10::integer,
-        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, r.event_data
-    FROM deleted d JOIN request r ON r.id = d.id
+    SELECT $8::text, COALESCE(NULLIF(($9::text[])[($4::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $10::integer,
+        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($11::json[])[d.n]
+    FROM deleted d
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
 `
@@ -375,13 +368,14 @@ type JobCompleteParams struct {
 	LockTimeout       string
 	Ids               [][16]byte
 	Workers           []string
+	Owners            []int32
 	Attempts          []int32
-	Results           [][]byte
-	EventData         [][]byte
-	Sources           []string
 	DefaultResultTtlS int64
+	Results           [][]byte
 	EventType         string
+	Sources           []string
 	Node              int32
+	EventData         [][]byte
 }
 
 type JobCompleteRow struct {
@@ -440,19 +434,23 @@ type JobCompleteRow struct {
 
 // Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
 // the rows first, to skip those that another transaction has locked, costs a fifth of the throughput. Instead the
-// statement fails after the lock timeout; the caller then completes the unlocked jobs.
+// statement fails after the lock timeout; the caller then completes the unlocked jobs. ids are sorted, so that
+// width_bucket, a binary search, finds the elements of a row in the other arrays: a join with an unnest has no cheap plan
+// but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
+// event_data are empty if no ack has a result.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
 		arg.LockTimeout,
 		arg.Ids,
 		arg.Workers,
+		arg.Owners,
 		arg.Attempts,
-		arg.Results,
-		arg.EventData,
-		arg.Sources,
 		arg.DefaultResultTtlS,
+		arg.Results,
 		arg.EventType,
+		arg.Sources,
 		arg.Node,
+		arg.EventData,
 	)
 	if err != nil {
 		return nil, err
@@ -889,34 +887,35 @@ WITH probe AS (
         SELECT j.id, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
             AND (j.due_at IS NULL OR j.due_at > now())
-            AND (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
         ORDER BY j.ready_seq
         LIMIT $4::integer
         FOR UPDATE SKIP LOCKED
     ) c
+    WHERE (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
     LIMIT $4::integer
 ), picked AS MATERIALIZED (
     SELECT f.id, f.ready_seq, row_number() OVER () AS slot FROM found f
-), slot AS (
-    SELECT unnest($5::text[]) AS worker_id, unnest($6::text[]) AS source, unnest($7::bigint[]) AS lease_ms,
-        generate_subscripts($5::text[], 1) AS slot
+), owned AS MATERIALIZED (
+    SELECT p.id, p.ready_seq, p.slot, ($5::text[])[o.n] AS worker_id, ($6::text[])[o.n] AS source,
+        NULLIF(($7::bigint[])[o.n], 0) AS lease_ms
+    FROM picked p CROSS JOIN LATERAL (SELECT ($8::integer[])[p.slot] AS n) o
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
-    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(s.worker_id, ''),
-        lease_ms = COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
-        lease_until = clock.now + COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint) * interval '1 millisecond',
-        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(s.lease_ms, 0), j.visibility_ms, $8::bigint),
-            COALESCE(j.timeout_ms, $9::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
+    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(o.worker_id, ''),
+        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, $9::bigint),
+        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, $9::bigint) * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, $9::bigint),
+            COALESCE(j.timeout_ms, $10::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
         ttl_due_at = NULL, stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
-    FROM picked p JOIN slot s ON s.slot = p.slot CROSS JOIN clock
-    WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, p.ready_seq AS fetched_seq, s.source, p.slot
+    FROM owned o CROSS JOIN clock
+    WHERE j.id = o.id
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, o.ready_seq AS fetched_seq, o.source, o.slot
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT $10::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $11::integer,
+    SELECT $11::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $12::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
@@ -937,6 +936,7 @@ type JobFetchParams struct {
 	Workers          []string
 	Sources          []string
 	LeasesMs         []int64
+	Owners           []int32
 	DefaultLeaseMs   int64
 	DefaultTimeoutMs int64
 	EventType        string
@@ -1000,7 +1000,9 @@ type JobFetchRow struct {
 // Claims the next available jobs. probe lists queues and priorities in dispatch order, each with the cursor of this node:
 // the lowest ready_seq of an available job. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
 // picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
-// more jobs than wanted.
+// more jobs than wanted. owners has, for each job in that order, the index of the fetch that gets it; workers, sources and
+// leases_ms have one element per fetch. They are read by subscript: a join with an unnest has no cheap plan but a hash
+// join, which the pool's settings rule out because of ojs.jobs.
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
 		arg.Queues,
@@ -1010,6 +1012,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 		arg.Workers,
 		arg.Sources,
 		arg.LeasesMs,
+		arg.Owners,
 		arg.DefaultLeaseMs,
 		arg.DefaultTimeoutMs,
 		arg.EventType,
@@ -1151,19 +1154,19 @@ WITH request AS (
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
-), emitting AS MATERIALIZED (
-    SELECT b.id FROM extended b WHERE $6::double precision = 0 OR NOT EXISTS (
+), paced AS MATERIALIZED (
+    SELECT b.id, b.type, b.queue, b.attempt, b.trace_id, b.lease_until, b.due_at, b.now, b.beat_by, b.source, $6::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = $7::text AND e.attempt = b.attempt
-            AND e.time > b.now - make_interval(secs => $6::double precision))
+            AND e.time > b.now - make_interval(secs => $6::double precision)) AS emitted
+    FROM extended b
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
     SELECT $7::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, $8::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
-    FROM extended b WHERE b.id IN (SELECT d.id FROM emitting d)
+    FROM paced b WHERE b.emitted
 )
-SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now,
-    (b.id IN (SELECT d.id FROM emitting d))::boolean AS emitted
-FROM extended b
+SELECT b.id, b.type, b.queue, b.attempt, b.beat_by::text AS worker_id, b.due_at, b.now::timestamptz AS now, b.emitted::boolean AS emitted
+FROM paced b
 `
 
 type JobHeartbeatParams struct {
@@ -1398,10 +1401,10 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 }
 
 const jobListByDeadWorkers = `-- name: JobListByDeadWorkers :many
-SELECT j.id, j.attempt, j.started_at, d.worker_id::text AS worker_id
-FROM (SELECT unnest($1::text[]) AS worker_id, unnest($2::timestamptz[]) AS dead_at) d
-JOIN ojs.jobs j ON j.worker_id = d.worker_id AND j.started_at <= d.dead_at
+SELECT j.id, j.attempt, j.started_at, j.worker_id::text AS worker_id
+FROM ojs.jobs j
 WHERE j.state = 'active' AND j.worker_id = ANY($1::text[])
+    AND j.started_at <= ($2::timestamptz[])[array_position($1::text[], j.worker_id)]
     AND j.due_at <= now() + interval '1 millisecond' * $3::bigint
 LIMIT $4
 `

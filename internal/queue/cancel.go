@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"slices"
 
@@ -91,6 +92,7 @@ func (s *Store) cancelUnlocked(ctx context.Context, cs []cancellation) ([]dbsqlc
 func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancellation, states []ojs.JobState) ([]dbsqlc.JobCancelRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	cs = slices.SortedFunc(slices.Values(cs), func(a, b cancellation) int { return bytes.Compare(a.id[:], b.id[:]) })
 	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.commits.Node, EventType: ojs.EventJobCancelled}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"time"
@@ -33,7 +34,7 @@ func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.R
 func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
 
 func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
-	rows, err := s.completeRows(ctx, s.completeParams(acks))
+	rows, err := s.completeRows(ctx, acks)
 	if err != nil {
 		return nil, err
 	}
@@ -54,55 +55,72 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 	return jobs, nil
 }
 
+// completeParams sorts the acks by job, as JobComplete wants them. Most acks of a flush share a few workers and have no
+// result, so each worker is sent once, and results only if there are any.
 func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
+	acks = slices.SortedFunc(slices.Values(acks), func(a, b job.Ack) int { return bytes.Compare(a.JobID[:], b.JobID[:]) })
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
-		Ids: make([][16]byte, n), Workers: make([]string, n), Attempts: make([]int32, n),
-		Results: make([][]byte, n), EventData: make([][]byte, n), Sources: make([]string, n), Node: s.commits.Node, EventType: ojs.EventJobCompleted,
-		LockTimeout:       lockTimeout,
-		DefaultResultTtlS: s.resultTTL(),
+		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
+		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout, DefaultResultTtlS: s.resultTTL(),
 	}
+	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
+		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)
+	}
+	owners := make(map[string]int32, 1)
 	for i, a := range acks {
-		p.Ids[i], p.Workers[i], p.Attempts[i], p.Results[i] = a.JobID, a.WorkerID, a.Attempt, a.Result
-		p.EventData[i] = resultData(a.Result)
-		if a.WorkerID != "" { // else the statement takes the id stored at fetch
-			p.Sources[i] = eventlog.WorkerSource(a.WorkerID)
+		owner, known := owners[a.WorkerID]
+		if !known {
+			p.Workers, p.Sources = append(p.Workers, a.WorkerID), append(p.Sources, ackSource(a.WorkerID))
+			owner = int32(len(p.Workers)) // arrays in SQL begin at 1
+			owners[a.WorkerID] = owner
+		}
+		p.Ids[i], p.Attempts[i], p.Owners[i] = a.JobID, a.Attempt, owner
+		if a.Result != nil {
+			p.Results[i], p.EventData[i] = a.Result, resultData(a.Result)
 		}
 	}
 	return p
 }
 
+// ackSource is the source of the event of an ack. It is empty if the ack names no worker; the statement then takes the one
+// stored at fetch.
+func ackSource(worker string) string {
+	if worker == "" {
+		return ""
+	}
+	return eventlog.WorkerSource(worker)
+}
+
 // completeRows completes the jobs in one statement or, if that waited too long for a lock, the unlocked ones.
-func (s *Store) completeRows(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
+func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	p := s.completeParams(acks)
 	err = s.db.WithPartitions(ctx, func() (err error) {
 		rows, err = s.db.Q.JobComplete(ctx, p)
 		return err
 	})
 	if pg.IsTimeout(err) && ctx.Err() == nil {
-		return s.completeUnlocked(ctx, p)
+		return s.completeUnlocked(ctx, acks)
 	}
 	return rows, err
 }
 
 // completeUnlocked completes the jobs that no other transaction has locked.
-func (s *Store) completeUnlocked(ctx context.Context, p dbsqlc.JobCompleteParams) (rows []dbsqlc.JobCompleteRow, err error) {
+func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
+	ids := make([][16]byte, len(acks))
+	for i, a := range acks {
+		ids[i] = a.JobID
+	}
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
-		unlocked, err := q.JobLockUnlocked(ctx, p.Ids)
+		unlocked, err := q.JobLockUnlocked(ctx, ids)
 		if err != nil || len(unlocked) == 0 {
 			return err
 		}
-		part := dbsqlc.JobCompleteParams{LockTimeout: p.LockTimeout, DefaultResultTtlS: p.DefaultResultTtlS, Node: p.Node, EventType: p.EventType}
-		for i, id := range p.Ids {
-			if slices.Contains(unlocked, id) {
-				part.Ids, part.Workers, part.Attempts = append(part.Ids, id), append(part.Workers, p.Workers[i]), append(part.Attempts, p.Attempts[i])
-				part.Results, part.EventData = append(part.Results, p.Results[i]), append(part.EventData, p.EventData[i])
-				part.Sources = append(part.Sources, p.Sources[i])
-			}
-		}
-		rows, err = q.JobComplete(ctx, part)
+		part := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(unlocked, a.JobID) })
+		rows, err = q.JobComplete(ctx, s.completeParams(part))
 		return err
 	})
 	return rows, err

@@ -128,12 +128,10 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*job.
 	if len(probes) == 0 {
 		return res, nil
 	}
-	params := s.fetchParams(probes)
-	for _, owner := range owners {
-		c := claimants[owner]
-		params.Workers = append(params.Workers, c.worker)
-		params.Sources = append(params.Sources, c.source)
-		params.LeasesMs = append(params.LeasesMs, c.leaseMS)
+	params := s.fetchParams(probes, claimants)
+	params.Owners = make([]int32, len(owners))
+	for slot, owner := range owners {
+		params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
 	}
 	params.Want = int32(len(owners))
 
@@ -158,8 +156,11 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*job.
 	return res, nil
 }
 
-func (s *Store) fetchParams(probes []*probe) dbsqlc.JobFetchParams {
+func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFetchParams {
 	params := dbsqlc.JobFetchParams{
+		Workers:          make([]string, len(claimants)),
+		Sources:          make([]string, len(claimants)),
+		LeasesMs:         make([]int64, len(claimants)),
 		Queues:           make([]string, len(probes)),
 		Priorities:       make([]int16, len(probes)),
 		Lows:             make([]int64, len(probes)),
@@ -170,6 +171,9 @@ func (s *Store) fetchParams(probes []*probe) dbsqlc.JobFetchParams {
 	}
 	for i, p := range probes {
 		params.Queues[i], params.Priorities[i], params.Lows[i] = p.queue, p.level.priority, p.low
+	}
+	for i, c := range claimants {
+		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
 	}
 	return params
 }
