@@ -201,8 +201,9 @@ ORDER BY s.seq DESC, s.sub DESC;
 SELECT s.* FROM ojs.event_shown s WHERE s.seq = @seq AND s.sub = @sub AND NOT s.internal;
 
 -- name: EventListByJob :many
--- The history of a job, internal rows included, oldest first.
-SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq, s.sub LIMIT @max_rows;
+-- The history of a job, internal rows included, oldest first. No index has the order of seq + 0: in the order of the
+-- primary key, a plan made while the log was empty read all of it.
+SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq + 0, s.sub LIMIT @max_rows;
 
 -- name: EventGetOldest :many
 -- The oldest event that is kept; at most one row.

@@ -13,11 +13,13 @@ WITH request AS (
         unnest(@event_data::text[]) AS event_data, unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
     SELECT r.*, j.progress AS was, j.progress_at AS was_at
-    FROM request r JOIN ojs.jobs j ON j.id = r.id
-    WHERE j.state = 'active'
-        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND (r.attempt < 0 OR j.attempt = r.attempt)
-    FOR UPDATE OF j SKIP LOCKED
+    FROM request r CROSS JOIN LATERAL (
+        SELECT j.progress, j.progress_at FROM ojs.jobs j
+        WHERE j.id = r.id AND j.state = 'active'
+            AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND (r.attempt < 0 OR j.attempt = r.attempt)
+        FOR UPDATE SKIP LOCKED
+    ) j
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), paced AS MATERIALIZED (
@@ -64,12 +66,14 @@ WITH request AS (
         unnest(@checkpoints::json[]) AS checkpoint, unnest(@sequences::bigint[]) AS sequence
 ), locked AS MATERIALIZED (
     SELECT r.id, r.checkpoint, r.sequence
-    FROM request r JOIN ojs.jobs j ON j.id = r.id
-    WHERE j.state IN ('scheduled', 'pending', 'available', 'active', 'retryable')
-        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND (r.attempt < 0 OR j.attempt = r.attempt)
-        AND (r.sequence < 0 OR r.sequence > COALESCE(j.checkpoint_seq, 0))
-    FOR UPDATE OF j SKIP LOCKED
+    FROM request r CROSS JOIN LATERAL (
+        SELECT FROM ojs.jobs j
+        WHERE j.id = r.id AND j.state IN ('scheduled', 'pending', 'available', 'active', 'retryable')
+            AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND (r.attempt < 0 OR j.attempt = r.attempt)
+            AND (r.sequence < 0 OR r.sequence > COALESCE(j.checkpoint_seq, 0))
+        FOR UPDATE SKIP LOCKED
+    ) j
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), saved AS (

@@ -27,7 +27,9 @@ ORDER BY w.id FOR NO KEY UPDATE OF w;
 
 -- name: WebhookDeliveryCreate :one
 -- Creates exactly one delivery per event and matching subscription, with its own copy of the text. Of an ordered
--- subscription only the first unfinished delivery of a subject is due; the next becomes due when that one ends.
+-- subscription only the first unfinished delivery of a subject is due; the next becomes due when that one ends. IS NOT
+-- DISTINCT FROM and OFFSET 0 leave the index on events as the only way to look for a delivery: a plan made while the
+-- table was empty took the one on webhook_id, or read the whole table once per pass.
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
     WHERE p.seq >= @after_seq::bigint AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer) AND (p.seq, p.sub) <= (@upto_seq::bigint, @upto_sub::integer)
@@ -40,7 +42,8 @@ WITH page AS MATERIALIZED (
         row_number() OVER (PARTITION BY w.id, COALESCE((p.event).subject, (p.event).job_id::text, '') ORDER BY p.seq, p.sub) AS nth
     FROM page p JOIN ojs.webhooks w ON w.id = ANY(@webhook_ids::uuid[]) AND NOT p.internal AND (p.seq << 16 | p.sub) > w.from_place
         AND (w.active OR (p.seq << 16 | p.sub) <= w.upto_place)
-        AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x WHERE x.event_seq = p.seq AND x.event_sub = p.sub AND x.webhook_id = w.id)
+        AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x
+            WHERE x.event_seq = p.seq AND x.event_seq > 0 AND x.event_sub = p.sub AND x.webhook_id IS NOT DISTINCT FROM w.id OFFSET 0)
         AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
 ), inserted AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
@@ -203,7 +206,8 @@ FOR NO KEY UPDATE OF w;
 -- name: WebhookDeliveryClaim :many
 -- Claims due deliveries in turns: the subscription with the fewest running and claimed deliveries comes next, and ties
 -- are broken at random. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
--- set to the end of the lease, when another node may claim the delivery.
+-- set to the end of the lease, when another node may claim the delivery. What a request needs of its subscription is
+-- carried along: joined again by webhook_id, all deliveries of the subscription were read.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), subscription AS MATERIALIZED (
@@ -214,7 +218,7 @@ WITH clock AS MATERIALIZED (
     ) r
     WHERE w.id = ANY(@webhook_ids::uuid[]) AND w.active
 ), due AS MATERIALIZED (
-    SELECT d.id, h.tiebreak, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
+    SELECT d.id, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret, h.tiebreak, h.running + row_number() OVER (PARTITION BY h.id ORDER BY d.next_attempt_at, d.event_seq, d.event_sub) AS turn
     FROM subscription h CROSS JOIN clock CROSS JOIN LATERAL (
         SELECT c.id, c.next_attempt_at, c.event_seq, c.event_sub FROM ojs.webhook_deliveries c
         WHERE c.webhook_id = h.id AND c.completed_at IS NULL AND c.next_attempt_at <= clock.now AND NOT (c.ordered AND EXISTS (
@@ -225,15 +229,15 @@ WITH clock AS MATERIALIZED (
         LIMIT GREATEST(h.room, 0)
     ) d
 ), picked AS MATERIALIZED (
-    SELECT d.id, d.turn FROM due d ORDER BY d.turn, d.tiebreak LIMIT @max_rows::integer
+    SELECT d.id, d.url, d.timeout_ms, d.standard_webhooks, d.proven_secret, d.turn FROM due d ORDER BY d.turn, d.tiebreak LIMIT @max_rows::integer
 ), claimed AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'delivering', leased = true, claims = d.claims + 1, lost = CASE WHEN d.leased THEN d.lost + 1 ELSE d.lost END,
-        next_attempt_at = clock.now + (h.timeout_ms + @lease_room_ms::integer) * interval '1 millisecond'
-    FROM picked k CROSS JOIN clock CROSS JOIN subscription h
-    WHERE d.id = k.id AND h.id = d.webhook_id
+        next_attempt_at = clock.now + (k.timeout_ms + @lease_room_ms::integer) * interval '1 millisecond'
+    FROM picked k CROSS JOIN clock
+    WHERE d.id = k.id
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.event_time, d.event_type, d.subject, d.trace_id, d.body, d.format, d.claims, d.lost,
-        d.attempt_count, d.round_start, k.turn, h.url, h.timeout_ms, h.standard_webhooks, h.proven_secret
+        d.attempt_count, d.round_start, k.turn, k.url, k.timeout_ms, k.standard_webhooks, k.proven_secret
 )
 SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, body, format, claims, lost, attempt_count, round_start,
     turn, url, timeout_ms, standard_webhooks, proven_secret
@@ -270,7 +274,7 @@ WITH outcome AS MATERIALIZED (
         last_error = NULLIF(o.error, ''), next_attempt_at = CASE WHEN o.status = 'failed' THEN clock.now + o.delay_ms * interval '1 millisecond' END,
         completed_at = CASE WHEN o.status <> 'failed' THEN clock.now END
     FROM outcome o CROSS JOIN clock
-    WHERE d.id = o.id AND d.status = 'delivering' AND (d.claims = o.claims OR o.status = 'delivered')
+    WHERE d.id = ANY(@ids::uuid[]) AND d.id = o.id AND d.status = 'delivering' AND (d.claims = o.claims OR o.status = 'delivered')
     RETURNING d.id, d.webhook_id, d.event_seq, d.event_sub, d.subject, d.status, d.attempt_count,
         o.turn, o.gone_url, o.code, o.error, o.snippet, o.duration_ms, o.secret
 ), attempts AS (

@@ -24,6 +24,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -90,7 +91,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if err := checkSchema(ctx, config); err != nil {
 		return nil, err
 	}
-	pool, err := connect(ctx, config)
+	pool, err := pg.Connect(ctx, pg.ConnectConfig{URL: config.DatabaseURL, MaxConns: config.DatabaseMaxConns, Pooler: config.DatabasePooler})
 	if err != nil {
 		return nil, err
 	}

@@ -242,10 +242,11 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 }
 
 const eventListByJob = `-- name: EventListByJob :many
-SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.job_id = $1::uuid ORDER BY s.seq, s.sub LIMIT $2
+SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.job_id = $1::uuid ORDER BY s.seq + 0, s.sub LIMIT $2
 `
 
-// The history of a job, internal rows included, oldest first.
+// The history of a job, internal rows included, oldest first. No index has the order of seq + 0: in the order of the
+// primary key, a plan made while the log was empty read all of it.
 func (q *Queries) EventListByJob(ctx context.Context, jobID [16]byte, maxRows int32) ([]OjsEventShown, error) {
 	rows, err := q.db.Query(ctx, eventListByJob, jobID, maxRows)
 	if err != nil {

@@ -644,11 +644,13 @@ WITH request AS (
         unnest($14::text[]) AS source
 ), locked AS MATERIALIZED (
     SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
-    FROM request r JOIN ojs.jobs j ON j.id = r.id
-    WHERE j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
-        AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND (NOT r.due_only OR j.due_at <= clock_timestamp())
-    FOR UPDATE OF j SKIP LOCKED
+    FROM request r CROSS JOIN LATERAL (
+        SELECT j.id, j.started_at FROM ojs.jobs j
+        WHERE j.id = r.id AND j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
+            AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND (NOT r.due_only OR j.due_at <= clock_timestamp())
+        FOR UPDATE SKIP LOCKED
+    ) j
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), failed AS (
@@ -788,7 +790,8 @@ type JobFailRow struct {
 // Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
 // change while attempt and started_at stay the same; started_at is compared too, because a job that was handed back
 // gets the same attempt number again. The rows are locked first, so that the clock is read under the lock and times
-// never decrease along a job. Rows that another transaction has locked are skipped.
+// never decrease along a job. Rows that another transaction has locked are skipped. As in the other statements that lock
+// what a request names, a LATERAL with FOR UPDATE leaves a look-up per id as the only plan.
 func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow, error) {
 	rows, err := q.db.Query(ctx, jobFail,
 		arg.Ids,
@@ -1139,10 +1142,12 @@ WITH request AS (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS worker_id, unnest($3::bigint[]) AS lease_ms, unnest($4::text[]) AS source
 ), locked AS MATERIALIZED (
     SELECT j.id, r.worker_id, r.lease_ms, r.source
-    FROM request r JOIN ojs.jobs j ON j.id = r.id
-    WHERE j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
-        AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
-    FOR UPDATE OF j SKIP LOCKED
+    FROM request r CROSS JOIN LATERAL (
+        SELECT j.id FROM ojs.jobs j
+        WHERE j.id = r.id AND j.state = 'active' AND (j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND NOT EXISTS (SELECT FROM ojs.workers w WHERE w.id = j.worker_id AND w.reap_at IS NOT NULL AND j.started_at <= w.dead_at)
+        FOR UPDATE SKIP LOCKED
+    ) j
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), extended AS (

@@ -90,6 +90,13 @@ func (s *Server) PGData() string {
 	return s.place.pgdata()
 }
 
+// LogFile is the file to which PostgreSQL logs.
+func (s *Server) LogFile() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.place.logFile()
+}
+
 // Stop shuts PostgreSQL down ("fast": open transactions are rolled back), then unlocks the data directory. If ctx ends first,
 // it stops PostgreSQL at once, which then recovers at its next start.
 func (s *Server) Stop(ctx context.Context) error {

@@ -155,5 +155,7 @@ func TestTimer(t *testing.T) {
 		}, domaintest.WaitFor, 20*time.Millisecond)
 		require.NoError(t, a.Pool.QueryRow(t.Context(), `SELECT count(*) FROM ojs.events WHERE to_state = 'available'`).Scan(&events))
 		require.Equal(t, len(jobs), events)
+		// A sweep whose answer has not arrived when its timer stops emits nothing.
+		require.Eventually(t, func() bool { return len(a.Emitted())+len(b.Emitted()) >= 2*len(jobs) }, domaintest.WaitFor, time.Millisecond)
 	})
 }

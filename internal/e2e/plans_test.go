@@ -1,0 +1,286 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/embedpg"
+)
+
+// TestPlans checks that every statement of a running server has one plan, whatever the planner knows: no sequential scan of
+// a table that grows, no sort of many rows, and few buffers. The statements are prepared while the tables are empty, because
+// a plan that is cheap then is what a session keeps when the tables have grown.
+//
+// auto_explain writes the plan of every execution to the log of a PostgreSQL of this test's own.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	cluster := dbtest.Cluster(t)
+	e := newEndpoint(t)
+	explain(t, cluster)
+	a := setup(t, on(cluster.URL(dbtest.ClusterDatabase)), e.quick, deadAfter(2*time.Second), func(c *app.Config) {
+		c.DatabaseMaxConns = 4
+		c.Metrics.GaugeInterval = time.Millisecond
+	})
+	a.exec(`ALTER TABLE ojs.jobs SET (autovacuum_enabled = off)`) // it would make new plans
+	a.exec(`ALTER TABLE ojs.webhook_deliveries SET (autovacuum_enabled = off)`)
+	a.subscribe(e, "/all", `"*"`)
+	log := planLog{t: t, path: cluster.LogFile(), seen: map[string]bool{}}
+
+	for _, state := range []struct {
+		name   string
+		change func()
+	}{
+		{"New", func() {}},
+		{"GrownSinceThePlansWereMade", func() { a.crowd() }},
+		{"Analyzed", func() { a.exec(`ANALYZE`) }},
+		{"ThousandsOfQueues", func() {
+			a.exec(`INSERT INTO ojs.queues (name) SELECT 'crowd-' || i FROM generate_series(1, 5000) i`)
+			a.exec(`UPDATE ojs.jobs SET queue = 'crowd-' || ready_seq % 5000 + 1 WHERE queue = 'crowd' AND ready_seq % 20 = 0`)
+			a.exec(`ANALYZE`)
+		}},
+		{"EmptiedAgain", func() {
+			a.exec(`DELETE FROM ojs.jobs`)
+			a.exec(`DELETE FROM ojs.webhook_deliveries WHERE webhook_id IS NOT NULL`)
+			a.exec(`ANALYZE`)
+			a.exercise(t) // whoever reads dead index entries first marks them, and reads many
+		}},
+	} {
+		state.change()
+		a.pushMany(t, queue(), 1)
+		a.publishedAll() // a pass that began before the change may have read what is not committed yet
+		log.skip()
+		a.exercise(t)
+		log.check(state.name)
+	}
+	log.requireStatements()
+}
+
+// explain has auto_explain log every statement of new sessions on the database.
+func explain(t *testing.T, cluster *embedpg.Server) {
+	t.Helper()
+	admin := &node{t: t, database: cluster.URL(dbtest.ClusterDatabase)}
+	for _, setting := range []string{
+		`session_preload_libraries = 'auto_explain'`, `auto_explain.log_min_duration = 0`, `auto_explain.log_analyze = on`,
+		`auto_explain.log_buffers = on`, `auto_explain.log_timing = off`, `auto_explain.log_format = json`,
+	} {
+		admin.exec(`ALTER DATABASE ` + dbtest.ClusterDatabase + ` SET ` + setting)
+	}
+}
+
+// publishedAll waits until the relay has published all events.
+func (a *node) publishedAll() {
+	a.t.Helper()
+	eventually(a.t, func() bool {
+		return a.one(`SELECT (watermark = (SELECT last_value FROM ojs.event_seq))::text FROM ojs.event_relay`) == "true"
+	})
+}
+
+// crowd fills the tables that grow: 1 000 000 jobs of another queue, a tenth of them scheduled, as many finished jobs and
+// events, and deliveries. All of it counts as published.
+func (a *node) crowd() {
+	a.t.Helper()
+	a.publishedAll()
+	const id = `('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid`
+	a.exec(`BEGIN;
+		SELECT FROM ojs.event_relay FOR UPDATE;
+		SELECT FROM ojs.webhook_cursor FOR UPDATE;
+		INSERT INTO ojs.queues (name) VALUES ('crowd');
+		INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, due_at, created_at, args)
+			SELECT ` + id + `, 't', 'crowd', CASE WHEN i % 10 = 0 THEN 'scheduled' ELSE 'available' END,
+				CASE WHEN i % 10 > 0 THEN nextval('ojs.ready_seq') END, CASE WHEN i % 10 = 0 THEN now() + i * interval '3 s' + interval '1 h' END, now(), '[]'
+			FROM generate_series(1, 1000000) i;
+		INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args)
+			SELECT ` + id + `, 't', 'crowd', 'completed', now(), now(), '[]' FROM generate_series(1000001, 2000000) i;
+		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state)
+			SELECT 'job.enqueued', 'api', now(), ` + id + `, 't', 'crowd', 'available' FROM generate_series(1, 1000000) i;
+		INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, created_at, completed_at)
+			SELECT ` + id + `, w.id, i, 9, now(), 'job.enqueued', 's', '{}', 'delivered', now(), now()
+			FROM generate_series(1, 200000) i, ojs.webhooks w;
+		UPDATE ojs.event_relay SET watermark = (SELECT last_value FROM ojs.event_seq);
+		UPDATE ojs.webhook_cursor SET place = (SELECT last_value FROM ojs.event_seq) << 16;
+		INSERT INTO ojs.queue_counts VALUES ('crowd', 'available', 900000), ('crowd', 'scheduled', 100000), ('crowd', 'completed', 1000000);
+		COMMIT`)
+}
+
+// exercise has the server run the statements of requests, passes and timers, on queues of their own.
+func (a *node) exercise(t *testing.T) {
+	t.Helper()
+	q := queue()
+	defer a.open(allEvents).cancel()
+	a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, q, newID())
+	a.pushMany(t, q, 20)
+	a.fetch(q, `"count":10`, `"worker_id":"w-`+q+`"`)
+	for _, id := range a.fetch(q, `"count":4`).list("jobs", "id") {
+		a.ack(id, `"result":{"n":1}`).is(200)
+		a.get("/ojs/v1/jobs/" + id + "/result").is(200)
+		a.job(id).is(200)
+	}
+	var acks []string
+	for _, id := range a.fetch(q, `"count":4`).list("jobs", "id") {
+		acks = append(acks, `{"job_id":"`+id+`"}`)
+	}
+	a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(acks, ",")+`]}`).is(200)
+
+	// A worker reports, and then dies with its job.
+	mine := a.busy(queue(), `,"timeout_ms":60000`)
+	a.report(mine, `"progress":50`).is(200)
+	a.beat("w-"+q, `"active_jobs":["`+mine+`"]`)
+	a.get("/ojs/v1/workers").is(200)
+	a.nack(mine, `"error":{"message":"boom"}`).is(200)
+
+	lost := queue()
+	a.push(`"type":"t","args":[],"queue":"%s"`, lost)
+	id := a.fetch(lost, `"visibility_timeout_ms":1000`).at("jobs.0.id")
+	parked := a.parked(lost, `"wait_ms":20000`)
+	require.Equal(t, id, (<-parked).at("jobs.0.id"), "the reservation has ended")
+	a.ack(id).is(200)
+
+	later := queue()
+	parked = a.parked(later, `"wait_ms":20000`)
+	a.push(`"type":"t","args":[],"queue":"%s","scheduled_at":"%s"`, later, time.Now().Add(300*time.Millisecond).UTC().Format(time.RFC3339Nano))
+	a.ack((<-parked).at("jobs.0.id")).is(200)
+
+	dead := a.deadLetter(queue(), "t", `{"message":"boom"}`)
+	a.get("/ojs/v1/dead-letter").is(200)
+	a.post("/ojs/v1/dead-letter/"+dead+"/retry", "").is(200)
+	a.del("/ojs/v1/jobs/" + dead).is(200)
+	a.get("/ojs/v1/jobs/" + dead + "/history").is(200)
+	a.get("/ojs/v1/events/" + dead + "/history").is(200)
+	a.get("/ojs/v1/events?limit=10").is(200)
+	a.get("/metrics").is(200)
+	a.publishedAll()
+	eventually(t, func() bool {
+		return a.one(`SELECT (NOT EXISTS (SELECT FROM ojs.webhook_deliveries WHERE completed_at IS NULL)
+			AND (SELECT place >> 16 = (SELECT watermark FROM ojs.event_relay) FROM ojs.webhook_cursor))::text`) == "true"
+	})
+	a.get("/ojs/v1/webhooks/deliveries?limit=10").is(200)
+}
+
+// planLog reads the plans that PostgreSQL logs.
+type planLog struct {
+	t    *testing.T
+	path string
+	at   int64 // what was read so far
+	seen map[string]bool
+}
+
+// planNode is a node of a plan with what it did.
+type planNode struct {
+	Type     string     `json:"Node Type"`
+	Relation string     `json:"Relation Name"`
+	Rows     float64    `json:"Actual Rows"`
+	Loops    float64    `json:"Actual Loops"`
+	Hit      int        `json:"Shared Hit Blocks"`
+	Read     int        `json:"Shared Read Blocks"`
+	Removed  float64    `json:"Rows Removed by Filter"`
+	Plans    []planNode `json:"Plans"`
+}
+
+func (n planNode) each(visit func(planNode)) {
+	visit(n)
+	for _, child := range n.Plans {
+		child.each(visit)
+	}
+}
+
+// skip leaves out what was logged until now.
+func (l *planLog) skip() {
+	info, err := os.Stat(l.path)
+	require.NoError(l.t, err)
+	l.at = info.Size()
+}
+
+var loggedPlan = regexp.MustCompile(`(?ms)  plan:\n\t(\{.*?\n\t\})$`)
+var queryName = regexp.MustCompile(`-- name: (\w+)`)
+
+func (l *planLog) check(state string) {
+	l.t.Helper()
+	text, err := os.ReadFile(l.path)
+	require.NoError(l.t, err)
+	for _, m := range loggedPlan.FindAllSubmatch(text[l.at:], -1) {
+		var logged struct {
+			Query string   `json:"Query Text"`
+			Plan  planNode `json:"Plan"`
+		}
+		require.NoError(l.t, json.Unmarshal(m[1], &logged))
+		name := queryName.FindStringSubmatch(logged.Query)
+		if name == nil || rare[name[1]] { // the test's own statements have no name
+			continue
+		}
+		l.seen[name[1]] = true
+		for _, problem := range logged.Plan.problems(wholeTables[name[1]]) {
+			l.t.Errorf("%s: %s: %s\n%s", state, name[1], problem, m[1])
+		}
+	}
+}
+
+// rare are statements that may read more, because they run at most once a minute or while something is wrong.
+var rare = map[string]bool{
+	"PartitionEnsure": true, "EventPartitionPrune": true, "JobFinishedPartitionPrune": true, "StatsMinutePrune": true,
+	"MetricsTables":        true,
+	"JobListByDeadWorkers": true, // reads what is due within the longest reservation, once for all workers that died
+	"MetricsReadyHeads":    true, // once per queue; then MetricsReadyHeadsFrom skips the dead entries
+	"WebhookDeliveryList":  true, // of an administrator; planned anew for each call
+}
+
+// wholeTables are the small tables that a statement sums up, one row or a few per queue.
+var wholeTables = map[string][]string{
+	"MetricsQueueCounts": {"queue_counts"},
+	"QueueGetTotals":     {"queues", "queue_counts"},
+}
+
+// growing are the tables that may have millions of rows.
+var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|queue_counts|stats_minute|queues)$`)
+
+const (
+	maxSorted = 1500 // rows: a page of the largest flush or list
+	// A job that is fetched costs about 25 buffers, its event included. An index of the crowd has 3 000 and more.
+	buffersPerStatement, buffersPerRow = 2000, 100 // the first call of an SQL function reads the catalogs
+)
+
+func (n planNode) problems(whole []string) (problems []string) {
+	rows := n.Rows * n.Loops
+	n.each(func(node planNode) {
+		rows = max(rows, node.Rows*node.Loops)
+		switch {
+		case slices.Contains(whole, node.Relation):
+		case slices.Contains([]string{"Seq Scan", "Bitmap Heap Scan"}, node.Type) && growing.MatchString(node.Relation):
+			problems = append(problems, fmt.Sprintf("%s of %s", node.Type, node.Relation))
+		case whole == nil && strings.HasSuffix(node.Type, "Sort") && node.Rows*node.Loops > maxSorted:
+			problems = append(problems, fmt.Sprintf("sorts %.0f rows", node.Rows*node.Loops))
+		}
+		if node.Removed*node.Loops > maxSorted {
+			problems = append(problems, fmt.Sprintf("%s of %s reads and drops %.0f rows", node.Type, node.Relation, node.Removed*node.Loops))
+		}
+	})
+	if buffers := n.Hit + n.Read; rows < maxSorted && float64(buffers) > buffersPerStatement+buffersPerRow*rows {
+		problems = append(problems, fmt.Sprintf("%d buffers for %.0f rows", buffers, rows))
+	}
+	return problems
+}
+
+// requireStatements makes sure that the log was read at all, and that the statements of every subsystem were in it.
+func (l *planLog) requireStatements() {
+	l.t.Helper()
+	for _, name := range []string{
+		"JobInsert", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
+		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
+		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
+		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
+	} {
+		if !l.seen[name] {
+			l.t.Errorf("no plan of %s was logged; seen: %v", name, l.seen)
+		}
+	}
+}
