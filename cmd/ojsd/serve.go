@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"runtime/debug"
 
 	"github.com/alecthomas/kong"
 
@@ -33,12 +34,21 @@ func serverConfig(c config.Config, log *slog.Logger) app.Config {
 // serve runs a server. An error goes into the log, not to stderr as text.
 func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 	logSettings(ctx, c.Logger, loaded)
+	collectGarbageLater()
 	err := app.Run(ctx, c)
 	if err == nil {
 		return nil
 	}
 	c.Logger.LogAttrs(ctx, logging.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
 	return loggedError{err}
+}
+
+// collectGarbageLater trades memory for processor time: the heap of a server is some ten MB, so at Go's default it is
+// collected many times a second. GOGC overrides it.
+func collectGarbageLater() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
 }
 
 // logSettings logs the settings that differ from the defaults, and warns of unknown variables.

@@ -97,7 +97,7 @@ func (p *publication) publishLate(ctx context.Context) error {
 		return fmt.Errorf("move late rows: %w", err)
 	}
 	p.done.late, p.done.published = len(late), len(late)
-	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: watermark, AfterSub: lastSub, Upto: watermark})
+	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: watermark, AfterSub: lastSub, Upto: watermark, Durable: true})
 }
 
 // skipNumber moves the watermark over one number, to have places for more late rows: all places of one number are taken
@@ -128,9 +128,12 @@ func (p *publication) publishNext(ctx context.Context, d decision, bound string)
 			return fmt.Errorf("insert gaps: %w", err)
 		}
 	}
+	// A number that was passed over must stay so: readers are past it. Without one, repeating the pass after a crash gives
+	// every row the same position.
+	durable := len(d.passed) > 0
 	// The next statement reads a newer snapshot than the scan. Up to the new watermark only rows of passed numbers can be
 	// new in it. They are excluded by number; a later pass publishes them as late rows.
-	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: p.found.watermark, AfterSub: maxSub, Upto: d.upto, Passed: d.passed})
+	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: p.found.watermark, AfterSub: maxSub, Upto: d.upto, Passed: d.passed, Durable: durable})
 }
 
 func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublishParams) error {

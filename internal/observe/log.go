@@ -29,6 +29,7 @@ func NewLog(logger *slog.Logger, config LogConfig) *Log { return &Log{logger, co
 // Changes writes the lines. It ignores the context of the flush, because a flush may serve many callers.
 func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 	ctx := context.Background()
+	defer logging.Hold(s.logger)()
 	for i := range changes {
 		c := &changes[i]
 		line, logged := lineOf(c)

@@ -16,10 +16,11 @@ const (
 // New returns a logger that writes one object per line (format "json") or readable text with the same fields.
 func New(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: renameFields}
+	out := &output{w: w}
 	if format == "text" {
-		return slog.New(&handler{next: slog.NewTextHandler(w, options)})
+		return slog.New(&handler{out: out, next: slog.NewTextHandler(out, options)})
 	}
-	return slog.New(&handler{next: slog.NewJSONHandler(w, options)})
+	return slog.New(&handler{out: out, next: slog.NewJSONHandler(out, options)})
 }
 
 func renameFields(groups []string, a slog.Attr) slog.Attr {

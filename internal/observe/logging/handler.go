@@ -11,6 +11,7 @@ import (
 // handler arranges attributes (docs/reference/observability.md, Logs): the groups of that page stay at the top, an error
 // becomes the group error, everything else moves into attributes. Lines of libraries get the same shape.
 type handler struct {
+	out    *output // where next writes
 	next   slog.Handler
 	attrs  []slog.Attr // of the logger, groups applied
 	groups []string    // opened on the logger, outermost first

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
+	"sync"
 	"testing"
 	"testing/slogtest"
 	"time"
@@ -139,3 +141,59 @@ func BenchmarkHandler(b *testing.B) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+// writes records each write.
+type writes struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (w *writes) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, string(b))
+	return len(b), nil
+}
+
+func TestHold(t *testing.T) {
+	t.Parallel()
+
+	t.Run("WritesTheLinesAtOnce", func(t *testing.T) {
+		t.Parallel()
+		var w writes
+		logger := New(&w, "json", slog.LevelInfo)
+		logger.Info("before")
+		release := Hold(logger)
+		nested := Hold(logger.With("a", 1))
+		logger.Info("one")
+		nested()
+		logger.Info("two")
+		require.Len(t, w.all, 1)
+		release()
+		logger.Info("after")
+		require.Len(t, w.all, 3)
+		require.Equal(t, 2, strings.Count(w.all[1], "\n"))
+		require.Contains(t, w.all[1], `"message":"one"`)
+		require.Contains(t, w.all[1], `"message":"two"`)
+	})
+
+	t.Run("KeepsLittleBack", func(t *testing.T) {
+		t.Parallel()
+		var w writes
+		logger := New(&w, "text", slog.LevelInfo)
+		defer Hold(logger)()
+		for range 100 {
+			logger.Info(strings.Repeat("x", 1000))
+		}
+		require.Len(t, w.all, 1)
+	})
+
+	t.Run("LeavesOtherLoggersAlone", func(t *testing.T) {
+		t.Parallel()
+		var w writes
+		logger := slog.New(slog.NewTextHandler(&w, nil))
+		defer Hold(logger)()
+		logger.Info("line")
+		require.Len(t, w.all, 1)
+	})
+}
