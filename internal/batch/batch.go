@@ -1,7 +1,7 @@
 // Package batch owns group commit: it collects the concurrent callers of one operation and flushes them as one statement.
 //
-// There is no delay. A flush takes the calls that arrived while the previous one was in flight: a single caller does not
-// wait, and load makes batches. There is no goroutine either: the first caller, the leader, flushes for all waiting callers
+// A flush takes the calls that arrived while the previous one was in flight: a single caller does not wait, and load makes
+// batches. A few callers are waited for, shortly, if they come back after each answer (see gather). There is no goroutine either: the first caller, the leader, flushes for all waiting callers
 // and then makes one of those that arrived meanwhile the leader, which saves a context switch per call.
 //
 // The package must never reorder calls that share a key, never answer before the flush has returned, and contain nothing
@@ -43,6 +43,14 @@ type Config[Req, Res any] struct {
 	Flushed func(requests int, took time.Duration)
 }
 
+// gatherFraction is the part of a flush's time that the next one may wait for callers.
+const gatherFraction = 4
+
+// maxGathered is the largest cohort that is waited for. What a wait saves is the fixed cost of a statement, which matters
+// while few calls share it: with 4 producers and 8 workers throughput was 1.2 times that without waiting, and Postgres used
+// 0.8 times the processor time per job. Waiting for 32 callers of acks, half of which are fetching, gave 0.96.
+const maxGathered = 16
+
 // Batcher collects the calls of one operation.
 type Batcher[Req, Res any] struct {
 	config Config[Req, Res]
@@ -52,6 +60,11 @@ type Batcher[Req, Res any] struct {
 	pending  []*call[Req, Res]
 	weight   int // of pending
 	flushing int
+
+	cohort   int           // callers that may come with the next flush: those of the latest one, and those that waited then
+	ended    time.Time     // of the latest flush
+	took     time.Duration // the latest flush
+	complete chan struct{} // closed when cohort calls are pending; nil: nobody waits for that
 }
 
 // call is one caller with its requests.

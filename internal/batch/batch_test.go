@@ -105,6 +105,49 @@ func TestBatcher(t *testing.T) {
 		require.Equal(t, int64(100), d.largest.Load())
 	})
 
+	t.Run("WaitsForTheCallersOfTheLatestFlush", func(t *testing.T) {
+		t.Parallel()
+		d := &double{}
+		b := New(Config[int, int]{Flush: func(ctx context.Context, reqs []int) ([]int, error) {
+			time.Sleep(40 * time.Millisecond) // the wait is a fraction of it
+			return d.flush(ctx, reqs)
+		}})
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 6 {
+					_, _ = b.Do(ctx, 1)
+				}
+			})
+		}
+		wg.Wait()
+		// Without the wait one caller and the other three take turns.
+		require.Equal(t, int64(4), d.largest.Load())
+	})
+
+	t.Run("NeverWaitsForALoneCaller", func(t *testing.T) {
+		t.Parallel()
+		b := New(Config[int, int]{Flush: (&double{}).flush})
+		for range 3 {
+			_, err := b.Do(ctx, 1)
+			require.NoError(t, err)
+			require.Equal(t, 1, b.cohort)
+		}
+		b.took, b.ended = time.Hour, time.Now() // a quarter of it is more than the test may take
+		_, err := b.Do(ctx, 1)
+		require.NoError(t, err)
+	})
+
+	t.Run("GivesUpOnCallersThatDoNotComeBack", func(t *testing.T) {
+		t.Parallel()
+		b := New(Config[int, int]{Flush: (&double{}).flush})
+		b.cohort, b.took, b.ended = 2, 40*time.Millisecond, time.Now()
+		_, err := b.Do(ctx, 1)
+		require.NoError(t, err)
+		require.Equal(t, 1, b.cohort, "the next call does not wait")
+		require.Nil(t, b.complete)
+	})
+
 	t.Run("StartsASecondFlushOnlyForAFullBatch", func(t *testing.T) {
 		t.Parallel()
 		d := &double{gate: make(chan struct{})}

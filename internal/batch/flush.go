@@ -17,6 +17,10 @@ func (b *Batcher[Req, Res]) run(ctx context.Context, c *call[Req, Res]) {
 	b.mu.Lock()
 	b.pending = append(b.pending, c)
 	b.weight += c.weight
+	if b.complete != nil && len(b.pending) >= b.cohort {
+		close(b.complete)
+		b.complete = nil
+	}
 	// With one leader batches grow: 13 200 jobs/s at 32 connections, against 10 700 with two leaders and 9 900 with four. So a
 	// second leader starts only when a full batch is waiting.
 	lead := b.flushing == 0 || (b.flushing == 1 && b.weight >= b.config.Max)
@@ -41,6 +45,7 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 		default:
 		}
 
+		b.gather()
 		b.mu.Lock()
 		calls, reqs := b.take()
 		b.mu.Unlock()
@@ -49,7 +54,11 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 			break
 		}
 
+		start := time.Now()
 		res, errs := b.timed(ctx, reqs)
+		b.mu.Lock()
+		b.ended, b.took, b.cohort = time.Now(), time.Since(start), len(calls)+len(b.pending)
+		b.mu.Unlock()
 		answered = answer(calls, own, res, errs)
 	}
 
@@ -63,6 +72,30 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 		}
 	}
 	b.flushing--
+}
+
+// gather waits until the callers of the latest flush are back. Without it callers fall into two cohorts, each of which arrives
+// while the statement of the other is in flight, and statements are half as large as they could be. The wait ends after a
+// fraction of that flush, and a lone caller never waits.
+func (b *Batcher[Req, Res]) gather() {
+	b.mu.Lock()
+	left := b.took/gatherFraction - time.Since(b.ended)
+	if b.cohort < 2 || b.cohort > maxGathered || len(b.pending) >= b.cohort || left <= 0 || b.flushing > 1 || b.weight >= b.config.Max {
+		b.mu.Unlock()
+		return
+	}
+	complete := make(chan struct{})
+	b.complete = complete
+	b.mu.Unlock()
+	timeout := time.NewTimer(left)
+	defer timeout.Stop()
+	select {
+	case <-complete:
+	case <-timeout.C:
+		b.mu.Lock()
+		b.complete = nil
+		b.mu.Unlock()
+	}
 }
 
 func (b *Batcher[Req, Res]) timed(ctx context.Context, reqs []Req) (res []Res, errs []error) {
