@@ -117,6 +117,7 @@ func TestBatcher(t *testing.T) {
 			wg.Go(func() {
 				for range 6 {
 					_, _ = b.Do(ctx, 1)
+					time.Sleep(2 * time.Millisecond) // what a client does before its next call
 				}
 			})
 		}
