@@ -14,13 +14,13 @@ import (
 // are zero until withDefaults sets them.
 type config struct {
 	URL         string `name:"url" default:"http://127.0.0.1:8080" help:"Base address of the server."`
-	DatabaseURL string `name:"database-url" placeholder:"URL" help:"The server's own database. cost, schedule and pinned need it; latency uses it for LISTEN, backlog to fill the queue faster."`
+	DatabaseURL string `name:"database-url" placeholder:"URL" help:"The server's own database. cost, schedule, crowd and pinned need it; latency uses it for LISTEN, backlog to fill the queue faster."`
 	Private     bool   `help:"Start a private PostgreSQL and a server on it, measure that server, and remove both at the end."`
 	OJSD        string `name:"ojsd" placeholder:"PATH" help:"The ojsd binary that --private starts. Default: the one in this program's folder, else the one in PATH."`
 
 	Against string `name:"against" placeholder:"PATH" help:"A second ojsd binary, which is measured beside the first in the same rounds, in turn; the figures then have ratios, of the first to the second. Needs --private."`
 
-	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, batch, drain, mixed, latency, streams, webhooks, cost, schedule, backlog, pinned. Default: all that the given access allows; cost not with --short."`
+	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, batch, drain, mixed, latency, streams, webhooks, cost, schedule, crowd, backlog, pinned. Default: all that the given access allows; cost not with --short."`
 	Rounds    int      `default:"1" help:"How many times each figure is measured; the output shows median, min and max."`
 	Short     bool     `help:"Use small sizes: for a quick look, not for figures to publish."`
 
@@ -37,6 +37,7 @@ type config struct {
 	WaitMS       int           `name:"wait-ms" default:"1000" placeholder:"MS" help:"wait_ms of the fetches of mixed, latency, streams and webhooks, 1 to 20000 (1000)."`
 	PollInterval time.Duration `name:"poll" default:"5ms" placeholder:"TIME" help:"Pause of the event poller of latency after an empty page (5ms)."`
 	Backlog      int           `default:"10000" placeholder:"N" help:"Jobs that stay waiting in backlog and pinned (10000)."`
+	Crowd        int           `placeholder:"N" help:"Jobs that wait in other queues in crowd (200000; short 20000)."`
 	Drain        int           `placeholder:"N" help:"Jobs of one measurement of backlog and pinned (20000; short 5000)."`
 	Scheduled    int           `placeholder:"N" help:"Jobs of schedule that become due over the next hour (100000; short 10000)."`
 	Burst        int           `placeholder:"N" help:"Jobs of schedule that become due at the same moment (50000; short 5000)."`
@@ -58,18 +59,19 @@ const maxEnqueues = 1_000_000
 // withDefaults fills in what the flags left open, and checks the result.
 func (c config) withDefaults() (config, error) {
 	type sizes struct {
-		jobs, drain, scheduled, burst        int
+		jobs, drain, scheduled, burst, crowd int
 		streams, streamRate, hooks, hookRate int
 		duration, pause                      time.Duration
 	}
-	size := sizes{50_000, 20_000, 100_000, 50_000, 1000, 1000, 5, 200, 10 * time.Second, time.Second}
+	size := sizes{50_000, 20_000, 100_000, 50_000, 200_000, 1000, 1000, 5, 200, 10 * time.Second, time.Second}
 	if c.Short {
-		size = sizes{10_000, 5_000, 10_000, 5_000, 50, 200, 2, 50, 3 * time.Second, 300 * time.Millisecond}
+		size = sizes{10_000, 5_000, 10_000, 5_000, 20_000, 50, 200, 2, 50, 3 * time.Second, 300 * time.Millisecond}
 	}
 	setDefault(&c.Jobs, size.jobs)
 	setDefault(&c.Drain, size.drain)
 	setDefault(&c.Scheduled, size.scheduled)
 	setDefault(&c.Burst, size.burst)
+	setDefault(&c.Crowd, size.crowd)
 	setDefault(&c.Streams, size.streams)
 	setDefault(&c.StreamRate, size.streamRate)
 	setDefault(&c.Hooks, size.hooks)
@@ -91,7 +93,7 @@ func setDefault[T comparable](field *T, value T) {
 
 func (c config) validate() error {
 	sizes := append(slices.Concat(c.Conns, c.Workers),
-		c.Rounds, c.Rate, c.WaitMS, c.Backlog, c.ArgsBytes, c.Jobs, c.Drain, c.Scheduled, c.Burst, c.Streams, c.StreamRate, c.Hooks, c.HookRate)
+		c.Rounds, c.Rate, c.WaitMS, c.Backlog, c.ArgsBytes, c.Jobs, c.Drain, c.Scheduled, c.Burst, c.Crowd, c.Streams, c.StreamRate, c.Hooks, c.HookRate)
 	if slices.Min(sizes) < 1 {
 		return errors.New("counts and sizes must be at least 1")
 	}

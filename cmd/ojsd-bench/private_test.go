@@ -50,6 +50,21 @@ func TestPrivateServer(t *testing.T) {
 		require.Contains(t, r.text, "by ojs.enqueue()")
 	})
 
+	t.Run("MeasuresAQuietQueueBesideOthers", func(t *testing.T) {
+		t.Parallel()
+		cfg := tiny("", "crowd")
+		cfg.Private, cfg.OJSD, cfg.Crowd, cfg.Rate, cfg.stallTimeout = true, ojsd, 400, 100, time.Minute
+		r := measure(t, cfg)
+		require.NoError(t, r.err)
+		var states []any
+		for _, f := range r.figures {
+			states = append(states, f.Params["state"])
+		}
+		require.Equal(t, []any{"alone", "alone", "alone", "crowded", "crowded", "crowded", "emptied", "emptied", "emptied"}, states)
+		require.Equal(t, []string{"crowd.drain", "crowd.drain", "crowd.latency.fetch"}, r.names()[:3])
+		require.Contains(t, r.text, "400 jobs waiting in 20 other queues")
+	})
+
 	t.Run("MeasuresTwoServersInTurn", func(t *testing.T) {
 		t.Parallel()
 		cfg := tiny("", "drain", "backlog")

@@ -33,6 +33,7 @@ var scenarios = []scenario{
 	{"webhooks", false, runWebhooks}, // one event to the endpoints of several subscriptions
 	{"cost", true, runCost},          // statements, commits and WAL per job
 	{"schedule", true, runSchedule},  // many jobs due later, and many at once
+	{"crowd", true, runCrowd},        // one queue while many jobs wait in others, and after that
 	{"backlog", false, runBacklog},   // drain while many jobs wait
 	{"pinned", true, runPinned},      // backlog while an open transaction keeps dead rows from being removed
 }
