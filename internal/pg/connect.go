@@ -3,6 +3,7 @@ package pg
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,9 +50,7 @@ func Connect(ctx context.Context, config ConnectConfig) (*pgxpool.Pool, error) {
 		// Unnamed statements with remembered parameter types: one round trip, no state left in the session.
 		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	} else {
-		for name, value := range planSettings {
-			pc.ConnConfig.RuntimeParams[name] = value
-		}
+		maps.Copy(pc.ConnConfig.RuntimeParams, planSettings)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, pc)
 	if err != nil {
