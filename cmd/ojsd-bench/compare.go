@@ -96,7 +96,7 @@ func (r *runner) connect(ctx context.Context, ojsd string) error {
 			return fmt.Errorf("start a private server: %w", err)
 		}
 		r.private = server
-		r.cfg.URL, r.cfg.DatabaseURL = server.url, server.databaseURL
+		r.cfg.URL, r.cfg.DatabaseURL = server.url(), server.databaseURL
 		r.processes = server.processes()
 	}
 	var err error

@@ -43,13 +43,13 @@ func TestCPUTime(t *testing.T) {
 	t.Parallel()
 	var none *processes
 	require.Empty(t, none.cpuTime().perJob(10))
-	require.Empty(t, (&processes{server: -1, postmaster: -1}).cpuTime().perJob(10))
+	require.Empty(t, (&processes{servers: []int{-1}, postmaster: -1}).cpuTime().perJob(10))
 	require.Empty(t, cpuTime{server: time.Second}.perJob(0))
 	require.Equal(t, []metric{{"server_cpu_us_per_job", 200}, {"postgres_cpu_us_per_job", 50}},
 		cpuTime{2 * time.Millisecond, 500 * time.Microsecond}.perJob(10))
 
 	// This process is a child of its parent, so the parent's family has used at least as much.
-	self := &processes{server: os.Getpid(), postmaster: os.Getppid()}
+	self := &processes{servers: []int{os.Getpid()}, postmaster: os.Getppid()}
 	for start := time.Now(); time.Since(start) < 10*time.Second && self.cpuTime().server < 100*time.Millisecond; {
 	}
 	used := self.cpuTime()

@@ -26,23 +26,31 @@ func (t cpuTime) perJob(jobs int) []metric {
 	return []metric{{"server_cpu_us_per_job", us(t.server)}, {"postgres_cpu_us_per_job", us(t.postgres)}}
 }
 
-// processes are a server and its PostgreSQL, by the ids of their first processes.
-type processes struct{ server, postmaster int }
+// processes are the ids of the nodes of a server and of its PostgreSQL's first process.
+type processes struct {
+	servers    []int
+	postmaster int
+}
 
 // cpuTime is zero where /proc does not exist or has another form.
 func (p *processes) cpuTime() cpuTime {
 	if p == nil {
 		return cpuTime{}
 	}
-	server, err := readProcess(strconv.Itoa(p.server))
-	if err != nil {
-		return cpuTime{}
+	var t cpuTime
+	for _, pid := range p.servers {
+		server, err := readProcess(strconv.Itoa(pid))
+		if err != nil {
+			return cpuTime{}
+		}
+		t.server += server.own
 	}
 	postgres, err := familyTime(p.postmaster)
 	if err != nil {
 		return cpuTime{}
 	}
-	return cpuTime{server.own, postgres}
+	t.postgres = postgres
+	return t
 }
 
 // familyTime is the time of a process and its children, the ended ones included.

@@ -70,7 +70,7 @@ func (l *load) drain(ctx context.Context, p drainPlan) ([]metric, error) {
 	l.resetTimes()
 	var left budget
 	left.giveBack(p.jobs)
-	s, err := l.run(group{"worker", p.workers, func(c *client) {
+	s, err := l.run(group{role: "worker", n: p.workers, work: func(c *client) {
 		for l.mayContinue(ctx) {
 			want := left.take(p.count)
 			if want == 0 {
@@ -148,7 +148,7 @@ func (l *load) emptyQueue(ctx context.Context) error {
 	l.bodies.waitMS = 0
 	enqueued := int64(len(l.jobs.enqueued))
 	l.acked.Store(int64(len(l.jobs.acked)))
-	_, err := l.run(group{"cleanup", batchConns, func(c *client) {
+	_, err := l.run(group{role: "cleanup", n: batchConns, work: func(c *client) {
 		for l.mayContinue(ctx) {
 			jobs := l.fetch(c, batchSize)
 			if len(jobs) > 0 {

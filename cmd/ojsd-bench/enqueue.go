@@ -21,7 +21,7 @@ func runEnqueue(ctx context.Context, r *runner) error {
 func (r *runner) measureEnqueue(ctx context.Context, conns int) (figure, error) {
 	l := r.newLoad("enqueue")
 	more := r.limit(maxEnqueues)
-	s, err := l.run(group{"producer", conns, func(c *client) {
+	s, err := l.run(group{role: "producer", n: conns, work: func(c *client) {
 		for l.mayContinue(ctx) && more() {
 			l.failures.addEnqueue(c.enqueueOne(), 1)
 		}
@@ -72,7 +72,7 @@ func measureBatch(ctx context.Context, r *runner) (figure, error) {
 func (l *load) fill(ctx context.Context, n int) (span, error) {
 	var left budget
 	left.giveBack(n)
-	return l.run(group{"producer", batchConns, func(c *client) {
+	return l.run(group{role: "producer", n: batchConns, work: func(c *client) {
 		for l.mayContinue(ctx) {
 			n := left.take(batchSize)
 			if n == 0 {

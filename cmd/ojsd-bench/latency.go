@@ -114,14 +114,21 @@ func elapsed(from, to map[jobID]time.Time) []time.Duration {
 
 // runAtRate enqueues at the configured rate, with workers beside it, until all jobs are done.
 func (l *load) runAtRate(ctx context.Context, t *timeline) error {
+	var p producers
+	p.running.Store(latencyProducers)
+	producer, worker := l.atRate(ctx, t, &p)
+	_, err := l.run(group{role: "producer", n: latencyProducers, work: producer}, group{role: "worker", n: latencyWorkers, work: worker})
+	return err
+}
+
+// atRate returns what the clients of a run at the configured rate do.
+func (l *load) atRate(ctx context.Context, t *timeline, p *producers) (producer, worker func(*client)) {
 	l.bodies.waitMS = l.cfg.WaitMS
 	calls := &openLoop{
 		interval: time.Second / time.Duration(l.cfg.Rate),
 		total:    int64(float64(l.cfg.Rate) * l.cfg.Duration.Seconds()),
 	}
-	var p producers
-	p.running.Store(latencyProducers)
-	producer := func(c *client) {
+	producer = func(c *client) {
 		defer p.running.Add(-1)
 		for l.mayContinue(ctx) {
 			due, ok := calls.wait()
@@ -136,9 +143,8 @@ func (l *load) runAtRate(ctx context.Context, t *timeline) error {
 			t.recordEnqueue(c.enqueued[len(c.enqueued)-1], due)
 		}
 	}
-	worker := func(c *client) { l.work(ctx, c, &p, t.recordFetch) }
-	_, err := l.run(group{"producer", latencyProducers, producer}, group{"worker", latencyWorkers, worker})
-	return err
+	worker = func(c *client) { l.work(ctx, c, p, t.recordFetch) }
+	return producer, worker
 }
 
 func (r *runner) latencyParams() []param {

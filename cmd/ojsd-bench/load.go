@@ -48,6 +48,7 @@ type group struct {
 	role string
 	n    int
 	work func(*client)
+	on   *target // nil: the target of the load
 }
 
 // span is when a piece of work began and ended, and what the server used meanwhile.
@@ -63,8 +64,12 @@ func (l *load) run(groups ...group) (span, error) {
 	var clients []*client
 	var works []func(*client)
 	for _, g := range groups {
+		t := l.target
+		if g.on != nil {
+			t = *g.on
+		}
 		for i := range g.n {
-			clients = append(clients, newClient(l.target, fmt.Sprintf("%s-%s-%d", l.bodies.queue, g.role, i), l.bodies))
+			clients = append(clients, newClient(t, fmt.Sprintf("%s-%s-%d", l.bodies.queue, g.role, i), l.bodies))
 			works = append(works, g.work)
 		}
 	}

@@ -59,7 +59,7 @@ func (l *load) mixed(ctx context.Context, m mix, more func() bool) (span, error)
 		}
 	}
 	worker := func(c *client) { l.work(ctx, c, &p, nil) }
-	return l.run(group{"producer", m.producers, producer}, group{"worker", m.workers, worker})
+	return l.run(group{role: "producer", n: m.producers, work: producer}, group{role: "worker", n: m.workers, work: worker})
 }
 
 // producers is what workers must know to stop: how many producers run, and how many jobs they have enqueued.

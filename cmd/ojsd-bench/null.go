@@ -41,7 +41,7 @@ func (r *runner) measureNull(ctx context.Context, address string, conns int) (fi
 	l.target = target{base: "http://" + address, address: address}
 	more := r.limit(10 * maxEnqueues)
 	var requests atomic.Int64
-	s, err := l.run(group{"producer", conns, func(c *client) {
+	s, err := l.run(group{role: "producer", n: conns, work: func(c *client) {
 		for l.mayContinue(ctx) && more() {
 			_, err := c.do(opEnqueue)
 			l.failures.add(err)

@@ -29,13 +29,19 @@ const (
 
 // privateServer is a PostgreSQL and an `ojsd serve` on it, in a temporary directory. It exists for one run.
 type privateServer struct {
-	url         string
 	databaseURL string
 	dir         string
+	ojsd        string
 	postgres    *embedpg.Server
-	cmd         *exec.Cmd // nil: not started
-	log         *os.File
-	ended       chan error
+	nodes       []*privateNode // the first one is the server that most scenarios measure
+}
+
+// privateNode is one process of the server.
+type privateNode struct {
+	url   string
+	cmd   *exec.Cmd
+	log   *os.File
+	ended chan error
 }
 
 // startPrivateServer starts the binary ojsd, or the one that findOJSD finds if that is empty. PostgreSQL is installed if
@@ -49,8 +55,8 @@ func startPrivateServer(ctx context.Context, ojsd, executable string) (*privateS
 	if err != nil {
 		return nil, err
 	}
-	s := &privateServer{dir: dir, ended: make(chan error, 1)}
-	if err := s.start(ctx, ojsd); err != nil {
+	s := &privateServer{dir: dir, ojsd: ojsd}
+	if err := s.start(ctx); err != nil {
 		s.stop()
 		return nil, err
 	}
@@ -72,19 +78,27 @@ func findOJSD(given, executable string) (string, error) {
 	return inPath, nil
 }
 
-func (s *privateServer) start(ctx context.Context, ojsd string) error {
+func (s *privateServer) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := s.startPostgres(ctx); err != nil {
 		return err
 	}
-	if err := s.launch(ojsd); err != nil {
-		return err
+	_, err := s.startNode(ctx)
+	return err
+}
+
+// startNode starts one more process on the database, and returns when it is ready.
+func (s *privateServer) startNode(ctx context.Context) (*privateNode, error) {
+	n, err := s.launch()
+	if err != nil {
+		return nil, err
 	}
-	if err := s.waitReady(ctx); err != nil {
-		return fmt.Errorf("%w; the end of its log:\n%s", err, s.logTail())
+	s.nodes = append(s.nodes, n)
+	if err := n.waitReady(ctx); err != nil {
+		return nil, fmt.Errorf("%w; the end of its log:\n%s", err, n.logTail())
 	}
-	return nil
+	return n, nil
 }
 
 func (s *privateServer) startPostgres(ctx context.Context) error {
@@ -108,26 +122,25 @@ func (s *privateServer) startPostgres(ctx context.Context) error {
 	return s.postgres.CreateDatabase(ctx, privateDatabase)
 }
 
-func (s *privateServer) launch(ojsd string) error {
+func (s *privateServer) launch() (*privateNode, error) {
 	address, err := freeAddress()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
-		return err
+	n := &privateNode{url: "http://" + address, ended: make(chan error, 1)}
+	if n.log, err = os.Create(filepath.Join(s.dir, fmt.Sprintf("log%d", len(s.nodes)))); err != nil {
+		return nil, err
 	}
-	s.url = "http://" + address
-	cmd := exec.Command(ojsd, "serve", "--migrate", "--database-url", s.databaseURL, "--listen", address)
-	cmd.Stdout, cmd.Stderr = s.log, s.log
-	cmd.Env = append(withoutServerSettings(os.Environ()), serverSettings...)
+	n.cmd = exec.Command(s.ojsd, "serve", "--migrate", "--database-url", s.databaseURL, "--listen", address)
+	n.cmd.Stdout, n.cmd.Stderr = n.log, n.log
+	n.cmd.Env = append(withoutServerSettings(os.Environ()), serverSettings...)
 	// Ctrl-C in a terminal goes to the whole process group; in a group of its own the child gets only stop's signal.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return err
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := n.cmd.Start(); err != nil {
+		return nil, errors.Join(err, n.log.Close())
 	}
-	s.cmd = cmd
-	go func() { s.ended <- cmd.Wait() }()
-	return nil
+	go func() { n.ended <- n.cmd.Wait() }()
+	return n, nil
 }
 
 // serverSettings allow as many streams from one address as a run asks for, at any rate, and webhooks to this machine.
@@ -153,7 +166,10 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// processes are the ids of the server and of the postmaster, which PostgreSQL writes into its data directory.
+// url is the address of the first node.
+func (s *privateServer) url() string { return s.nodes[0].url }
+
+// processes are the ids of the nodes and of the postmaster, which PostgreSQL writes into its data directory.
 func (s *privateServer) processes() *processes {
 	text, err := os.ReadFile(filepath.Join(s.postgres.PGData(), "postmaster.pid"))
 	first, _, _ := strings.Cut(string(text), "\n")
@@ -161,14 +177,18 @@ func (s *privateServer) processes() *processes {
 	if err != nil || parseErr != nil {
 		return nil
 	}
-	return &processes{server: s.cmd.Process.Pid, postmaster: postmaster}
+	p := &processes{postmaster: postmaster}
+	for _, n := range s.nodes {
+		p.servers = append(p.servers, n.cmd.Process.Pid)
+	}
+	return p
 }
 
-func (s *privateServer) waitReady(ctx context.Context) error {
-	for !ready(ctx, s.url+"/readyz") {
+func (n *privateNode) waitReady(ctx context.Context) error {
+	for !ready(ctx, n.url+"/readyz") {
 		select {
-		case err := <-s.ended:
-			s.ended <- err
+		case err := <-n.ended:
+			n.ended <- err
 			return fmt.Errorf("the server ended: %w", err)
 		case <-ctx.Done():
 			return fmt.Errorf("the server did not become ready: %w", context.Cause(ctx))
@@ -192,19 +212,10 @@ func ready(ctx context.Context, url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// stop ends what was started: the server in order, or killed if that takes too long, then PostgreSQL and the directory.
+// stop ends what was started: the nodes in order, or killed if that takes too long, then PostgreSQL and the directory.
 func (s *privateServer) stop() {
-	if s.cmd != nil {
-		_ = s.cmd.Process.Signal(os.Interrupt) // it may have ended already
-		select {
-		case <-s.ended: //nolint:errcheck // its exit code does not matter any more
-		case <-time.After(stopTimeout):
-			_ = s.cmd.Process.Kill()
-			<-s.ended //nolint:errcheck // it was killed
-		}
-	}
-	if s.log != nil {
-		_ = s.log.Close()
+	for _, n := range s.nodes {
+		n.stop()
 	}
 	if s.postgres != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
@@ -214,8 +225,26 @@ func (s *privateServer) stop() {
 	_ = os.RemoveAll(s.dir)
 }
 
-func (s *privateServer) logTail() string {
-	text, _ := os.ReadFile(s.log.Name()) // only for an error message
+func (n *privateNode) stop() {
+	_ = n.cmd.Process.Signal(os.Interrupt) // it may have ended already
+	select {
+	case <-n.ended: //nolint:errcheck // its exit code does not matter any more
+	case <-time.After(stopTimeout):
+		_ = n.cmd.Process.Kill()
+		<-n.ended //nolint:errcheck // it was killed
+	}
+	_ = n.log.Close()
+}
+
+// stopNode stops the latest node.
+func (s *privateServer) stopNode() {
+	last := len(s.nodes) - 1
+	s.nodes[last].stop()
+	s.nodes = s.nodes[:last]
+}
+
+func (n *privateNode) logTail() string {
+	text, _ := os.ReadFile(n.log.Name()) // only for an error message
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return strings.Join(lines[max(0, len(lines)-20):], "\n")
 }

@@ -65,6 +65,23 @@ func TestPrivateServer(t *testing.T) {
 		require.Contains(t, r.text, "400 jobs waiting in 20 other queues")
 	})
 
+	t.Run("MeasuresTwoNodesByTheMinute", func(t *testing.T) {
+		t.Parallel()
+		cfg := tiny("", "steady")
+		cfg.Private, cfg.OJSD, cfg.Duration, cfg.stallTimeout = true, ojsd, 6*time.Second, time.Minute
+		r := measure(t, cfg)
+		require.NoError(t, r.err)
+		require.GreaterOrEqual(t, len(r.figures), 2)
+		jobs := 0
+		for i, f := range r.figures {
+			require.Equal(t, "steady", f.Figure)
+			require.InDelta(t, i+1, f.Params["step"], 0)
+			jobs += f.Jobs
+		}
+		require.Positive(t, jobs)
+		require.Positive(t, r.figures[0].Metrics["p50_ms"].Median)
+	})
+
 	t.Run("MeasuresTwoServersInTurn", func(t *testing.T) {
 		t.Parallel()
 		cfg := tiny("", "drain", "backlog")
@@ -95,7 +112,7 @@ func TestPrivateServer(t *testing.T) {
 		require.NoDirExists(t, s.dir)
 		_, err = openDatabase(t.Context(), s.databaseURL)
 		require.Error(t, err)
-		require.False(t, ready(t.Context(), s.url+"/readyz"))
+		require.False(t, ready(t.Context(), s.url()+"/readyz"))
 	})
 
 	t.Run("ShowsTheLogOfAServerThatDoesNotStart", func(t *testing.T) {

@@ -36,6 +36,7 @@ var scenarios = []scenario{
 	{"crowd", true, runCrowd},        // one queue while many jobs wait in others, and after that
 	{"backlog", false, runBacklog},   // drain while many jobs wait
 	{"pinned", true, runPinned},      // backlog while an open transaction keeps dead rows from being removed
+	{"steady", true, runSteady},      // two nodes at a fixed rate, by the minute
 }
 
 // scenarioNames lists what --scenario accepts, in running order.
@@ -124,7 +125,7 @@ func (r *runner) chosen() ([]scenario, error) {
 		if named && s.needsDatabase && r.db == nil {
 			return nil, fmt.Errorf("scenario %s needs the server's database: give --database-url", s.name)
 		}
-		byDefault := len(r.cfg.Scenarios) == 0 && (!s.needsDatabase || r.db != nil) && (s.name != "cost" || !r.cfg.Short)
+		byDefault := len(r.cfg.Scenarios) == 0 && (!s.needsDatabase || r.db != nil) && s.name != "steady" && (s.name != "cost" || !r.cfg.Short)
 		if named || byDefault {
 			chosen = append(chosen, s)
 		}

@@ -21,7 +21,7 @@ type result struct {
 func tiny(url string, scenarios ...string) config {
 	return config{
 		URL: url, Scenarios: scenarios, Rounds: 1, Conns: []int{3}, Workers: []int{4}, Mixed: []string{"2+3"}, Jobs: 300,
-		Duration: 300 * time.Millisecond, Rate: 200, Streams: 5, StreamRate: 200, Hooks: 5, HookRate: 200, WaitMS: 50,
+		Duration: 300 * time.Millisecond, Rate: 200, SteadyRate: 50, Streams: 5, StreamRate: 200, Hooks: 5, HookRate: 200, WaitMS: 50,
 		PollInterval: 5 * time.Millisecond, Backlog: 150, Drain: 120, ArgsBytes: 100,
 		stallTimeout: time.Second, pause: time.Millisecond, statsDelay: time.Millisecond, probe: 50 * time.Millisecond,
 	}
