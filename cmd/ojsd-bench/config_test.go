@@ -29,13 +29,13 @@ func TestFlags(t *testing.T) {
 			URL: "http://host:1", DatabaseURL: "postgres://db", Private: true, OJSD: "/bin/ojsd",
 			Scenarios: []string{"drain", "pinned"}, Rounds: 3, Short: true,
 			Conns: []int{1, 2}, Workers: []int{3}, Mixed: []string{"4+8", "16+32"}, Jobs: 5, Duration: 6 * time.Second,
-			Rate: 7, Streams: 15, StreamRate: 16, Hooks: 17, HookRate: 18, WaitMS: 8, PollInterval: 9 * time.Millisecond,
-			Backlog: 1_000_000, Drain: 11, Scheduled: 13, Burst: 14, ArgsBytes: 12,
+			Rate: 7, SteadyRate: 19, Streams: 15, StreamRate: 16, Hooks: 17, HookRate: 18, WaitMS: 8, PollInterval: 9 * time.Millisecond,
+			Backlog: 1_000_000, Crowd: 20, Drain: 11, Scheduled: 13, Burst: 14, ArgsBytes: 12,
 		}, parse(t,
 			"--url=http://host:1", "--database-url=postgres://db", "--private", "--ojsd=/bin/ojsd",
 			"--scenario=drain,pinned", "--rounds=3", "--short",
 			"--conns=1,2", "--workers=3", "--mixed=4+8,16+32", "--jobs=5", "--duration=6s",
-			"--rate=7", "--streams=15", "--stream-rate=16", "--hooks=17", "--hook-rate=18", "--wait-ms=8", "--poll=9ms",
+			"--rate=7", "--steady-rate=19", "--crowd=20", "--streams=15", "--stream-rate=16", "--hooks=17", "--hook-rate=18", "--wait-ms=8", "--poll=9ms",
 			"--backlog=1000000", "--drain=11", "--scheduled=13", "--burst=14", "--args=12"))
 	})
 

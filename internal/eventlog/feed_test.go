@@ -184,7 +184,7 @@ func TestFeed(t *testing.T) {
 		at := s.Position()
 		f.subscribe(t, Query{}, nil).nothing(t) // so that the feed has read on and dropped the event at that position
 		require.Eventually(t, func() bool { return !f.after(at).complete }, waitFor, time.Millisecond)
-		b.exec(t, "SELECT ojs.reset()")
+		b.reset(t)
 		b.exec(t, insertEvent, "4")
 		b.publishAll(t)
 		f.Wake()
@@ -195,7 +195,7 @@ func TestFeed(t *testing.T) {
 		require.Equal(t, numbered(4, 1), s.takeN(t, 1, 10))
 
 		// Also if nothing is left, and once only.
-		b.exec(t, "SELECT ojs.reset()")
+		b.reset(t)
 		old := f.subscribe(t, Query{}, &at)
 		f.Wake()
 		_, gap, err = old.Next(t.Context(), nil, 10)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // testBundle is a database with a relay that the test drives itself, pass by pass.
@@ -32,6 +33,12 @@ func (b *testBundle) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	_, err := b.pool.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
+}
+
+// reset empties the tables. Like the server it tries again after a deadlock with a statement that reads several of them.
+func (b *testBundle) reset(t *testing.T) {
+	t.Helper()
+	require.NoError(t, pg.New(b.pool, time.Minute).Reset(t.Context()))
 }
 
 // pass runs one pass.
