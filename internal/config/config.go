@@ -139,7 +139,7 @@ type Logging struct {
 // Tests are switches for test environments.
 type Tests struct {
 	EnableReset bool `env:"OJS_ENABLE_TEST_RESET" default:"false" help:"Serve POST /ojs/v1/admin/reset, which deletes everything; for tests only."`
-	Directives  bool `env:"OJS_TEST_DIRECTIVES" default:"false" help:"meta.test_directive of a job decides what its worker is told; for tests only: any producer can quiet a worker."`
+	Directives  bool `env:"OJS_TEST_DIRECTIVES" default:"false" help:"meta.test_directive of a job decides which directive its worker gets; for tests only: any producer can quiet a worker."`
 }
 
 // Size is a number of bytes.
