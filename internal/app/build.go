@@ -120,7 +120,7 @@ func (n *Node) reset(ctx context.Context) error {
 }
 
 func (n *Node) metricSources() metrics.Sources {
-	streams := n.httpapi.Tallies()
+	streams := n.httpapi.StreamCounters()
 	if n.grpc != nil {
 		streams["grpc"] = n.grpc.StreamCounter()
 	}

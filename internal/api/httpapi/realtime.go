@@ -57,8 +57,8 @@ func (a *API) StopStreams() { a.streams.Stop() }
 // AwaitStreams waits for them, also for WebSockets, which http.Server no longer knows of.
 func (a *API) AwaitStreams(ctx context.Context) error { return a.streams.Wait(ctx) }
 
-// Tallies counts the streams by transport, for metrics.
-func (a *API) Tallies() map[string]*eventlog.StreamCounter {
+// StreamCounters counts the streams by transport, for metrics.
+func (a *API) StreamCounters() map[string]*eventlog.StreamCounter {
 	return map[string]*eventlog.StreamCounter{"sse": &a.sse, "websocket": &a.socket}
 }
 
