@@ -13,6 +13,8 @@ import (
 	"github.com/ojsd/ojsd/internal/app"
 )
 
+const minimalJob = `{"type":"t","args":[]}`
+
 func TestStop(t *testing.T) {
 	t.Parallel()
 
@@ -35,7 +37,7 @@ func TestStop(t *testing.T) {
 		release := a.lockJobs()
 		pushed := make(chan reply, 1)
 		go func() { pushed <- a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`) }()
-		a.waitForLock()
+		a.waitForWriter()
 		stopped := make(chan error, 1)
 		go func() { stopped <- a.app.Stop() }()
 		eventually(t, func() bool {
@@ -57,9 +59,9 @@ func TestStop(t *testing.T) {
 		conn, err := net.Dial("tcp", a.app.Addr())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, conn.Close()) }()
-		_, err = fmt.Fprintf(conn, "GET /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+		_, err = fmt.Fprintf(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(minimalJob), minimalJob)
 		require.NoError(t, err)
-		a.waitForLock()
+		a.waitForWriter()
 		stopped := make(chan error, 1)
 		go func() { stopped <- a.app.Stop() }()
 		eventually(t, func() bool { return strings.Contains(log.String(), "requests did not end within OJS_SHUTDOWN_TIMEOUT") })
