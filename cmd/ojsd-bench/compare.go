@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // sides are this runner and the one of --against, in the order in which they measure a round. The order changes from round
@@ -70,22 +71,13 @@ func ratios(these, others []figure) []figure {
 	for i, f := range these {
 		ratio := figure{Name: f.Name + ".ratio", Params: f.Params[1:], Jobs: f.Jobs + others[i].Jobs}
 		for j, m := range f.Metrics {
-			if everyRound(others, func(f figure) bool { return f.Metrics[j].Value != 0 }) {
+			if !slices.ContainsFunc(others, func(f figure) bool { return f.Metrics[j].Value == 0 }) {
 				ratio.Metrics = append(ratio.Metrics, metric{m.Name + "_ratio", m.Value / others[i].Metrics[j].Value})
 			}
 		}
 		result = append(result, ratio)
 	}
 	return result
-}
-
-func everyRound(rounds []figure, ok func(figure) bool) bool {
-	for _, f := range rounds {
-		if !ok(f) {
-			return false
-		}
-	}
-	return true
 }
 
 // connect starts the runner's private server, if it is to have one, and opens the database.
@@ -97,7 +89,6 @@ func (r *runner) connect(ctx context.Context, ojsd string) error {
 		}
 		r.private = server
 		r.cfg.URL, r.cfg.DatabaseURL = server.url(), server.databaseURL
-		r.processes = server.processes()
 	}
 	var err error
 	if r.target, err = parseTarget(r.cfg.URL); err != nil {

@@ -44,9 +44,10 @@ func TestCPUTime(t *testing.T) {
 	var none *processes
 	require.Empty(t, none.cpuTime().perJob(10))
 	require.Empty(t, (&processes{servers: []int{-1}, postmaster: -1}).cpuTime().perJob(10))
-	require.Empty(t, cpuTime{server: time.Second}.perJob(0))
+	require.Len(t, cpuTime{known: true}.perJob(1), 2, "every round has the same metrics")
+	require.Empty(t, cpuTime{server: time.Second, known: true}.perJob(0))
 	require.Equal(t, []metric{{"server_cpu_us_per_job", 200}, {"postgres_cpu_us_per_job", 50}},
-		cpuTime{2 * time.Millisecond, 500 * time.Microsecond}.perJob(10))
+		cpuTime{2 * time.Millisecond, 500 * time.Microsecond, true}.perJob(10))
 
 	// This process is a child of its parent, so the parent's family has used at least as much.
 	self := &processes{servers: []int{os.Getpid()}, postmaster: os.Getppid()}

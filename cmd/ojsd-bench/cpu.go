@@ -11,15 +11,18 @@ import (
 )
 
 // cpuTime is what the processes of a private server have used of the processors.
-type cpuTime struct{ server, postgres time.Duration }
+type cpuTime struct {
+	server, postgres time.Duration
+	known            bool // a short run may have used less than a clock tick
+}
 
 func (t cpuTime) minus(before cpuTime) cpuTime {
-	return cpuTime{t.server - before.server, t.postgres - before.postgres}
+	return cpuTime{t.server - before.server, t.postgres - before.postgres, t.known && before.known}
 }
 
 // perJob makes metrics of it; none if nothing could be read.
 func (t cpuTime) perJob(jobs int) []metric {
-	if t == (cpuTime{}) || jobs == 0 {
+	if !t.known || jobs == 0 {
 		return nil
 	}
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) / float64(jobs) }
@@ -49,7 +52,7 @@ func (p *processes) cpuTime() cpuTime {
 	if err != nil {
 		return cpuTime{}
 	}
-	t.postgres = postgres
+	t.postgres, t.known = postgres, true
 	return t
 }
 

@@ -33,7 +33,7 @@ type load struct {
 // newLoad makes a load with a fresh queue. Its fetches do not wait for jobs unless bodies.waitMS is set.
 func (r *runner) newLoad(name string) *load {
 	queue := "bench-" + name + "-" + randomSuffix()
-	return &load{cfg: r.cfg, target: r.target, db: r.db, server: r.processes, bodies: newBodies(queue, r.cfg.ArgsBytes, 0)}
+	return &load{cfg: r.cfg, target: r.target, db: r.db, server: r.private.processes(), bodies: newBodies(queue, r.cfg.ArgsBytes, 0)}
 }
 
 // randomSuffix keeps the queues of different runs apart.

@@ -169,8 +169,12 @@ func freeAddress() (string, error) {
 // url is the address of the first node.
 func (s *privateServer) url() string { return s.nodes[0].url }
 
-// processes are the ids of the nodes and of the postmaster, which PostgreSQL writes into its data directory.
+// processes are the ids of the nodes and of the postmaster, which PostgreSQL writes into its data directory;
+// nil without a private server.
 func (s *privateServer) processes() *processes {
+	if s == nil {
+		return nil
+	}
 	text, err := os.ReadFile(filepath.Join(s.postgres.PGData(), "postmaster.pid"))
 	first, _, _ := strings.Cut(string(text), "\n")
 	postmaster, parseErr := strconv.Atoi(first)

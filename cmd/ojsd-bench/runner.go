@@ -50,14 +50,13 @@ func scenarioNames() []string {
 
 // runner is one run of the program against one server.
 type runner struct {
-	cfg       config
-	name      string  // tells the two servers of --against apart
-	other     *runner // the runner of --against; nil without it, and in that runner
-	target    target
-	private   *privateServer // nil without --private
-	processes *processes     // nil without --private
-	db        *database      // nil without --database-url
-	out       *reporter
+	cfg     config
+	name    string  // tells the two servers of --against apart
+	other   *runner // the runner of --against; nil without it, and in that runner
+	target  target
+	private *privateServer // nil without --private
+	db      *database      // nil without --database-url
+	out     *reporter
 }
 
 // runScenarios measures the chosen scenarios and prints their figures. When a check fails it goes on with the next

@@ -28,11 +28,7 @@ func (r *runner) measureSteady(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.processes = r.private.processes()
-	defer func() {
-		r.private.stopNode()
-		r.processes = r.private.processes()
-	}()
+	defer r.private.stopNode()
 	second, err := parseTarget(node.url)
 	if err != nil {
 		return err

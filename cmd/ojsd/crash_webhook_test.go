@@ -113,7 +113,7 @@ func (r *receiver) openGate() {
 	r.gate = nil
 }
 
-// waiting is how many requests were blocked back since closeGate, and how many of them have lost their sender.
+// waiting is how many requests were blocked since closeGate, and how many of them have lost their sender.
 func (r *receiver) waiting() (blocked, cut int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,8 +1,9 @@
 // Package batch owns group commit: it collects the concurrent callers of one operation and flushes them as one statement.
 //
 // A flush takes the calls that arrived while the previous one was in flight: a single caller does not wait, and load makes
-// batches. A few callers are waited for, shortly, if they come back after each answer (see gather). There is no goroutine either: the first caller, the leader, flushes for all waiting callers
-// and then makes one of those that arrived meanwhile the leader, which saves a context switch per call.
+// batches. A few callers are waited for, shortly, if they come back after each answer (see gather). There is no goroutine:
+// the first caller, the leader, flushes for all waiting callers and then makes one of those that arrived meanwhile the
+// leader, which saves a context switch per call.
 //
 // The package must never reorder calls that share a key, never answer before the flush has returned, and contain nothing
 // about jobs or SQL.

@@ -55,10 +55,8 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 		}
 
 		start := time.Now()
-		res, errs := b.timed(ctx, reqs)
-		b.mu.Lock()
-		b.ended, b.took, b.cohort = time.Now(), time.Since(start), len(calls)+len(b.pending)
-		b.mu.Unlock()
+		res, errs := b.flush(ctx, reqs)
+		b.flushed(len(calls), len(reqs), time.Since(start))
 		answered = answer(calls, own, res, errs)
 	}
 
@@ -98,14 +96,14 @@ func (b *Batcher[Req, Res]) gather() {
 	}
 }
 
-func (b *Batcher[Req, Res]) timed(ctx context.Context, reqs []Req) (res []Res, errs []error) {
-	if b.config.Flushed == nil {
-		return b.flush(ctx, reqs)
+// flushed records a flush, before its answers, so that a caller sees its own flush counted.
+func (b *Batcher[Req, Res]) flushed(calls, requests int, took time.Duration) {
+	b.mu.Lock()
+	b.ended, b.took, b.cohort = time.Now(), took, calls+len(b.pending)
+	b.mu.Unlock()
+	if b.config.Flushed != nil {
+		b.config.Flushed(requests, took)
 	}
-	start := time.Now()
-	res, errs = b.flush(ctx, reqs)
-	b.config.Flushed(len(reqs), time.Since(start)) // before the answers, so that a caller sees its own flush counted
-	return res, errs
 }
 
 // answer gives every call its results and wakes it, except own, and reports whether own was among them.
