@@ -1,5 +1,5 @@
 -- The relay publishes the log. A pass is one READ COMMITTED transaction: RelayLock, RelayScan and, if there is
--- something to write, RelayClaim, the statements about gaps that it needs, and RelayPublish.
+-- something to write, RelayPublish; RelayClaim and the statements about gaps only if there are some.
 
 -- name: RelayConfigure :exec
 -- Stores the service name and the form of events for NOTIFY and SQL readers.
@@ -17,10 +17,12 @@ FROM ojs.event_relay r;
 -- Lets one relay work at a time. It does not lock the row of event_relay: that would give the transaction its id before
 -- the scan, and RelayClaim needs an id drawn after it. It is a statement of its own, so that the scan reads everything
 -- that the previous holder wrote. The settings last for this transaction: planning anew costs more than a pass, and a
--- plan made while a partition was empty must not scan it when it has 500 000 rows.
+-- plan made while a partition was empty must not scan it when it has 500 000 rows. The timeouts end the transaction of a node
+-- that has vanished or stands still, so that another one takes over.
 SELECT pg_try_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))::boolean AS locked,
     (set_config('plan_cache_mode', 'force_generic_plan', true) || set_config('enable_seqscan', 'off', true)
-        || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true))::text AS settings;
+        || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true)
+        || set_config('idle_in_transaction_session_timeout', '5s', true) || set_config('statement_timeout', '10s', true))::text AS settings;
 
 -- name: RelayScan :one
 -- Reads everything that a pass decides from, in one snapshot. A gap can have changed only if a transaction that ran at
@@ -95,18 +97,23 @@ INSERT INTO ojs.event_gaps (seq, noted_at, horizon, passed)
 VALUES (@seq, clock_timestamp(), @horizon::xid8, true);
 
 -- name: RelayPublish :one
--- Notifies and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row that
+-- Claims the row of event_relay as RelayClaim does (no row: nothing is published), notifies and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row that
 -- became visible only after the scan is left out: its number is among the passed ones, and a later pass publishes it as
 -- a late row. For metrics it returns the number of published rows per public type, and those written from SQL, which no
 -- node has counted. The LIMIT never cuts, because a pass has at most 5 000 numbers. It is there for the planner, which
 -- without it builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms). The commit waits for the disk
--- only if the pass is @durable: an ordinary one that a crash undoes is repeated with the same positions.
-WITH published AS MATERIALIZED (
+-- only if the pass is @durable: an ordinary one that a crash undoes is repeated with the same positions. ready names the
+-- places that gained jobs, for the fetches that other nodes have parked. A place whose jobs of this pass have all been claimed
+-- is left out: with workers on every node each job would otherwise cost one claim in vain per node.
+WITH claimed AS MATERIALIZED (
+    SELECT r.service, r.compat, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_relay r WHERE r.watermark = @watermark
+    FOR NO KEY UPDATE SKIP LOCKED
+), published AS MATERIALIZED (
     SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT @no_notify::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
-    FROM ojs.event_relay r CROSS JOIN ojs.events e
+    FROM claimed r CROSS JOIN ojs.events e
     WHERE (e.seq, e.sub) > (@after_seq::bigint, @after_sub::integer) AND e.seq <= @upto::bigint
         AND e.seq <> ALL(@passed::bigint[])
     ORDER BY e.seq, e.sub
@@ -146,6 +153,7 @@ WITH published AS MATERIALIZED (
             COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded
         FROM delta d
     ) s
+    WHERE EXISTS (SELECT FROM claimed)
 ), by_type AS (
     SELECT string_agg('["' || t.type || '",' || t.n || ']', ',') AS list
     FROM (SELECT d.type, sum(d.n) AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
@@ -157,12 +165,15 @@ WITH published AS MATERIALIZED (
     FROM published p WHERE p.full_text IS NOT NULL
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null') || ']', ',') AS list
-    FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
+    FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low, max(p.ready_seq) AS high
+        FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
+    WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.state = 'available' AND j.queue = g.queue AND j.priority = g.priority
+        AND j.ready_seq BETWEEN g.low AND g.high)
 )
 SELECT (CASE WHEN NOT @no_notify::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'
     || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS notified,
-    a.n AS notified, (CASE WHEN NOT @durable::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql
-FROM notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u;
+    a.n AS events_notified, (CASE WHEN NOT @durable::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql, c.bound
+FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u;
 
 -- name: SystemNotifyProbe :exec
 -- Sends a notification through the pool, to find out whether the LISTEN connection receives it: a pooler may accept

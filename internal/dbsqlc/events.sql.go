@@ -452,7 +452,7 @@ WHERE service <> $1 OR compat <> $2
 `
 
 // The relay publishes the log. A pass is one READ COMMITTED transaction: RelayLock, RelayScan and, if there is
-// something to write, RelayClaim, the statements about gaps that it needs, and RelayPublish.
+// something to write, RelayPublish; RelayClaim and the statements about gaps only if there are some.
 // Stores the service name and the form of events for NOTIFY and SQL readers.
 func (q *Queries) RelayConfigure(ctx context.Context, service string, compat bool) error {
 	_, err := q.db.Exec(ctx, relayConfigure, service, compat)
@@ -495,7 +495,8 @@ func (q *Queries) RelayIsDirty(ctx context.Context) (RelayIsDirtyRow, error) {
 const relayLock = `-- name: RelayLock :one
 SELECT pg_try_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))::boolean AS locked,
     (set_config('plan_cache_mode', 'force_generic_plan', true) || set_config('enable_seqscan', 'off', true)
-        || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true))::text AS settings
+        || set_config('enable_bitmapscan', 'off', true) || set_config('jit', 'off', true)
+        || set_config('idle_in_transaction_session_timeout', '5s', true) || set_config('statement_timeout', '10s', true))::text AS settings
 `
 
 type RelayLockRow struct {
@@ -506,7 +507,8 @@ type RelayLockRow struct {
 // Lets one relay work at a time. It does not lock the row of event_relay: that would give the transaction its id before
 // the scan, and RelayClaim needs an id drawn after it. It is a statement of its own, so that the scan reads everything
 // that the previous holder wrote. The settings last for this transaction: planning anew costs more than a pass, and a
-// plan made while a partition was empty must not scan it when it has 500 000 rows.
+// plan made while a partition was empty must not scan it when it has 500 000 rows. The timeouts end the transaction of a node
+// that has vanished or stands still, so that another one takes over.
 func (q *Queries) RelayLock(ctx context.Context) (RelayLockRow, error) {
 	row := q.db.QueryRow(ctx, relayLock)
 	var i RelayLockRow
@@ -515,14 +517,17 @@ func (q *Queries) RelayLock(ctx context.Context) (RelayLockRow, error) {
 }
 
 const relayPublish = `-- name: RelayPublish :one
-WITH published AS MATERIALIZED (
+WITH claimed AS MATERIALIZED (
+    SELECT r.service, r.compat, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_relay r WHERE r.watermark = $4
+    FOR NO KEY UPDATE SKIP LOCKED
+), published AS MATERIALIZED (
     SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT $1::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
-    FROM ojs.event_relay r CROSS JOIN ojs.events e
-    WHERE (e.seq, e.sub) > ($4::bigint, $5::integer) AND e.seq <= $2::bigint
-        AND e.seq <> ALL($6::bigint[])
+    FROM claimed r CROSS JOIN ojs.events e
+    WHERE (e.seq, e.sub) > ($5::bigint, $6::integer) AND e.seq <= $2::bigint
+        AND e.seq <> ALL($7::bigint[])
     ORDER BY e.seq, e.sub
     LIMIT 5000
 ), delta AS MATERIALIZED (
@@ -560,6 +565,7 @@ WITH published AS MATERIALIZED (
             COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded
         FROM delta d
     ) s
+    WHERE EXISTS (SELECT FROM claimed)
 ), by_type AS (
     SELECT string_agg('["' || t.type || '",' || t.n || ']', ',') AS list
     FROM (SELECT d.type, sum(d.n) AS n FROM delta d WHERE NOT d.internal GROUP BY 1) t
@@ -571,42 +577,50 @@ WITH published AS MATERIALIZED (
     FROM published p WHERE p.full_text IS NOT NULL
 ), ready AS (
     SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null') || ']', ',') AS list
-    FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
+    FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low, max(p.ready_seq) AS high
+        FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
+    WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.state = 'available' AND j.queue = g.queue AND j.priority = g.priority
+        AND j.ready_seq BETWEEN g.low AND g.high)
 )
 SELECT (CASE WHEN NOT $1::boolean THEN pg_notify('ojs_published', '{"w":' || $2::bigint || ',"q":'
     || CASE WHEN octet_length(r.list) >= 7860 THEN 'null' ELSE '[' || COALESCE(r.list, '') || ']' END || '}')::text ELSE '' END)::text AS notified,
-    a.n AS notified, (CASE WHEN NOT $3::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql
-FROM notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u
+    a.n AS events_notified, (CASE WHEN NOT $3::boolean THEN set_config('synchronous_commit', 'off', true) ELSE '' END)::text AS commit_mode, ('[' || COALESCE(t.list, '') || ']')::text AS types, ('[' || COALESCE(u.list, '') || ']')::text AS from_sql, c.bound
+FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CROSS JOIN written_by_sql u
 `
 
 type RelayPublishParams struct {
-	NoNotify bool
-	Upto     int64
-	Durable  bool
-	AfterSeq int64
-	AfterSub int32
-	Passed   []int64
+	NoNotify  bool
+	Upto      int64
+	Durable   bool
+	Watermark int64
+	AfterSeq  int64
+	AfterSub  int32
+	Passed    []int64
 }
 
 type RelayPublishRow struct {
-	Notified   string
-	Notified_2 int64
-	CommitMode string
-	Types      string
-	FromSql    string
+	Notified       string
+	EventsNotified int64
+	CommitMode     string
+	Types          string
+	FromSql        string
+	Bound          int64
 }
 
-// Notifies and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row that
+// Claims the row of event_relay as RelayClaim does (no row: nothing is published), notifies and counts the rows behind (after_seq, after_sub) up to upto, in order, and moves the watermark. A row that
 // became visible only after the scan is left out: its number is among the passed ones, and a later pass publishes it as
 // a late row. For metrics it returns the number of published rows per public type, and those written from SQL, which no
 // node has counted. The LIMIT never cuts, because a pass has at most 5 000 numbers. It is there for the planner, which
 // without it builds hash tables for a tenth of the log (1.5 ms a pass instead of 0.4 ms). The commit waits for the disk
-// only if the pass is @durable: an ordinary one that a crash undoes is repeated with the same positions.
+// only if the pass is @durable: an ordinary one that a crash undoes is repeated with the same positions. ready names the
+// places that gained jobs, for the fetches that other nodes have parked. A place whose jobs of this pass have all been claimed
+// is left out: with workers on every node each job would otherwise cost one claim in vain per node.
 func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (RelayPublishRow, error) {
 	row := q.db.QueryRow(ctx, relayPublish,
 		arg.NoNotify,
 		arg.Upto,
 		arg.Durable,
+		arg.Watermark,
 		arg.AfterSeq,
 		arg.AfterSub,
 		arg.Passed,
@@ -614,10 +628,11 @@ func (q *Queries) RelayPublish(ctx context.Context, arg RelayPublishParams) (Rel
 	var i RelayPublishRow
 	err := row.Scan(
 		&i.Notified,
-		&i.Notified_2,
+		&i.EventsNotified,
 		&i.CommitMode,
 		&i.Types,
 		&i.FromSql,
+		&i.Bound,
 	)
 	return i, err
 }

@@ -149,11 +149,14 @@ func TestPublished(t *testing.T) {
 		client := b.listen(t, "ojs_published")
 		b.exec(t, `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state, priority, ready_seq, node)
 			SELECT 'job.enqueued', 'api', clock_timestamp(), gen_random_uuid(), 'test', v.q, 'available', v.p, v.r, v.n
-			FROM (VALUES ('a', 0, 12, 7), ('a', 0, 11, 7), ('a', 5, 13, 7), ('b"', 0, 14, NULL)) v (q, p, r, n)`)
+			FROM (VALUES ('a', 0, 12, 7), ('a', 0, 11, 7), ('a', 5, 13, 7), ('b"', 0, 14, NULL), ('claimed', 0, 15, 7)) v (q, p, r, n)`)
+		b.exec(t, `INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, created_at, args)
+			SELECT gen_random_uuid(), 'test', v.q, 'available', v.p, 3, v.r, clock_timestamp(), '[]'
+			FROM (VALUES ('a', 0, 12), ('a', 5, 13), ('b"', 0, 14), ('claimed', 0, 16), ('claimed', 1, 15)) v (q, p, r)`)
 		b.publishAll(t)
 		got := decodePublished(client.next(t))
 		require.False(t, got.All)
-		require.EqualValues(t, 4, got.Watermark)
+		require.EqualValues(t, 5, got.Watermark)
 		require.ElementsMatch(t, []Ready{{"a", 0, 11, 7}, {"a", 5, 13, 7}, {`b"`, 0, 14, 0}}, got.Ready)
 	})
 
@@ -163,6 +166,8 @@ func TestPublished(t *testing.T) {
 		client := b.listen(t, "ojs_published")
 		b.exec(t, `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state, priority, ready_seq)
 			SELECT 'job.enqueued', 'api', clock_timestamp(), gen_random_uuid(), 'test', 'queue-' || g, 'available', 0, g FROM generate_series(1, 1000) g`)
+		b.exec(t, `INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, created_at, args)
+			SELECT gen_random_uuid(), 'test', 'queue-' || g, 'available', 0, 3, g, clock_timestamp(), '[]' FROM generate_series(1, 1000) g`)
 		b.publishAll(t)
 		require.Equal(t, Published{Watermark: 1000, All: true}, decodePublished(client.next(t)))
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 const (
@@ -54,47 +55,59 @@ func (p *pass) caughtUp() bool { return p.locked && !p.more && p.wait == 0 }
 // errLogLocked says that retention or reset has locked the log.
 var errLogLocked = errors.New("the log is locked by retention or reset")
 
-// runOnce publishes what may be published, in one short READ COMMITTED transaction. The lock serialises the relays of all
-// nodes, and every statement after it reads what earlier holders of the lock wrote.
+// runOnce publishes what may be published, in one short READ COMMITTED transaction of two round trips if no number is
+// missing. The lock serialises the relays of all nodes, and every statement after it reads what earlier holders of the lock
+// wrote.
 func (r *Relay) runOnce(ctx context.Context) (pass, error) {
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()
 	if err := r.configure(ctx); err != nil {
 		return pass{}, err
 	}
-	tx, err := r.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	conn, err := r.pool.Acquire(ctx)
 	if err != nil {
-		return pass{}, fmt.Errorf("begin: %w", err)
+		return pass{}, fmt.Errorf("acquire a connection: %w", err)
 	}
-	defer func() { _ = tx.Rollback(ctx) }() // does nothing after Commit; without it there is nothing to keep
-	q := dbsqlc.New(tx)
+	defer conn.Release()
+	done, err := r.transaction(ctx, conn.Conn())
+	if conn.Conn().PgConn().TxStatus() != 'I' { // there is nothing to keep
+		if _, rollbackErr := conn.Exec(ctx, "rollback"); rollbackErr != nil && err == nil {
+			err = fmt.Errorf("rollback: %w", rollbackErr)
+		}
+	}
+	return done, err
+}
 
-	lock, err := q.RelayLock(ctx)
-	if err != nil {
-		return pass{}, fmt.Errorf("lock: %w", err)
-	}
-	if !lock.Locked {
-		return pass{}, nil
-	}
-	found, err := r.scan(ctx, q)
+// transaction is one pass. It leaves the transaction open if there is nothing to commit.
+func (r *Relay) transaction(ctx context.Context, conn *pgx.Conn) (pass, error) {
+	var locked bool
+	var found scan
+	err := pg.Pipeline(ctx, conn, pg.Begin,
+		func(db dbsqlc.DBTX) error {
+			lock, err := dbsqlc.New(db).RelayLock(ctx)
+			locked = lock.Locked
+			return err
+		},
+		func(db dbsqlc.DBTX) (err error) {
+			found, err = r.scan(ctx, dbsqlc.New(db))
+			return err
+		})
 	if err != nil {
 		return pass{}, fmt.Errorf("scan: %w", err)
 	}
+	if !locked {
+		return pass{}, nil
+	}
 	p := &publication{
-		relay: r, q: q, found: found,
+		relay: r, conn: conn, q: dbsqlc.New(conn), found: found,
 		done: pass{locked: true, watermark: found.watermark, head: found.head, gaps: found.gaps},
 	}
-	wrote, err := p.run(ctx)
+	err = p.run(ctx)
 	if errors.Is(err, errLogLocked) {
 		return pass{}, nil
 	}
 	if err != nil {
 		return pass{}, err
-	}
-	if wrote {
-		if err := tx.Commit(ctx); err != nil {
-			return pass{}, fmt.Errorf("commit: %w", err)
-		}
 	}
 	// The next scan may skip the gaps of this snapshot only if the pass dealt with all of them and has committed.
 	if p.done.late == len(found.late) && len(found.late) < maxNumbers && len(found.rolledBack) < maxNumbers {

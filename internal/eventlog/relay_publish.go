@@ -9,41 +9,44 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // publication is the writing part of a pass: it decides from one scan.
 type publication struct {
 	relay *Relay
-	q     *dbsqlc.Queries // of the pass's transaction
+	conn  *pgx.Conn       // in the pass's transaction
+	q     *dbsqlc.Queries // of conn
 	found scan
 	done  pass
 }
 
-// run reports whether it has written anything, so that the transaction must commit.
-func (p *publication) run(ctx context.Context) (wrote bool, err error) {
+// run commits what it has written. If there is nothing to write it leaves the transaction open.
+func (p *publication) run(ctx context.Context) error {
 	if len(p.found.late) > 0 {
-		return true, p.publishLate(ctx)
+		return p.publishLate(ctx)
 	}
 	r := p.relay
 	now := r.Time.Now()
 	r.observations.record(p.found.watermark, p.found.head, now)
 	d := r.observations.decide(p.found, now, r.config.GapDelay)
 	p.done.wait = d.wait
-	if d.upto == p.found.watermark && len(p.found.rolledBack) == 0 {
-		return false, p.bind(ctx)
+	switch {
+	case d.upto > p.found.watermark:
+		return p.publishNext(ctx, d)
+	case len(p.found.rolledBack) > 0:
+		if _, err := p.claim(ctx); err != nil {
+			return err
+		}
+		return p.commit(ctx)
+	default:
+		return p.bind(ctx)
 	}
-	bound, err := p.claim(ctx)
-	if err != nil {
-		return false, err
-	}
-	if d.upto > p.found.watermark {
-		err = p.publishNext(ctx, d, bound)
-	}
-	return true, err
 }
 
-// claim locks the log against retention and reset. It must come after the scan and before the first write: the bound that
-// it returns is above the transaction ids of all that the scan shows.
+// claim locks the log against retention and reset, and deletes the gaps of transactions that were rolled back. It must come
+// after the scan and before the first write: the bound that it returns is above the transaction ids of all that the scan
+// shows. A pass without gaps needs no claim of its own, because RelayPublish makes one.
 func (p *publication) claim(ctx context.Context) (bound string, err error) {
 	row, err := p.q.RelayClaim(ctx)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && row.Watermark != p.found.watermark {
@@ -59,6 +62,13 @@ func (p *publication) claim(ctx context.Context) (bound string, err error) {
 		}
 	}
 	return strconv.FormatInt(row.Bound, 10), nil
+}
+
+func (p *publication) commit(ctx context.Context) error {
+	if _, err := p.conn.Exec(ctx, "commit"); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
 }
 
 // bind completes the observation of a pass that writes nothing.
@@ -115,17 +125,23 @@ func (p *publication) skipNumber(ctx context.Context) error {
 	if err := p.q.RelaySkipNumber(ctx, p.done.watermark, bound); err != nil {
 		return fmt.Errorf("skip number: %w", err)
 	}
-	return nil
+	return p.commit(ctx)
 }
 
 // publishNext publishes the rows up to the new watermark and records the numbers that it passes over.
-func (p *publication) publishNext(ctx context.Context, d decision, bound string) error {
+func (p *publication) publishNext(ctx context.Context, d decision) error {
 	p.done.watermark, p.done.published, p.done.passed = d.upto, d.rows, len(d.passed)
 	p.done.more = d.wait == 0 && d.upto < p.found.head
-	if len(d.passed) > 0 {
-		p.done.gaps = true
-		if err := p.q.EventGapInsert(ctx, d.passed, bound); err != nil {
-			return fmt.Errorf("insert gaps: %w", err)
+	if len(d.passed) > 0 || len(p.found.rolledBack) > 0 {
+		bound, err := p.claim(ctx)
+		if err != nil {
+			return err
+		}
+		if len(d.passed) > 0 {
+			p.done.gaps = true
+			if err := p.q.EventGapInsert(ctx, d.passed, bound); err != nil {
+				return fmt.Errorf("insert gaps: %w", err)
+			}
 		}
 	}
 	// A number that was passed over must stay so: readers are past it. Without one, repeating the pass after a crash gives
@@ -136,15 +152,26 @@ func (p *publication) publishNext(ctx context.Context, d decision, bound string)
 	return p.publishRows(ctx, dbsqlc.RelayPublishParams{AfterSeq: p.found.watermark, AfterSub: maxSub, Upto: d.upto, Passed: d.passed, Durable: durable})
 }
 
+// publishRows publishes and commits.
 func (p *publication) publishRows(ctx context.Context, params dbsqlc.RelayPublishParams) error {
+	params.Watermark = p.found.watermark
 	params.NoNotify = p.relay.Time.Now().Before(p.relay.noNotifyUntil)
 	if params.Passed == nil {
 		params.Passed = []int64{} // NULL would exclude everything
 	}
-	row, err := p.q.RelayPublish(ctx, params)
+	var row dbsqlc.RelayPublishRow
+	err := pg.Pipeline(ctx, p.conn,
+		func(db dbsqlc.DBTX) (err error) {
+			row, err = dbsqlc.New(db).RelayPublish(ctx, params)
+			return err
+		}, pg.Commit)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return errLogLocked
+	}
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
+	p.relay.observations.bind(row.Bound)
 	p.done.counts = passCounts{types: row.Types, fromSQL: row.FromSql}
 	return nil
 }

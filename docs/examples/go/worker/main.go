@@ -42,11 +42,15 @@ type object map[string]any
 func main() {
 	stopping, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	go func() {
+		<-stopping.Done()
+		// The server then answers a fetch that waits, and hands out nothing more. To cancel the fetch could lose its answer: the
+		// jobs in it would wait for the end of their reservation.
+		leave(object{})
+	}()
 	for stopping.Err() == nil {
 		var got struct{ Jobs []job }
-		// The signal ends the wait; the server keeps a job that it was about to hand out.
-		err := post(stopping, "/workers/fetch", object{"queues": []string{queue}, "wait_ms": 10_000}, &got)
-		if err != nil && stopping.Err() == nil {
+		if err := post(context.Background(), "/workers/fetch", object{"queues": []string{queue}, "wait_ms": 10_000}, &got); err != nil {
 			log.Print(err)
 		}
 		for _, j := range got.Jobs {
@@ -54,7 +58,13 @@ func main() {
 		}
 		time.Sleep(100 * time.Millisecond) // a worker that was set to quiet gets its empty answers at once
 	}
-	if err := post(context.Background(), "/workers/heartbeat", object{"state": "terminate", "active_jobs": []string{}}, nil); err != nil {
+	leave(object{"active_jobs": []string{}})
+}
+
+// leave tells the server that this worker ends.
+func leave(heartbeat object) {
+	heartbeat["state"] = "terminate"
+	if err := post(context.Background(), "/workers/heartbeat", heartbeat, nil); err != nil {
 		log.Print(err)
 	}
 }
