@@ -9,6 +9,7 @@ import (
 // subscribe connects the parts to two buses: the commits of this node, and the notifications of all nodes.
 func (n *Node) subscribe() {
 	n.subscribeCommits()
+	n.relay.SetReaders(func() bool { return n.feed.Subscribers() > 0 || n.fanOut != nil && n.fanOut.Subscribed() })
 	n.relay.OnCounts(n.metrics.Published)
 	n.relay.OnPublished(func() { // earlier than the notification, and also without LISTEN
 		n.feed.Wake()
@@ -55,6 +56,7 @@ func (n *Node) subscribeCommits() {
 
 // published handles the notification of a relay, that of this node included.
 func (n *Node) published(p eventlog.Published) {
+	n.relay.Published()
 	n.feed.Wake()
 	n.timer.Notify()
 	n.domains.Jobs.Published()

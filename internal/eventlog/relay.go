@@ -30,7 +30,7 @@ type RelayConfig struct {
 	// GapDelay is how long a missing number may hold up those behind it. 25 ms; negative: not at all.
 	GapDelay time.Duration
 
-	// Rest is the least time between two passes under load; a pass publishes what has accumulated. 10 ms.
+	// Rest is the least time from one pass to the next under load; a pass publishes what has accumulated. 10 ms.
 	Rest time.Duration
 
 	// PollInterval is how often an idle relay checks for events that were written without waking it. 60 s.
@@ -67,11 +67,14 @@ type Relay struct {
 	pool   *pgxpool.Pool
 	span   int64 // numbers a pass reads
 
+	hasReaders  func() bool
 	onPublished func()       // or nil
 	onCounts    func(Counts) // or nil
 
 	wake     chan struct{}
 	woken    atomic.Uint64 // calls of Wake
+	waiting  atomic.Int32  // calls of waitCaughtUp in progress
+	heard    atomic.Int64  // when Published was called last, in nanoseconds of Unix time
 	progress progress
 	status   relayStatus
 
@@ -99,6 +102,7 @@ func (s *RelayTestSignals) Init(tb testutil.TestingTB) {
 func NewRelay(archetype *baseservice.Archetype, pool *pgxpool.Pool, config RelayConfig) *Relay {
 	return baseservice.Init(archetype, &Relay{
 		config: config.withDefaults(), pool: pool, span: maxNumbers, wake: make(chan struct{}, 1), scanned: noSnapshot,
+		hasReaders: func() bool { return false },
 	})
 }
 
@@ -110,6 +114,13 @@ func (r *Relay) Wake() {
 	default: // a pass is due already
 	}
 }
+
+// Published records that the relay of some node has published. It does not block.
+func (r *Relay) Published() { r.heard.Store(time.Now().UnixNano()) }
+
+// SetReaders sets the function that tells whether this node reads the log for somebody, who then waits less for each event.
+// Call SetReaders before Start.
+func (r *Relay) SetReaders(f func() bool) { r.hasReaders = f }
 
 // OnPublished sets the function that is called after each pass that published something. It must not block. Call
 // OnPublished before Start.
@@ -140,8 +151,7 @@ func (r *Relay) run(ctx context.Context) {
 			r.drain(ctx)
 			return
 		case <-r.wake:
-			// The rest after the last pass lets more events accumulate.
-			serviceutil.CancellableSleep(ctx, time.Until(p.restUntil))
+			r.rest(ctx, &p)
 		case <-timer.C:
 			if p.idle && !r.poll(ctx) {
 				timer.Reset(r.config.PollInterval)
@@ -149,6 +159,17 @@ func (r *Relay) run(ctx context.Context) {
 			}
 		}
 		timer.Reset(r.step(ctx, &p))
+	}
+}
+
+// rest lets more events accumulate before the next pass.
+func (r *Relay) rest(ctx context.Context, p *pace) {
+	for ctx.Err() == nil {
+		left := p.restLeft(time.Unix(0, r.heard.Load()), time.Now(), r.waiting.Load() > 0 || r.hasReaders())
+		if left <= 0 {
+			return
+		}
+		serviceutil.CancellableSleep(ctx, min(left, r.config.Rest)) // meanwhile a reader may come
 	}
 }
 

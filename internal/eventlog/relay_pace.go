@@ -1,31 +1,57 @@
 package eventlog
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+)
 
 const (
 	lockRetry   = 5 * time.Millisecond
 	shortPause  = 100 * time.Millisecond
 	longPause   = time.Second
 	maxRest     = 50 * time.Millisecond
+	restFactor  = 5 // passes take a sixth of the time at most, or half of it while somebody reads the log
 	gapInterval = 5 * time.Millisecond
 )
 
-// pace decides when the relay runs the next pass by itself. Commits of its own node wake it earlier, but never before
-// restUntil.
+// pace decides when the relay runs the next pass by itself. Commits of its own node wake it earlier, but never before the
+// rest after a pass is over.
 type pace struct {
-	config    RelayConfig
-	restUntil time.Time
-	idle      bool // nothing is pending: the next run may be a poll
+	config RelayConfig
+	ended  time.Time     // of the latest pass
+	took   time.Duration // the latest pass
+	jitter float64       // 1 to 1.25
+	idle   bool          // nothing is pending: the next run may be a poll
 
 	failures, notLocked, gapPasses int // in a row
+}
+
+// restLeft is how long the relay should still rest. A pass costs about the same for one event as for twenty, and under a pinned
+// xmin every update of the same rows makes the next one slower: there should be few, but more if readers of this node wait.
+//
+// heard is when a relay of any node last notified. That pass has published the commits of this node too, so it counts like one
+// of this relay: nodes share the passes. The random part keeps them from waking together. The rest is bounded, because callers
+// of this node wait for a pass of its own relay.
+func (p *pace) restLeft(heard, now time.Time, readers bool) time.Duration {
+	rest := max(p.config.Rest, restFactor*p.took)
+	if readers {
+		rest = max(p.config.Rest-p.took, p.took)
+	}
+	rest = min(time.Duration(p.jitter*float64(rest)), maxRest)
+	until := p.ended.Add(rest)
+	if turn := heard.Add(rest); turn.After(until) {
+		until = turn
+	}
+	if last := p.ended.Add(maxRest); until.After(last) {
+		until = last
+	}
+	return until.Sub(now)
 }
 
 // next takes the outcome of a pass and how long it took.
 func (p *pace) next(done pass, err error, took time.Duration) time.Duration {
 	p.idle = false
-	// Passes take half of the time at most: under a pinned xmin every update of the same rows makes the next one slower, so
-	// there should be few.
-	p.restUntil = time.Now().Add(min(max(p.config.Rest-took, took, 0), maxRest))
+	p.ended, p.took, p.jitter = time.Now(), took, 1+rand.Float64()/4
 	failures, notLocked, gapPasses := p.failures, p.notLocked, p.gapPasses
 	p.failures, p.notLocked, p.gapPasses = 0, 0, 0
 	switch {

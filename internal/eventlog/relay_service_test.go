@@ -225,6 +225,22 @@ func TestPace(t *testing.T) {
 	require.Equal(t, time.Minute, waits(pass{locked: true}, nil)[5])
 }
 
+func TestPaceRests(t *testing.T) {
+	t.Parallel()
+	ms, start := time.Millisecond, time.Now()
+	rest := func(took, heard time.Duration, readers bool) time.Duration {
+		p := pace{config: RelayConfig{}.withDefaults(), ended: start, took: took, jitter: 1}
+		return p.restLeft(start.Add(heard), start, readers)
+	}
+	require.Equal(t, 10*ms, rest(ms, -ms, false))
+	require.Equal(t, 15*ms, rest(3*ms, -ms, false), "a sixth of the time")
+	require.Equal(t, 7*ms, rest(3*ms, -ms, true), "readers wait less")
+	require.Equal(t, 20*ms, rest(20*ms, -ms, true), "but passes never take more than half")
+	require.Equal(t, maxRest, rest(20*ms, -ms, false))
+	require.Equal(t, 18*ms, rest(3*ms, 3*ms, false), "another node has published since")
+	require.Equal(t, maxRest, rest(3*ms, 49*ms, false), "other nodes publish all the time; callers of this node wait for it")
+}
+
 // The notification queue is full because some session listens and never ends its transaction.
 func TestRelayMutes(t *testing.T) {
 	t.Parallel()

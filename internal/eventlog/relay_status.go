@@ -79,6 +79,8 @@ func (p *progress) next() <-chan struct{} {
 
 // waitCaughtUp waits for a pass that started after the last commit of this node and published all that was visible to it.
 func (r *Relay) waitCaughtUp(ctx context.Context) {
+	r.waiting.Add(1)
+	defer r.waiting.Add(-1)
 	for woken := r.woken.Load(); r.progress.reached.Load() < woken; {
 		next := r.progress.next() // before the second Load, or a reach between both would be missed
 		if r.progress.reached.Load() >= woken {

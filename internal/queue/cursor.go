@@ -18,6 +18,8 @@ type cursors struct {
 	mu     sync.Mutex
 	queues map[string]*queueCursor
 
+	newest int64 // highest ready_seq that this node has seen
+
 	waiters map[string][]*waiter // by queue, in order of arrival
 	parked  int
 }
@@ -62,6 +64,7 @@ const maxCursors = 100_000
 func (c *cursors) lower(p Place) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.newest = max(c.newest, p.Seq)
 	q := c.queues[p.Queue]
 	if q == nil {
 		return // no fetch has asked for the queue; the first one surveys it
@@ -84,8 +87,8 @@ func (q *queueCursor) level(priority int16) *level {
 	return q.levels[at]
 }
 
-func (l *level) begin(queue string) *probe {
-	p := &probe{queue: queue, level: l, low: l.low, floor: noJobs}
+func (l *level) begin(queue string, low int64) *probe {
+	p := &probe{queue: queue, level: l, low: low, floor: noJobs}
 	l.probes = append(l.probes, p)
 	return p
 }
@@ -95,17 +98,22 @@ func (p *probe) end() {
 }
 
 // begin returns the probes of a claim, in dispatch order. end or fail must follow.
-func (c *cursors) begin(queues []string) (probes []*probe) {
+func (c *cursors) begin(queues []string) []*probe {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.beginLocked(queues, func(l *level) int64 { return l.low })
+}
+
+// beginLocked is begin with another lower bound per level, for callers that have locked c.mu.
+func (c *cursors) beginLocked(queues []string, low func(*level) int64) (probes []*probe) {
 	for _, name := range queues {
 		q := c.queues[name]
 		if q == nil {
 			continue
 		}
 		for _, l := range q.levels {
-			if l.low != noJobs {
-				probes = append(probes, l.begin(name))
+			if from := low(l); from != noJobs {
+				probes = append(probes, l.begin(name, from))
 			}
 		}
 	}
@@ -189,7 +197,7 @@ func (c *cursors) beginSurvey(queues []string) survey {
 	for _, name := range queues {
 		if q := c.queues[name]; q != nil {
 			for _, l := range q.levels {
-				s.probes = append(s.probes, l.begin(name))
+				s.probes = append(s.probes, l.begin(name, l.low))
 			}
 		}
 	}
@@ -260,4 +268,5 @@ func (c *cursors) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.queues)
+	c.newest = 0
 }

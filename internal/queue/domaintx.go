@@ -62,7 +62,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 // AfterCommit emits the events and notifies fetches, timer and relay.
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if in.store != nil {
-		in.store.afterEnqueue(ctx, in.rows)
+		in.store.afterEnqueue(ctx, in.rows, nil)
 	}
 }
 

@@ -82,7 +82,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 		}
 	}
 	endEnqueues(spans, stored)
-	s.afterEnqueue(ctx, res)
+	s.afterEnqueue(ctx, res, nil)
 	return stored, -1, nil
 }
 
@@ -93,18 +93,30 @@ func assignID(j *job.Job) {
 	}
 }
 
+// flushEnqueue stores jobs whose ids were made here, and gives them to parked fetches in the same transaction.
 func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+	if h := s.handoff(jobs); h != nil {
+		if res, ok, err := s.enqueueAndClaim(ctx, jobs, h); ok {
+			return res, err
+		}
+	}
+	return s.flushEnqueueNamed(ctx, jobs)
+}
+
+// flushEnqueueNamed stores jobs some of whose ids clients have chosen.
+func (s *Store) flushEnqueueNamed(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 	res, err := s.insert(ctx, s.db.Pool, jobs, false)
 	if err == nil {
-		s.afterEnqueue(ctx, res)
+		s.afterEnqueue(ctx, res, nil)
 	}
 	return res, err
 }
 
-func (s *Store) afterEnqueue(ctx context.Context, res []enqueued) {
+// afterEnqueue emits the events of stored jobs and wakes fetches for those that are available and not claimed.
+func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[16]byte]bool) {
 	a := afterCommit{places: make([]Place, 0, len(res))}
 	for _, r := range res {
-		if r.job != nil {
+		if r.job != nil && !claimed[r.job.ID] {
 			a.add(r.job.Queue, r.job.Priority, r.job.ReadySeq, pgtype.Text{})
 			a.due(r.job.DueAt, r.job.CreatedAt)
 		}

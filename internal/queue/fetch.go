@@ -41,7 +41,7 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 		}
 	}
 	b := s.fetchers.get(s, f.Queues)
-	c := claimant{queues: f.Queues, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS}
+	c := newClaimant(f)
 	jobs, err := b.Do(ctx, c)
 	if err != nil || len(jobs) > 0 {
 		return jobs, pg.ClientError(err)
@@ -87,6 +87,10 @@ type claimant struct {
 	leaseMS int64
 }
 
+func newClaimant(f job.Fetch) claimant {
+	return claimant{queues: f.Queues, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS}
+}
+
 // fetchers has one batcher for each list of queues, because a claim follows one order.
 type fetchers struct {
 	mu       sync.Mutex
@@ -116,44 +120,67 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*jo
 	return b
 }
 
-// flushFetch claims jobs for all claimants in one statement. It assigns slots in turn, so that few jobs are spread over many
-// claimants; the jobs of each claimant stay in dispatch order.
+// flushFetch claims jobs for all claimants in one statement.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*job.Record, error) {
-	res := make([][]*job.Record, len(claimants))
-	owners := assignSlots(claimants, s.workers.Quiet)
-	if len(owners) == 0 {
-		return res, nil
+	c, ok := s.beginClaim(claimants, s.cursors.begin(claimants[0].queues))
+	if !ok {
+		return make([][]*job.Record, len(claimants)), nil
 	}
-	probes := s.cursors.begin(claimants[0].queues)
-	if len(probes) == 0 {
-		return res, nil
-	}
-	params := s.fetchParams(probes, claimants)
-	params.Owners = make([]int32, len(owners))
-	for slot, owner := range owners {
-		params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
-	}
-	params.Want = int32(len(owners))
-
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobFetch(ctx, params)
+	rows, err := s.db.Q.JobFetch(ctx, c.params)
 	if err != nil {
-		s.cursors.fail(probes)
+		s.cursors.fail(c.probes)
 		return nil, err
 	}
-	s.cursors.end(probes, lastClaimed(probes, rows), len(rows) == len(owners))
-
-	eventlog.Emit(ctx, s.commits, rows, fetchChange)
-	for slot := range rows {
-		job, owner := (*job.Record)(&rows[slot]), owners[slot]
-		res[owner] = append(res[owner], job)
-		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
-	}
+	s.endClaim(c, rows)
+	jobs := s.afterClaim(ctx, c, rows)
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	return res, nil
+	return jobs, nil
+}
+
+// claim is one statement JobFetch.
+type claim struct {
+	claimants int
+	owners    []int // the claimant of each slot
+	probes    []*probe
+	params    dbsqlc.JobFetchParams
+}
+
+// beginClaim returns false if nothing can be claimed, and has then ended the probes. It assigns slots in turn, so that few
+// jobs are spread over many claimants; the jobs of each claimant stay in dispatch order.
+func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) {
+	c := claim{claimants: len(claimants), owners: assignSlots(claimants, s.workers.Quiet), probes: probes}
+	if len(c.owners) == 0 || len(probes) == 0 {
+		s.cursors.fail(probes)
+		return c, false
+	}
+	c.params = s.fetchParams(probes, claimants)
+	c.params.Owners = make([]int32, len(c.owners))
+	for slot, owner := range c.owners {
+		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
+	}
+	c.params.Want = int32(len(c.owners))
+	return c, true
+}
+
+// endClaim raises the cursors.
+func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) {
+	s.cursors.end(c.probes, lastClaimed(c.probes, rows), len(rows) == len(c.owners))
+}
+
+// afterClaim emits the events and returns the jobs of each claimant.
+func (s *Store) afterClaim(ctx context.Context, c claim, rows []dbsqlc.JobFetchRow) [][]*job.Record {
+	res := make([][]*job.Record, c.claimants)
+	eventlog.Emit(ctx, s.commits, rows, fetchChange)
+	for slot := range rows {
+		job, owner := (*job.Record)(&rows[slot]), c.owners[slot]
+		res[owner] = append(res[owner], job)
+		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
+	}
+	return res
 }
 
 func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFetchParams {

@@ -10,42 +10,61 @@ import (
 
 // waiter is a parked fetch. It holds memory only: no connection, and it sends no query.
 type waiter struct {
-	queues []string
+	fetch  job.Fetch
 	wake   chan struct{}
+	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (handoff.go)
+
+	waiting, taken bool // guarded by cursors.mu: it sends no claim of its own; an enqueue claims for it
 }
 
 // longPoll claims jobs, and parks while there are none.
 func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
-	w := s.cursors.park(f.Queues) // before the claim, or a job that commits after it would not wake the fetch
+	w := s.cursors.park(f) // before the claim, or a job that commits after it would not wake the fetch
 	defer s.cursors.leave(w)
 	defer s.workers.Beat(f.WorkerID) // the worker was connected all the time
 	timeout := time.NewTimer(f.Wait)
 	defer timeout.Stop()
 	for {
 		jobs, err := s.claim(ctx, f)
-		if err != nil || len(jobs) > 0 || !s.awaitWake(ctx, f.WorkerID, w, timeout.C) {
+		if err != nil || len(jobs) > 0 {
 			return jobs, err
+		}
+		jobs, again := s.awaitJobs(ctx, w, timeout.C)
+		if len(jobs) > 0 || !again {
+			return jobs, nil
 		}
 	}
 }
 
-// awaitWake waits until the fetch should claim again. It returns false if the fetch should end.
-func (s *Store) awaitWake(ctx context.Context, worker string, w *waiter, timeout <-chan time.Time) bool {
+// awaitJobs waits until an enqueue has claimed jobs for the fetch, or until it should claim again itself. It returns again
+// false if the fetch should end.
+func (s *Store) awaitJobs(ctx context.Context, w *waiter, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
+	s.cursors.offer(w)
+	jobs, again, handed := s.await(ctx, w, timeout)
+	if !handed && !s.cursors.withdraw(w) {
+		jobs = <-w.handed // an enqueue has just taken the waiter; its statement has a time limit
+	}
+	return jobs, again
+}
+
+func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) (jobs []*job.Record, again, handed bool) {
 	for {
-		changed := s.workers.QuietChanged(worker)
-		if s.workers.Quiet(worker) {
-			return false
+		changed := s.workers.QuietChanged(w.fetch.WorkerID)
+		if s.workers.Quiet(w.fetch.WorkerID) {
+			return nil, false, false
 		}
 		select {
 		case <-changed:
 		case <-w.wake:
-			return true
+			return nil, true, false
+		case jobs := <-w.handed:
+			return jobs, true, true
 		case <-timeout:
-			return false
+			return nil, false, false
 		case <-ctx.Done():
-			return false
+			return nil, false, false
 		case <-s.draining:
-			return false
+			return nil, false, false
 		}
 	}
 }
@@ -106,12 +125,12 @@ func (s *Store) poll(ctx context.Context) error {
 }
 
 // park registers a waiter.
-func (c *cursors) park(queues []string) *waiter {
-	w := &waiter{queues: queues, wake: make(chan struct{}, 1)}
+func (c *cursors) park(f job.Fetch) *waiter {
+	w := &waiter{fetch: f, wake: make(chan struct{}, 1), handed: make(chan []*job.Record, 1)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.parked++
-	for _, q := range queues {
+	for _, q := range f.Queues {
 		c.waiters[q] = append(c.waiters[q], w)
 	}
 	return w
@@ -122,7 +141,7 @@ func (c *cursors) leave(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.parked--
-	for _, q := range w.queues {
+	for _, q := range w.fetch.Queues {
 		left := slices.DeleteFunc(c.waiters[q], func(o *waiter) bool { return o == w })
 		if len(left) == 0 {
 			delete(c.waiters, q)
@@ -132,7 +151,7 @@ func (c *cursors) leave(w *waiter) {
 	}
 	select {
 	case <-w.wake:
-		for _, q := range w.queues {
+		for _, q := range w.fetch.Queues {
 			c.wakeLocked(q, 1)
 		}
 	default:
@@ -151,6 +170,9 @@ func (c *cursors) wakeLocked(queue string, n int) {
 	for _, w := range c.waiters[queue] {
 		if n <= 0 {
 			return
+		}
+		if w.taken {
+			continue
 		}
 		select {
 		case w.wake <- struct{}{}:

@@ -89,7 +89,7 @@ func New(deps Deps, config Config) *Store {
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID)
-	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueue, byID)
+	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun)
 	s.fail = newOperation(s, "fail", s.flushFail, nackedRun)
 	s.cancel = newOperation(s, "cancel", s.flushCancel, cancelledRun)

@@ -67,7 +67,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 	}
 	t.after = append(t.after, func() {
 		endEnqueues(spans, stored)
-		t.store.afterEnqueue(ctx, res)
+		t.store.afterEnqueue(ctx, res, nil)
 	})
 	if !duplicates && !refused {
 		errs = nil

@@ -30,9 +30,12 @@ func NewFanOut(archetype *baseservice.Archetype, s *Store) *FanOut {
 	return baseservice.Init(archetype, &FanOut{store: s, wake: make(chan struct{}, 1)})
 }
 
+// Subscribed reports whether the last pass found active subscriptions.
+func (m *FanOut) Subscribed() bool { return m.subscribed.Load() }
+
 // Published runs a pass soon if there are subscriptions, because events were published. It does not block.
 func (m *FanOut) Published() {
-	if m.subscribed.Load() {
+	if m.Subscribed() {
 		m.Wake()
 	}
 }

@@ -1,0 +1,157 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+)
+
+// handoff is a claim for parked fetches in the transaction of an enqueue: JobInsert and JobFetch in one round trip and one
+// commit. The claim is the same as every other, so order, pauses and quiet workers need no rule of their own; it may also find
+// older jobs, or none.
+type handoff struct {
+	waiters []*waiter
+	claim   claim
+}
+
+// handoff takes parked fetches that wait for the queues of the jobs; nil if there are none.
+func (s *Store) handoff(jobs []*job.Job) *handoff {
+	waiters := s.cursors.take(jobs)
+	if len(waiters) == 0 {
+		return nil
+	}
+	claimants := make([]claimant, len(waiters))
+	for i, w := range waiters {
+		claimants[i] = newClaimant(w.fetch)
+	}
+	claim, ok := s.beginClaim(claimants, s.cursors.beginWith(claimants[0].queues, jobs))
+	if !ok {
+		s.cursors.hand(waiters, nil)
+		return nil
+	}
+	return &handoff{waiters, claim}
+}
+
+// enqueueAndClaim stores the jobs and claims for the waiters. It reports false, with nothing changed, if the plain insert
+// should be tried, which knows what to do about an error of the statements.
+func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff) (res []enqueued, ok bool, err error) {
+	in := newInsertion(jobs, false)
+	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
+	if err != nil {
+		s.cursors.fail(h.claim.probes)
+		s.cursors.hand(h.waiters, nil) // they claim for themselves again
+		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) {
+			return nil, false, nil
+		}
+		return nil, true, err
+	}
+	in.fill(inserted)
+	s.endClaim(h.claim, claimed)
+	ids := make(map[[16]byte]bool, len(claimed))
+	for i := range claimed {
+		ids[claimed[i].ID] = true
+	}
+	s.afterEnqueue(ctx, in.res, ids)
+	s.cursors.hand(h.waiters, s.afterClaim(ctx, h.claim, claimed))
+	return in.res, true, nil
+}
+
+func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []dbsqlc.JobFetchRow, err error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	if err := s.createQueues(ctx, s.db.Pool, in.jobs); err != nil {
+		return nil, nil, err
+	}
+	params, started := in.params(s.commits.Node), time.Now()
+	err = pg.Pipeline(ctx, s.db.Pool,
+		func(db dbsqlc.DBTX) (err error) {
+			inserted, err = dbsqlc.New(db).JobInsert(ctx, params)
+			return err
+		},
+		func(db dbsqlc.DBTX) (err error) {
+			claimed, err = dbsqlc.New(db).JobFetch(ctx, h.claim.params)
+			return err
+		})
+	if flushed := s.flushed("fetch"); flushed != nil && err == nil {
+		flushed(len(h.waiters), time.Since(started))
+	}
+	return inserted, claimed, err
+}
+
+// offer lets an enqueue claim for the waiter.
+func (c *cursors) offer(w *waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.waiting = true
+}
+
+// withdraw takes the offer back. It returns false if an enqueue has taken the waiter; its answer will follow.
+func (c *cursors) withdraw(w *waiter) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w.waiting = false
+	return !w.taken
+}
+
+// take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues, because a
+// claim follows one order.
+func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiters) == 0 || c.newest == 0 {
+		return nil
+	}
+	for _, j := range jobs {
+		if j.Pending || j.ScheduledAt.Set {
+			continue
+		}
+		for _, w := range c.waiters[j.Queue] {
+			if w.waiting && !w.taken && len(w.wake) == 0 && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) {
+				w.taken = true
+				taken = append(taken, w)
+				break
+			}
+		}
+	}
+	return taken
+}
+
+// hand answers taken waiters; jobs is nil if there are none for any.
+func (c *cursors) hand(waiters []*waiter, jobs [][]*job.Record) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, w := range waiters {
+		w.taken, w.waiting = false, false
+		var own []*job.Record
+		if jobs != nil {
+			own = jobs[i]
+		}
+		w.handed <- own
+	}
+}
+
+// beginWith is begin for a claim that follows the insert of jobs in the same transaction. Numbers are drawn in order, so
+// theirs will be above all that this node has seen.
+func (c *cursors) beginWith(queues []string, jobs []*job.Job) []*probe {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	expected := map[*level]bool{}
+	for _, j := range jobs {
+		if q := c.queues[j.Queue]; q != nil {
+			expected[q.level(j.Priority)] = true
+		}
+	}
+	return c.beginLocked(queues, func(l *level) int64 {
+		if l.low == noJobs && expected[l] {
+			return c.newest + 1
+		}
+		return l.low
+	})
+}
