@@ -62,7 +62,7 @@ func (s *Store) survey(ctx context.Context, queues []string) ([]Place, error) {
 	if len(queues) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := s.db.Bounded(ctx)
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
 	defer cancel()
 	survey := s.cursors.beginSurvey(queues)
 	rows, err := s.db.Q.JobFetchSurvey(ctx, queues)

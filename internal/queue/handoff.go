@@ -33,7 +33,7 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 	}
 	claim, ok := s.beginClaim(claimants, s.cursors.beginWith(claimants[0].queues, jobs))
 	if !ok {
-		s.cursors.hand(waiters, nil)
+		hand(waiters, nil)
 		return nil
 	}
 	return &handoff{waiters, claim}
@@ -46,7 +46,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
 		s.cursors.fail(h.claim.probes)
-		s.cursors.hand(h.waiters, nil) // they claim for themselves again
+		hand(h.waiters, nil) // they claim for themselves again
 		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) {
 			return nil, false, nil
 		}
@@ -59,7 +59,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 		ids[claimed[i].ID] = true
 	}
 	s.afterEnqueue(ctx, in.res, ids)
-	s.cursors.hand(h.waiters, s.afterClaim(ctx, h.claim, claimed))
+	hand(h.waiters, s.afterClaim(ctx, h.claim, claimed))
 	return in.res, true, nil
 }
 
@@ -89,15 +89,33 @@ func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (
 func (c *cursors) offer(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w.waiting = true
+	w.waiting, w.taken = true, false
 }
 
-// withdraw takes the offer back. It returns false if an enqueue has taken the waiter; its answer will follow.
-func (c *cursors) withdraw(w *waiter) bool {
+// withdraw takes the offer back. It reports whether an enqueue has taken the waiter: then an answer is in w.handed, or follows.
+func (c *cursors) withdraw(w *waiter) (taken bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w.waiting = false
-	return !w.taken
+	return w.taken
+}
+
+// Waiting is the number of parked fetches that an enqueue may take. For tests.
+func (s *Store) Waiting() (n int) {
+	s.cursors.mu.Lock()
+	defer s.cursors.mu.Unlock()
+	waiters := map[*waiter]bool{}
+	for _, list := range s.cursors.waiters {
+		for _, w := range list {
+			waiters[w] = w.waiting && !w.taken && len(w.wake) == 0
+		}
+	}
+	for _, waiting := range waiters {
+		if waiting {
+			n++
+		}
+	}
+	return n
 }
 
 // take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues, because a
@@ -123,17 +141,14 @@ func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
 	return taken
 }
 
-// hand answers taken waiters; jobs is nil if there are none for any.
-func (c *cursors) hand(waiters []*waiter, jobs [][]*job.Record) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// hand answers taken waiters; jobs is nil if there are none for any. A waiter reads one answer per offer, so it never blocks.
+func hand(waiters []*waiter, jobs [][]*job.Record) {
 	for i, w := range waiters {
-		w.taken, w.waiting = false, false
-		var own []*job.Record
-		if jobs != nil {
-			own = jobs[i]
+		if jobs == nil {
+			w.handed <- nil
+		} else {
+			w.handed <- jobs[i]
 		}
-		w.handed <- own
 	}
 }
 

@@ -14,7 +14,8 @@ type waiter struct {
 	wake   chan struct{}
 	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (handoff.go)
 
-	waiting, taken bool // guarded by cursors.mu: it sends no claim of its own; an enqueue claims for it
+	waiting bool // guarded by cursors.mu: it sends no claim of its own
+	taken   bool // guarded by cursors.mu: an enqueue claims for it
 }
 
 // longPoll claims jobs, and parks while there are none.
@@ -41,8 +42,8 @@ func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error
 func (s *Store) awaitJobs(ctx context.Context, w *waiter, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
 	s.cursors.offer(w)
 	jobs, again, handed := s.await(ctx, w, timeout)
-	if !handed && !s.cursors.withdraw(w) {
-		jobs = <-w.handed // an enqueue has just taken the waiter; its statement has a time limit
+	if s.cursors.withdraw(w) && !handed {
+		jobs = <-w.handed // whatever ended the wait; the statement of the enqueue has a time limit
 	}
 	return jobs, again
 }
