@@ -81,6 +81,9 @@ func (r *runner) fillBacklog(ctx context.Context, l *load, n int) error {
 		if err := r.db.waitPublished(ctx); err != nil {
 			return err
 		}
+		if err := r.db.analyze(ctx); err != nil { // plans are made anew, with the backlog in the statistics
+			return err
+		}
 	}
 	r.pause(ctx)
 	return nil
