@@ -71,6 +71,32 @@ WITH clock AS MATERIALIZED (
 )
 SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra, event_type::text AS event_type FROM described;
 
+-- name: JobInsertPlain :many
+-- JobInsert for jobs that are available at once, with ids made here and without deadlines: most jobs. PostgreSQL sets up each
+-- expression of a statement anew, which costs more than a row while few jobs share it. An id that is taken, as it never should
+-- be, fails the statement.
+WITH clock AS MATERIALIZED (
+    SELECT clock_timestamp() AS now
+), request AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@types::text[]) AS type, unnest(@queues::text[]) AS queue,
+        unnest(@priorities::smallint[]) AS priority, unnest(@max_attempts::bigint[]) AS max_attempts,
+        unnest(@timeout_ms::bigint[]) AS timeout_ms, unnest(@visibility_ms::bigint[]) AS visibility_ms,
+        unnest(@trace_ids::text[]) AS trace_id, unnest(@retry::json[]) AS retry, unnest(@args::json[]) AS args,
+        unnest(@meta::json[]) AS meta, unnest(@extra::json[]) AS extra
+), inserted AS (
+    INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, created_at, enqueued_at,
+        timeout_ms, visibility_ms, trace_id, retry, args, meta, extra)
+    SELECT r.id, r.type, r.queue, 'available', r.priority, r.max_attempts, nextval('ojs.ready_seq'), clock.now, clock.now,
+        NULLIF(r.timeout_ms, 0), NULLIF(r.visibility_ms, 0), NULLIF(r.trace_id, ''), r.retry, r.args, r.meta, r.extra
+    FROM request r CROSS JOIN clock
+    RETURNING id, type, queue, priority, ready_seq, created_at, trace_id
+), event AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, priority, ready_seq, node)
+    SELECT @event_type::text, @source::text, i.created_at, i.id, i.type, i.queue, i.trace_id, 'available', i.priority, i.ready_seq, @node::integer
+    FROM inserted i
+)
+SELECT id, ready_seq, created_at FROM inserted;
+
 -- name: JobListDoneIDs :many
 -- Which of the ids belong to finished jobs. Called after an insert with client-chosen ids, as a statement of its own:
 -- only a new snapshot includes a job that an ack moved to jobs_done while the insert waited for the lock on its id.

@@ -274,7 +274,7 @@ func (n planNode) problems(whole []string) (problems []string) {
 func (l *planLog) requireStatements() {
 	l.t.Helper()
 	for _, name := range []string{
-		"JobInsert", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
+		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",

@@ -13,7 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-// handoff is a claim for parked fetches in the transaction of an enqueue: JobInsert and JobFetch in one round trip and one
+// handoff is a claim for parked fetches in the transaction of an enqueue: the insert and JobFetch in one round trip and one
 // commit. The claim is the same as every other, so order, pauses and quiet workers need no rule of their own; it may also find
 // older jobs, or none.
 type handoff struct {
@@ -69,10 +69,10 @@ func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (
 	if err := s.createQueues(ctx, s.db.Pool, in.jobs); err != nil {
 		return nil, nil, err
 	}
-	params, started := in.params(s.commits.Node), time.Now()
+	insert, started := in.statement(ctx, s.commits.Node), time.Now()
 	err = pg.Pipeline(ctx, s.db.Pool,
 		func(db dbsqlc.DBTX) (err error) {
-			inserted, err = dbsqlc.New(db).JobInsert(ctx, params)
+			inserted, err = insert(db)
 			return err
 		},
 		func(db dbsqlc.DBTX) (err error) {

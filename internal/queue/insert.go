@@ -105,15 +105,15 @@ func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) e
 // They are read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the
 // id to jobs_done while the insert ran.
 func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error {
-	params := in.params(s.commits.Node)
 	if !in.clientIDs {
-		rows, err := dbsqlc.New(db).JobInsert(ctx, params)
+		rows, err := in.statement(ctx, s.commits.Node)(db)
 		if err != nil {
 			return err
 		}
 		in.fill(rows)
 		return nil
 	}
+	params := in.params(s.commits.Node)
 	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		if !in.atomic {
@@ -209,6 +209,54 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 			p.ResultTtlS[n] = *j.ResultTTL
 		}
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
+	}
+	return p
+}
+
+// statement is the insert of jobs without client-chosen ids.
+func (in *insertion) statement(ctx context.Context, node int32) func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
+	if !in.plain() {
+		params := in.params(node)
+		return func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) { return dbsqlc.New(db).JobInsert(ctx, params) }
+	}
+	params := in.plainParams(node)
+	return func(db dbsqlc.DBTX) ([]dbsqlc.JobInsertRow, error) {
+		plain, err := dbsqlc.New(db).JobInsertPlain(ctx, params)
+		rows := make([]dbsqlc.JobInsertRow, len(plain))
+		for i, r := range plain {
+			rows[i] = dbsqlc.JobInsertRow{
+				ID: r.ID, State: string(ojs.StateAvailable), ReadySeq: r.ReadySeq, CreatedAt: r.CreatedAt, EventType: ojs.EventJobEnqueued,
+			}
+		}
+		return rows, err
+	}
+}
+
+// plain reports whether JobInsertPlain can store the jobs.
+func (in *insertion) plain() bool {
+	for _, i := range in.todo {
+		j := in.jobs[i]
+		if j.ClientID || j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
+			j.GraceMS|j.TotalTimeoutMS|j.EnqueueTTLMS|j.HeartbeatTimeoutMS != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (in *insertion) plainParams(node int32) dbsqlc.JobInsertPlainParams {
+	n := len(in.todo)
+	p := dbsqlc.JobInsertPlainParams{
+		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
+		MaxAttempts: make([]int64, n), TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), TraceIds: make([]string, n),
+		Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
+		EventType: ojs.EventJobEnqueued, Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
+	}
+	for n, i := range in.todo {
+		j := in.jobs[i]
+		p.Ids[n], p.Types[n], p.Queues[n], p.Priorities[n], p.MaxAttempts[n] = j.ID, j.Type, j.Queue, j.Priority, j.MaxAttempts
+		p.TimeoutMs[n], p.VisibilityMs[n], p.TraceIds[n] = j.TimeoutMS, j.VisibilityMS, j.TraceID
+		p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.Retry, j.Args, j.Meta, j.Extra
 	}
 	return p
 }
