@@ -452,8 +452,8 @@ WITH deleted AS (
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b;
 
 -- name: JobHeartbeat :many
--- Extends the lease of active jobs that are reserved for the worker, or for no worker, by the given time or by the one
--- chosen at fetch. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
+-- Extends the lease of active jobs that are reserved for the worker, or for no worker, to the given time from now or the one
+-- chosen at fetch, but never shortens it. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
 -- Rows that another transaction has locked are skipped. At most one event per job is written in @event_gap_s seconds.
 WITH request AS (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@leases_ms::bigint[]) AS lease_ms, unnest(@sources::text[]) AS source
@@ -469,9 +469,10 @@ WITH request AS (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), extended AS (
     UPDATE ojs.jobs j
-    SET lease_until = clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+    SET lease_until = GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
         stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
-        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
+        due_at = LEAST(GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
+            clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
