@@ -553,7 +553,7 @@ WITH due AS MATERIALIZED (
         enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
         finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
+        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry, d.reason) THEN clock.now END,
         checkpoint = CASE WHEN d.reason IS NULL THEN j.checkpoint END,
         checkpoint_seq = CASE WHEN d.reason IS NULL THEN j.checkpoint_seq END,
         checkpoint_at = CASE WHEN d.reason IS NULL THEN j.checkpoint_at END,

@@ -1,6 +1,7 @@
 package grpcapi
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -96,7 +97,8 @@ func (e extras) retryPolicy(maxAttempts int64) *ojsv1.RetryPolicy {
 	}
 	return &ojsv1.RetryPolicy{
 		MaxAttempts: narrow(p.MaxAttempts), InitialInterval: durationpb.New(p.InitialInterval), BackoffCoefficient: p.BackoffCoefficient,
-		MaxInterval: durationpb.New(p.MaxInterval), Jitter: p.Jitter, NonRetryableErrors: p.NonRetryable, OnExhaustion: p.OnExhaustion,
+		MaxInterval: durationpb.New(p.MaxInterval), Jitter: p.Jitter, NonRetryableErrors: p.NonRetryable,
+		OnExhaustion: cmp.Or(p.OnExhaustion, retry.ExhaustDeadLetter),
 	}
 }
 
