@@ -128,11 +128,11 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 
 func when(v jsontext.Value) *moment {
 	text, _ := rawjson.Text(v)
-	w, ok := job.ParseWhen(text)
-	if !ok || w.Relative {
+	at, ok := job.ParseTime(text)
+	if !ok {
 		return nil
 	}
-	return timestamppb.New(w.At)
+	return timestamppb.New(at)
 }
 
 func millisecondsOf(v jsontext.Value) *durationpb.Duration {

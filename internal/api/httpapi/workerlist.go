@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
@@ -205,7 +205,7 @@ func appendFacts(b, facts []byte, registered pgtype.Timestamptz) ([]byte, pgtype
 				labels = value
 			case "started_at":
 				text, _ := rawjson.Text(value)
-				if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+				if t, ok := job.ParseTime(text); ok {
 					started = pgtype.Timestamptz{Time: t, Valid: true}
 				}
 			default:
