@@ -70,7 +70,7 @@ CREATE TABLE ojs.jobs (
     progress_message text,
     progress_data    json,
     progress_at      timestamptz,                         -- latest report; JobProgress uses its microseconds below the millisecond
-    checkpoint       json,                                -- object with state, step_index and metadata; NULL in a terminal state
+    checkpoint       json,                                -- object with state, step_index and metadata; kept when the job ends
     checkpoint_seq   bigint,                              -- number of the latest checkpoint, from 1
     checkpoint_at    timestamptz,
     result           json                                 -- what the worker returned; only in jobs_done
@@ -107,8 +107,8 @@ CREATE INDEX jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS N
 -- key because discarded jobs of a cron accumulate.
 CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 
--- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted, one
--- partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
+-- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted (but for the
+-- deletion of a checkpoint), one partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
 -- completed from cancelled jobs; the columns mean what they mean in jobs.
 CREATE TABLE ojs.jobs_done (LIKE ojs.jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (finished_at);
 ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;

@@ -353,11 +353,11 @@ BEGIN
         INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
             scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
             retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, progress,
-            progress_message, progress_data, progress_at)
+            progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
         SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
             d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
             d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.progress,
-            d.progress_message, d.progress_data, d.progress_at
+            d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at
         FROM deleted d
     )
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, data)

@@ -102,15 +102,19 @@ WITH locked AS MATERIALIZED (
     UPDATE ojs.jobs j SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
     FROM locked l
     WHERE j.id = l.id AND j.checkpoint_seq IS NOT NULL
+), cleared_done AS (
+    UPDATE ojs.jobs_done d SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
+    WHERE d.id = ANY(@ids::uuid[]) AND d.checkpoint_seq IS NOT NULL
+    RETURNING d.id
 )
-SELECT id FROM locked;
+SELECT l.id::uuid AS id FROM locked l UNION ALL SELECT c.id FROM cleared_done c;
 
 -- name: JobReportGet :many
--- The latest report about a job, without its args; at most one row. A finished job has no checkpoint.
+-- The latest report about a job, without its args; at most one row.
 SELECT j.id, j.state, j.attempt, j.worker_id, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.next_attempt_at, j.retry_delay_ms,
     j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at
 FROM ojs.jobs j WHERE j.id = @id::uuid
 UNION ALL
 SELECT d.id, d.state, d.attempt, d.worker_id, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.next_attempt_at, d.retry_delay_ms,
-    d.progress, d.progress_message, d.progress_data, d.progress_at, NULL, NULL, NULL
+    d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at
 FROM ojs.jobs_done d WHERE d.id = @id::uuid;

@@ -110,8 +110,12 @@ WITH locked AS MATERIALIZED (
     UPDATE ojs.jobs j SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
     FROM locked l
     WHERE j.id = l.id AND j.checkpoint_seq IS NOT NULL
+), cleared_done AS (
+    UPDATE ojs.jobs_done d SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
+    WHERE d.id = ANY($1::uuid[]) AND d.checkpoint_seq IS NOT NULL
+    RETURNING d.id
 )
-SELECT id FROM locked
+SELECT l.id::uuid AS id FROM locked l UNION ALL SELECT c.id FROM cleared_done c
 `
 
 // Deletes checkpoints and returns the jobs that have none now. The sequence begins at 1 again.
@@ -283,7 +287,7 @@ SELECT j.id, j.state, j.attempt, j.worker_id, j.created_at, j.enqueued_at, j.sta
 FROM ojs.jobs j WHERE j.id = $1::uuid
 UNION ALL
 SELECT d.id, d.state, d.attempt, d.worker_id, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.next_attempt_at, d.retry_delay_ms,
-    d.progress, d.progress_message, d.progress_data, d.progress_at, NULL, NULL, NULL
+    d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at
 FROM ojs.jobs_done d WHERE d.id = $1::uuid
 `
 
@@ -307,7 +311,7 @@ type JobReportGetRow struct {
 	CheckpointAt    pgtype.Timestamptz
 }
 
-// The latest report about a job, without its args; at most one row. A finished job has no checkpoint.
+// The latest report about a job, without its args; at most one row.
 func (q *Queries) JobReportGet(ctx context.Context, id [16]byte) ([]JobReportGetRow, error) {
 	rows, err := q.db.Query(ctx, jobReportGet, id)
 	if err != nil {
