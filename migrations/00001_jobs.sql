@@ -70,7 +70,7 @@ CREATE TABLE ojs.jobs (
     progress_message text,
     progress_data    json,
     progress_at      timestamptz,                         -- latest report; JobProgress uses its microseconds below the millisecond
-    checkpoint       json,                                -- object with state, step_index and metadata; NULL in a terminal state
+    checkpoint       json,                                -- object with state, step_index and metadata; kept when the job ends
     checkpoint_seq   bigint,                              -- number of the latest checkpoint, from 1
     checkpoint_at    timestamptz,
     result           json                                 -- what the worker returned; only in jobs_done
@@ -107,8 +107,8 @@ CREATE INDEX jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS N
 -- key because discarded jobs of a cron accumulate.
 CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 
--- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted, one
--- partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
+-- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted (but for the
+-- deletion of a checkpoint), one partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
 -- completed from cancelled jobs; the columns mean what they mean in jobs.
 CREATE TABLE ojs.jobs_done (LIKE ojs.jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (finished_at);
 ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;
@@ -211,12 +211,14 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Whether a stored retry policy makes dead letters. Looks at the text, because -> fails for documents with \u0000; a
--- quote inside a string would be escaped.
+-- Whether a waiting job whose time is over becomes a dead letter. A total timeout is a failure, which makes one unless the
+-- retry policy says discard; any other reason makes one only if the policy asks for it. Looks at the text, because -> fails
+-- for documents with \u0000; a quote inside a string would be escaped.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.makes_dead_letters(retry json) RETURNS boolean
+CREATE FUNCTION ojs.makes_dead_letters(retry json, reason text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT COALESCE(strpos(retry::text, '"on_exhaustion":"dead_letter"') > 0, false)
+    SELECT CASE reason WHEN 'total_timeout' THEN COALESCE(strpos(retry::text, '"on_exhaustion":"discard"') = 0, true)
+        ELSE COALESCE(strpos(retry::text, '"on_exhaustion":"dead_letter"') > 0, false) END
 $$;
 -- +goose StatementEnd
 
@@ -378,7 +380,7 @@ DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
 DROP FUNCTION ojs.worker_source(text);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
 DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
-DROP FUNCTION ojs.makes_dead_letters(json);
+DROP FUNCTION ojs.makes_dead_letters(json, text);
 DROP FUNCTION ojs.error_type(json);
 DROP FUNCTION ojs.error_code(json);
 DROP FUNCTION ojs.deadline_error(text, text, integer, timestamptz, timestamptz, timestamptz);

@@ -44,6 +44,8 @@ CREATE TABLE ojs.events (
 -- The predicate keeps conditions on seq alone away, which a plan made while the table was empty might answer by reading
 -- the whole index.
 CREATE INDEX events_job ON ojs.events (job_id, seq) WHERE job_id IS NOT NULL;
+-- EventListAfter, EventListNewest: the events of a worker, a queue or a cron. The events of jobs have no subject and do not write it.
+CREATE INDEX events_subject ON ojs.events (subject, seq) WHERE subject IS NOT NULL;
 
 -- event_relay has one row. The relay is chosen by an advisory lock; the lock on this row keeps retention and reset
 -- out while it publishes.
@@ -237,7 +239,7 @@ $$;
 -- and every reader would read the unpublished rows too. The rest of that row is joined, because texts are then made
 -- above the partitions instead of being prepared once per partition.
 CREATE VIEW ojs.event_published AS
-SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
+SELECT e.seq, e.sub, e.time, e.type, e.internal, e.subject, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, r.service, r.compat, CAST(e AS ojs.events) AS event
 FROM ojs.event_relay r CROSS JOIN ojs.events e
 WHERE e.seq <= (SELECT w.watermark FROM ojs.event_relay w)
@@ -268,17 +270,39 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
+-- Published rows about a subject from a number on, by indexes events_subject and events_job. The subject of an event without
+-- one of its own is its job.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_about(about text, from_seq bigint) RETURNS SETOF ojs.event_published
+LANGUAGE sql STABLE AS $$
+    (SELECT * FROM ojs.event_published s WHERE s.subject = about AND s.seq >= from_seq OFFSET 0)
+    UNION ALL
+    (SELECT * FROM ojs.event_published j
+     WHERE j.subject IS NULL AND j.seq >= from_seq
+        AND j.job_id = CASE WHEN about ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN about::uuid END OFFSET 0)
+$$;
+-- +goose StatementEnd
+
 -- Published rows behind a position, oldest first. It is a function because it needs its own planner settings. The
 -- filters make the planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events)
 -- instead of reading the key up to the limit (1 ms); and without a generic plan it would plan most calls anew (3 ms).
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, max_rows integer, gap_rows boolean, types text[], sources text[],
-    queues text[], job_types text[], for_job uuid, for_workflow uuid, since timestamptz, until timestamptz)
+    queues text[], job_types text[], for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
 RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 100
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    IF for_job IS NULL THEN
+    IF for_subject IS NOT NULL THEN
+        RETURN QUERY
+        SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
+            p.workflow_id, p.from_state, p.to_state, p.duration_ms,
+            ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
+        FROM ojs.event_about(for_subject, after_seq) p
+        WHERE (p.seq, p.sub) > (after_seq, after_sub) AND (for_job IS NULL OR p.job_id = for_job)
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+        ORDER BY p.seq, p.sub LIMIT max_rows;
+    ELSIF for_job IS NULL THEN
         RETURN QUERY
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
@@ -304,12 +328,18 @@ $$;
 -- Positions (seq * 65536 + sub) of published rows, newest first, for the admin list, which counts them.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_newest(max_total integer, gap_rows boolean, types text[], sources text[], queues text[], job_types text[],
-    for_job uuid, for_workflow uuid, since timestamptz, until timestamptz)
+    for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
-    IF for_job IS NULL THEN
+    IF for_subject IS NOT NULL THEN
+        RETURN QUERY
+        SELECT p.seq << 16 | p.sub FROM ojs.event_about(for_subject, 0) p
+        WHERE (for_job IS NULL OR p.job_id = for_job)
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+        ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
+    ELSIF for_job IS NULL THEN
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM ojs.event_published p
         WHERE ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
@@ -384,6 +414,14 @@ $$;
 
 -- Execution history is a view of the event log.
 
+-- Whether an event belongs to the history, which lists changes of state and attempts.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.in_history(type text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT type NOT IN ('job.heartbeat', 'job.progress')
+$$;
+-- +goose StatementEnd
+
 -- The name of an event in the history. The first row of a job has no state before; neither has one that a job gets when
 -- it moves to another queue.
 -- +goose StatementBegin
@@ -425,7 +463,7 @@ BEGIN
     RETURN QUERY
     SELECT p.seq << 16 | p.sub FROM ojs.event_published p
     WHERE p.seq <= before >> 16 AND (p.seq, p.sub) < (before >> 16, (before & 65535)::integer)
-        AND p.job_id IS NOT NULL AND starts_with(p.type, 'job.')
+        AND p.job_id IS NOT NULL AND starts_with(p.type, 'job.') AND ojs.in_history(p.type)
         AND (cardinality(queues) = 0 OR p.queue = ANY(queues))
         AND (cardinality(job_types) = 0 OR p.job_type = ANY(job_types))
         AND (since IS NULL OR p.time >= since)
@@ -599,12 +637,14 @@ DROP FUNCTION ojs.event_partitions_ensure(integer);
 DROP FUNCTION ojs.history_newest(bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);
 DROP FUNCTION ojs.history_actor(text, json);
 DROP FUNCTION ojs.history_type(text, boolean, text, text);
+DROP FUNCTION ojs.in_history(text);
 DROP FUNCTION ojs.event(text);
 DROP FUNCTION ojs.events_after(text, integer);
 DROP FUNCTION ojs.event_place();
 DROP FUNCTION ojs.event_last();
-DROP FUNCTION ojs.event_newest(integer, boolean, text[], text[], text[], text[], uuid, uuid, timestamptz, timestamptz);
-DROP FUNCTION ojs.event_page(bigint, integer, integer, boolean, text[], text[], text[], text[], uuid, uuid, timestamptz, timestamptz);
+DROP FUNCTION ojs.event_newest(integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
+DROP FUNCTION ojs.event_page(bigint, integer, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
+DROP FUNCTION ojs.event_about(text, bigint);
 DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz);
 DROP VIEW ojs.event_shown;
 DROP VIEW ojs.event_published;

@@ -28,8 +28,10 @@ CREATE TABLE ojs.workers (
     facts          json                                        -- everything else the worker reported
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- DueGetNext, WorkerExpire: the workers without a call for the longest time.
-CREATE INDEX workers_seen ON ojs.workers (last_seen_at) WHERE stale_at IS NULL;
+-- DueGetNext, WorkerExpire: the workers without a call for the longest time. WorkerListPage: the living ones.
+CREATE INDEX workers_seen ON ojs.workers (last_seen_at, id) WHERE stale_at IS NULL;
+-- WorkerListPage: the dead ones.
+CREATE INDEX workers_stale_seen ON ojs.workers (last_seen_at, id) WHERE stale_at IS NOT NULL;
 -- DueGetNext, WorkerReapClaim: dead workers whose jobs have not all been taken away.
 CREATE INDEX workers_reap ON ojs.workers (reap_at) WHERE reap_at IS NOT NULL;
 -- DueGetNext, WorkerPrune: dead workers to be removed.

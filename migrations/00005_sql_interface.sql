@@ -100,8 +100,8 @@ END
 $$;
 -- +goose StatementEnd
 
--- An RFC 3339 time with offset, cut to microseconds, or a duration from `now` on in whole milliseconds: ISO 8601
--- without years and months, whose length varies. The shape is tested first, because PostgreSQL also reads infinity,
+-- An RFC 3339 time with offset, also in basic form or without seconds, cut to microseconds, or a duration from `now` on in
+-- whole milliseconds: ISO 8601 without years and months, whose length varies. The shape is tested first, because PostgreSQL also reads infinity,
 -- tomorrow, 24:00 and years up to 294276. A duration is added in seconds, because a day of an interval may have 23
 -- hours.
 -- +goose StatementBegin
@@ -109,10 +109,12 @@ CREATE FUNCTION ojs.option_time(options jsonb, name text, now timestamptz) RETUR
 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $$
 DECLARE
     value   text := ojs.option(options, name, 'string') #>> '{}';
+    p       text[] := regexp_match(value, E'^([0-9]{4})(-?)([0-9]{2})\\2([0-9]{2})T([01][0-9]|2[0-3])(:?)([0-5][0-9])'
+        '(?:\\6([0-5][0-9])(?:([.][0-9]{1,6})[0-9]{0,3})?)?(Z|[+-][0-9]{2}(?::?[0-5][0-9])?)$');
     seconds numeric;
 BEGIN
-    IF value ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-5][0-9])$' THEN
-        RETURN COALESCE(substring(value FROM '^.{19}[.][0-9]{6}') || substring(value FROM '(?:Z|[+-][0-9:]{5})$'), value)::timestamptz;
+    IF p IS NOT NULL AND (p[2] = '') = (p[6] = '') THEN
+        RETURN (p[1] || '-' || p[3] || '-' || p[4] || 'T' || p[5] || ':' || p[7] || ':' || COALESCE(p[8], '00') || COALESCE(p[9], '') || p[10])::timestamptz;
     ELSIF value ~ '^[+]?P(?=[0-9T])([0-9]+W)?([0-9]+D)?(T(?=[0-9])([0-9]+H)?([0-9]+M)?([0-9]+([.][0-9]+)?S)?)?$' THEN
         seconds := round(EXTRACT(epoch FROM ltrim(value, '+')::interval), 3);
     END IF;
@@ -351,11 +353,11 @@ BEGIN
         INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
             scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
             retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, progress,
-            progress_message, progress_data, progress_at)
+            progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
         SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
             d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
             d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.progress,
-            d.progress_message, d.progress_data, d.progress_at
+            d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at
         FROM deleted d
     )
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, data)

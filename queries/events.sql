@@ -189,14 +189,14 @@ SELECT r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::int
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
     COALESCE(e.data, '')::text AS data
 FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_seq, @after_sub, @max_rows, @with_internal,
-    @types::text[], @sources::text[], @queues::text[], @job_types::text[], sqlc.narg('job_id'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until')) e ON true
+    @types::text[], @sources::text[], @queues::text[], @job_types::text[], sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until')) e ON true
 ORDER BY e.seq, e.sub;
 
 -- name: EventListNewest :many
 -- The admin list, newest first. total is exact up to max_total, which bounds the work. There is at least one row.
 WITH matching AS MATERIALIZED (
     SELECT ojs.event_newest(@max_total, @with_internal, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
-        sqlc.narg('job_id'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
+        sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
 ), page AS MATERIALIZED (
     SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
 )

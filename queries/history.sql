@@ -3,7 +3,7 @@
 -- name: HistoryCountByJob :one
 -- Exact up to max_rows, which bounds the work.
 SELECT count(*) FROM (
-    SELECT FROM (SELECT * FROM ojs.event_published j WHERE j.job_id = @job_id::uuid OFFSET 0) p LIMIT @max_rows::bigint
+    SELECT FROM (SELECT * FROM ojs.event_published j WHERE j.job_id = @job_id::uuid AND ojs.in_history(j.type) OFFSET 0) p LIMIT @max_rows::bigint
 ) c;
 
 -- name: HistoryListNewest :many

@@ -198,12 +198,24 @@ SELECT d.id, d.state, pg_notify('ojs_workers', 'changed')::text AS notified FROM
 SELECT * FROM ojs.workers WHERE id = @id;
 
 -- name: WorkerListPage :many
--- A page of workers by id. queues contains valid names only, so the json functions of SQL cannot fail for it.
-SELECT w.* FROM ojs.workers w
-WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
-    AND (cardinality(@queues::text[]) = 0
-        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])))
-ORDER BY w.id OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
+-- A page of workers behind a key: the living before the dead, both with the latest sign of life first. Each half walks its
+-- index to the end of the page, so only pages are sorted. queues contains valid names only, so the json functions of SQL
+-- cannot fail for it.
+SELECT p.* FROM (
+    (SELECT w.* FROM ojs.workers w
+     WHERE w.stale_at IS NULL AND (w.last_seen_at, w.id) < (@living_before::timestamptz, @living_before_id::text)
+        AND (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
+        AND (cardinality(@queues::text[]) = 0
+            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])))
+     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT @max_rows::bigint)
+    UNION ALL
+    (SELECT w.* FROM ojs.workers w
+     WHERE w.stale_at IS NOT NULL AND (w.last_seen_at, w.id) < (@dead_before::timestamptz, @dead_before_id::text)
+        AND (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
+        AND (cardinality(@queues::text[]) = 0
+            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])))
+     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT @max_rows::bigint)
+) p ORDER BY (p.stale_at IS NOT NULL), p.last_seen_at DESC, p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: WorkerCount :one
 -- The number of workers that match the same filters.

@@ -141,7 +141,7 @@ SELECT r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::int
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
     COALESCE(e.data, '')::text AS data
 FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page($1, $2, $3, $4,
-    $5::text[], $6::text[], $7::text[], $8::text[], $9, $10, $11, $12) e ON true
+    $5::text[], $6::text[], $7::text[], $8::text[], $9, $10, $11, $12, $13) e ON true
 ORDER BY e.seq, e.sub
 `
 
@@ -155,6 +155,7 @@ type EventListAfterParams struct {
 	Queues       []string
 	JobTypes     []string
 	JobID        pgtype.UUID
+	Subject      pgtype.Text
 	WorkflowID   pgtype.UUID
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
@@ -197,6 +198,7 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 		arg.Queues,
 		arg.JobTypes,
 		arg.JobID,
+		arg.Subject,
 		arg.WorkflowID,
 		arg.Since,
 		arg.Until,
@@ -288,9 +290,9 @@ func (q *Queries) EventListByJob(ctx context.Context, jobID [16]byte, maxRows in
 const eventListNewest = `-- name: EventListNewest :many
 WITH matching AS MATERIALIZED (
     SELECT ojs.event_newest($1, $2, $3::text[], $4::text[], $5::text[], $6::text[],
-        $7, $8, $9, $10)::bigint AS place
+        $7, $8, $9, $10, $11)::bigint AS place
 ), page AS MATERIALIZED (
-    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET $11::integer LIMIT $12::integer
+    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET $12::integer LIMIT $13::integer
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
@@ -309,6 +311,7 @@ type EventListNewestParams struct {
 	Queues       []string
 	JobTypes     []string
 	JobID        pgtype.UUID
+	Subject      pgtype.Text
 	WorkflowID   pgtype.UUID
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
@@ -347,6 +350,7 @@ func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams
 		arg.Queues,
 		arg.JobTypes,
 		arg.JobID,
+		arg.Subject,
 		arg.WorkflowID,
 		arg.Since,
 		arg.Until,

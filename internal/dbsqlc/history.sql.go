@@ -14,7 +14,7 @@ import (
 const historyCountByJob = `-- name: HistoryCountByJob :one
 
 SELECT count(*) FROM (
-    SELECT FROM (SELECT seq, sub, time, type, internal, job_id, job_type, queue, attempt, worker_id, workflow_id, from_state, to_state, duration_ms, service, compat, event FROM ojs.event_published j WHERE j.job_id = $1::uuid OFFSET 0) p LIMIT $2::bigint
+    SELECT FROM (SELECT seq, sub, time, type, internal, subject, job_id, job_type, queue, attempt, worker_id, workflow_id, from_state, to_state, duration_ms, service, compat, event FROM ojs.event_published j WHERE j.job_id = $1::uuid AND ojs.in_history(j.type) OFFSET 0) p LIMIT $2::bigint
 ) c
 `
 

@@ -170,12 +170,13 @@ WITH deleted AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
-        progress, progress_message, progress_data, progress_at)
+        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
         d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
-        d.progress, d.progress_message, d.progress_data, d.progress_at
+        d.progress, d.progress_message, d.progress_data, d.progress_at,
+        d.checkpoint, d.checkpoint_seq, d.checkpoint_at
     FROM deleted d
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), event AS (
@@ -341,17 +342,18 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $6::bigint) AS ttl_s, width_bucket(j.id, $2::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $6::bigint) AS ttl_s, width_bucket(j.id, $2::uuid[]) AS n
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
-        progress, progress_message, progress_data, progress_at)
+        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
         d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($7::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
-        CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at
+        CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
+        d.checkpoint, d.checkpoint_seq, d.checkpoint_at
     FROM deleted d
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
 ), event AS (
@@ -672,10 +674,7 @@ WITH request AS (
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, clock.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $15::integer) END,
-        checkpoint = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint END,
-        checkpoint_seq = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_seq END,
-        checkpoint_at = CASE WHEN l.outcome <> 'discarded' THEN j.checkpoint_at END
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $15::integer) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
@@ -1152,9 +1151,10 @@ WITH request AS (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), extended AS (
     UPDATE ojs.jobs j
-    SET lease_until = clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond',
+    SET lease_until = GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
         stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
-        due_at = LEAST(clock.now + LEAST(COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms), j.stall_ms) * interval '1 millisecond', j.total_due_at,
+        due_at = LEAST(GREATEST(j.lease_until, clock.now + COALESCE(NULLIF(l.lease_ms, 0), j.lease_ms) * interval '1 millisecond'),
+            clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
@@ -1196,8 +1196,8 @@ type JobHeartbeatRow struct {
 	Emitted  bool
 }
 
-// Extends the lease of active jobs that are reserved for the worker, or for no worker, by the given time or by the one
-// chosen at fetch. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
+// Extends the lease of active jobs that are reserved for the worker, or for no worker, to the given time from now or the one
+// chosen at fetch, but never shortens it. Jobs that the worker fetched before it was declared dead are not extended, even if it has come back.
 // Rows that another transaction has locked are skipped. At most one event per job is written in @event_gap_s seconds.
 func (q *Queries) JobHeartbeat(ctx context.Context, arg JobHeartbeatParams) ([]JobHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, jobHeartbeat,
@@ -2175,12 +2175,9 @@ WITH due AS MATERIALIZED (
         enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
         finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
-        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry) THEN clock.now END,
-        checkpoint = CASE WHEN d.reason IS NULL THEN j.checkpoint END,
-        checkpoint_seq = CASE WHEN d.reason IS NULL THEN j.checkpoint_seq END,
-        checkpoint_at = CASE WHEN d.reason IS NULL THEN j.checkpoint_at END,
+        dead_lettered_at = CASE WHEN d.reason IS NOT NULL AND ojs.makes_dead_letters(j.retry, d.reason) THEN clock.now END,
         error = CASE d.reason
-            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job expired before it was started.', j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
+            WHEN 'expired' THEN ojs.error_at(ojs.deadline_error(d.reason, CASE WHEN j.attempt > 0 THEN 'The job expired before its next attempt was started.' ELSE 'The job expired before it was started.' END, j.attempt, j.created_at, j.expires_at, clock.now), clock.now)
             WHEN 'total_timeout' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not done within its total timeout.', j.attempt, COALESCE(j.re_enqueued_at, j.created_at), j.total_due_at, clock.now), clock.now)
             WHEN 'enqueue_ttl_expired' THEN ojs.error_at(ojs.deadline_error(d.reason, 'The job was not started within its enqueue TTL.', j.attempt, j.created_at, j.ttl_due_at, clock.now), clock.now)
             ELSE j.error END

@@ -258,6 +258,7 @@ type OjsEventPublished struct {
 	Time       pgtype.Timestamptz
 	Type       string
 	Internal   bool
+	Subject    pgtype.Text
 	JobID      pgtype.UUID
 	JobType    pgtype.Text
 	Queue      pgtype.Text

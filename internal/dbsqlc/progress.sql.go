@@ -32,10 +32,11 @@ WITH request AS (
     SET checkpoint = l.checkpoint,
         checkpoint_seq = CASE WHEN l.sequence < 0 THEN COALESCE(j.checkpoint_seq, 0) + 1 ELSE l.sequence END,
         checkpoint_at = clock.now,
-        lease_until = CASE WHEN j.state = 'active' THEN clock.now + j.lease_ms * interval '1 millisecond' END,
+        lease_until = CASE WHEN j.state = 'active' THEN GREATEST(j.lease_until, clock.now + j.lease_ms * interval '1 millisecond') END,
         stall_due_at = CASE WHEN j.state = 'active' THEN clock.now + j.stall_ms * interval '1 millisecond' END,
         due_at = CASE WHEN j.state <> 'active' THEN j.due_at
-            ELSE LEAST(clock.now + LEAST(j.lease_ms, j.stall_ms) * interval '1 millisecond', j.total_due_at,
+            ELSE LEAST(GREATEST(j.lease_until, clock.now + j.lease_ms * interval '1 millisecond'),
+                clock.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
                 j.started_at + (COALESCE(j.timeout_ms, $6::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond') END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
@@ -109,8 +110,12 @@ WITH locked AS MATERIALIZED (
     UPDATE ojs.jobs j SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
     FROM locked l
     WHERE j.id = l.id AND j.checkpoint_seq IS NOT NULL
+), cleared_done AS (
+    UPDATE ojs.jobs_done d SET checkpoint = NULL, checkpoint_seq = NULL, checkpoint_at = NULL
+    WHERE d.id = ANY($1::uuid[]) AND d.checkpoint_seq IS NOT NULL
+    RETURNING d.id
 )
-SELECT id FROM locked
+SELECT l.id::uuid AS id FROM locked l UNION ALL SELECT c.id FROM cleared_done c
 `
 
 // Deletes checkpoints and returns the jobs that have none now. The sequence begins at 1 again.
@@ -169,9 +174,10 @@ WITH request AS (
         checkpoint = COALESCE(l.checkpoint, j.checkpoint),
         checkpoint_seq = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_seq ELSE COALESCE(j.checkpoint_seq, 0) + 1 END,
         checkpoint_at = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_at ELSE l.now END,
-        lease_until = l.now + j.lease_ms * interval '1 millisecond',
+        lease_until = GREATEST(j.lease_until, l.now + j.lease_ms * interval '1 millisecond'),
         stall_due_at = l.now + j.stall_ms * interval '1 millisecond',
-        due_at = LEAST(l.now + LEAST(j.lease_ms, j.stall_ms) * interval '1 millisecond', j.total_due_at,
+        due_at = LEAST(GREATEST(j.lease_until, l.now + j.lease_ms * interval '1 millisecond'),
+            l.now + j.stall_ms * interval '1 millisecond', j.total_due_at,
             j.started_at + (COALESCE(j.timeout_ms, $11::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM decided l
     WHERE j.id = l.id
@@ -222,8 +228,8 @@ type JobProgressRow struct {
 	Emitted         bool
 }
 
-// Reports of workers about jobs that they run. Each report also extends the lease, like a heartbeat, by the time chosen at
-// fetch. Rows that another transaction has locked are skipped.
+// Reports of workers about jobs that they run. Each report also extends the lease, like a heartbeat, to the time chosen at
+// fetch from now, and never shortens it. Rows that another transaction has locked are skipped.
 // Stores reports of progress. progress never decreases. An event is written at most once a second per job, and when
 // progress reaches 1. Clients see progress_at in milliseconds; its last three digits, microseconds, store the time in ms
 // from the latest event to the latest report.
@@ -281,7 +287,7 @@ SELECT j.id, j.state, j.attempt, j.worker_id, j.created_at, j.enqueued_at, j.sta
 FROM ojs.jobs j WHERE j.id = $1::uuid
 UNION ALL
 SELECT d.id, d.state, d.attempt, d.worker_id, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.next_attempt_at, d.retry_delay_ms,
-    d.progress, d.progress_message, d.progress_data, d.progress_at, NULL, NULL, NULL
+    d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at
 FROM ojs.jobs_done d WHERE d.id = $1::uuid
 `
 
@@ -305,7 +311,7 @@ type JobReportGetRow struct {
 	CheckpointAt    pgtype.Timestamptz
 }
 
-// The latest report about a job, without its args; at most one row. A finished job has no checkpoint.
+// The latest report about a job, without its args; at most one row.
 func (q *Queries) JobReportGet(ctx context.Context, id [16]byte) ([]JobReportGetRow, error) {
 	rows, err := q.db.Query(ctx, jobReportGet, id)
 	if err != nil {

@@ -440,25 +440,47 @@ func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]Worker
 }
 
 const workerListPage = `-- name: WorkerListPage :many
-SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
-WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
-    AND (cardinality($2::text[]) = 0
-        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
-ORDER BY w.id OFFSET $3::bigint LIMIT $4::bigint
+SELECT p.id, p.state, p.directive, p.started_at, p.last_beat_at, p.last_seen_at, p.stale_at, p.dead_at, p.reap_at, p.stopped, p.active_jobs, p.active_job_ids, p.queues, p.concurrency, p.fetch_queues, p.fetch_count, p.hostname, p.pid, p.facts FROM (
+    (SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
+     WHERE w.stale_at IS NULL AND (w.last_seen_at, w.id) < ($1::timestamptz, $2::text)
+        AND (cardinality($3::text[]) = 0 OR w.state = ANY($3::text[]))
+        AND (cardinality($4::text[]) = 0
+            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($4::text[])))
+     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT $5::bigint)
+    UNION ALL
+    (SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
+     WHERE w.stale_at IS NOT NULL AND (w.last_seen_at, w.id) < ($6::timestamptz, $7::text)
+        AND (cardinality($3::text[]) = 0 OR w.state = ANY($3::text[]))
+        AND (cardinality($4::text[]) = 0
+            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($4::text[])))
+     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT $5::bigint)
+) p ORDER BY (p.stale_at IS NOT NULL), p.last_seen_at DESC, p.id DESC OFFSET $8::bigint LIMIT $9::bigint
 `
 
 type WorkerListPageParams struct {
-	States   []string
-	Queues   []string
-	SkipRows int64
-	PageRows int64
+	LivingBefore   pgtype.Timestamptz
+	LivingBeforeID string
+	States         []string
+	Queues         []string
+	MaxRows        int64
+	DeadBefore     pgtype.Timestamptz
+	DeadBeforeID   string
+	SkipRows       int64
+	PageRows       int64
 }
 
-// A page of workers by id. queues contains valid names only, so the json functions of SQL cannot fail for it.
+// A page of workers behind a key: the living before the dead, both with the latest sign of life first. Each half walks its
+// index to the end of the page, so only pages are sorted. queues contains valid names only, so the json functions of SQL
+// cannot fail for it.
 func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) ([]Worker, error) {
 	rows, err := q.db.Query(ctx, workerListPage,
+		arg.LivingBefore,
+		arg.LivingBeforeID,
 		arg.States,
 		arg.Queues,
+		arg.MaxRows,
+		arg.DeadBefore,
+		arg.DeadBeforeID,
 		arg.SkipRows,
 		arg.PageRows,
 	)

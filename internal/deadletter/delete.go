@@ -101,7 +101,7 @@ func (s *Store) Prune(ctx context.Context, maxAge time.Duration, maxCount int64)
 	if err != nil || len(beyond) == 0 {
 		return deleted, err
 	}
-	n, err := s.deleteMatching(ctx, everything(forever), deletion{
+	n, err := s.deleteMatching(ctx, everything(pg.End), deletion{
 		source: "scheduler", reason: "retention", upTo: Key{At: beyond[0].DeadLetteredAt.Time, ID: beyond[0].ID},
 	})
 	return deleted + n, err

@@ -45,7 +45,7 @@ func everything(until pgtype.Timestamptz) criteria {
 
 // criteria converts a filter. It resolves ages by the clock of the database.
 func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
-	w := everything(forever)
+	w := everything(pg.End)
 	if err := job.ResolveAges(ctx, s.db.Now, &f.Since, &f.Until, &f.OlderThan); err != nil {
 		return w, pg.ClientError(err)
 	}

@@ -66,7 +66,6 @@ type Page struct {
 }
 
 var (
-	forever = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
 	noID    [16]byte
 	highest = [16]byte(bytes.Repeat([]byte{0xff}, 16))
 	anyIDs  = [][16]byte{}
@@ -86,7 +85,7 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (jobs []*job.Reco
 	}
 	list := dbsqlc.DeadLetterListPageParams{
 		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
-		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: forever, BeforeID: highest,
+		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: pg.End, BeforeID: highest,
 		SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1,
 	}
 	if page.Before != nil {

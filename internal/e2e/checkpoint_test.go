@@ -80,17 +80,42 @@ func TestCheckpoint(t *testing.T) {
 		require.Equal(t, "available", a.job(id).at("job.state"))
 		require.Equal(t, `waiting`, a.fetch(q, `"wait_ms":5000`).at("jobs.0.last_checkpoint"))
 		require.False(t, a.job(id).has("job.last_checkpoint"))
-		a.ack(id).is(200)
-		a.get(path(id)).fails(404, "not_found", "not_found")
-		require.Equal(t, `{"has_checkpoint":false}`, a.get("/ojs/v1/checkpoints/"+id+"/resume").is(200).body)
-		a.del(path(id)).is(200)
+		require.False(t, a.ack(id).is(200).has("job.last_checkpoint"))
+		require.Equal(t, "waiting", a.get(path(id)).is(200).at("state"))
+	})
 
-		for _, body := range []string{`"error":{"message":"m","retryable":false}`} {
+	t.Run("CanBeReadUntilTheJobIsPruned", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		for name, end := range map[string]func(id string){
+			"Ack":     func(id string) { a.ack(id).is(200) },
+			"Cancel":  func(id string) { a.del("/ojs/v1/jobs/" + id).is(200) },
+			"SQL":     func(id string) { require.Equal(t, "true", a.one(`SELECT ojs.cancel($1)::text`, id)) },
+			"Failure": func(id string) { a.nack(id, `"error":{"message":"m","retryable":false}`).is(200) },
+			"Expiry": func(id string) {
+				a.nack(id, `"requeue":true`).is(200)
+				a.exec(`UPDATE ojs.jobs SET expires_at = now(), due_at = now() WHERE id = $1`, id)
+				eventually(t, func() bool { return a.job(id).at("job.state") == "discarded" })
+			},
+		} {
 			id := a.jobIn("active")
-			a.put(path(id), `{"state":1}`).is(200)
-			a.nack(id, body).is(200)
-			a.get(path(id)).is(404)
+			a.put(path(id), `{"state":{"n":1.0},"sequence":7}`).is(200)
+			end(id)
+			r := a.get(path(id)).is(200)
+			require.Equal(t, []string{`{"n":1.0}`, "7"}, []string{r.at("state"), r.at("sequence")}, name)
+			require.Equal(t, "true", a.get("/ojs/v1/checkpoints/"+id+"/resume").is(200).at("has_checkpoint"), name)
+			r = a.put(path(id), `{"state":2,"sequence":8}`).fails(409, "conflict", "invalid_state_transition")
+			require.Equal(t, a.job(id).at("job.state"), r.at("error.details.current_state"), name)
+			a.del(path(id)).is(200)
+			a.get(path(id)).fails(404, "not_found", "not_found")
+			require.Equal(t, `{"has_checkpoint":false}`, a.get("/ojs/v1/checkpoints/"+id+"/resume").is(200).body, name)
+			a.del(path(id)).is(200)
 		}
+		again := a.jobIn("active")
+		a.put(path(again), `{"state":1}`).is(200)
+		a.nack(again, `"error":{"message":"m","retryable":false}`).is(200)
+		a.post("/ojs/v1/dead-letter/"+again+"/retry", "").is(200)
+		a.get(path(again)).fails(404, "not_found", "not_found")
 	})
 
 	t.Run("IsStoredByProgressToo", func(t *testing.T) {

@@ -21,7 +21,7 @@ func TestDeadLetterList(t *testing.T) {
 		a := a.in(t)
 		q := queue()
 		dead := a.deadLetter(q, "email.send", `{"message":"boom"}`)
-		plain := a.push(`"type":"t","args":[],"queue":"%s","retry":{"max_attempts":1}`, q)
+		plain := a.push(`"type":"t","args":[],"queue":"%s","retry":{"max_attempts":1,"on_exhaustion":"discard"}`, q)
 		a.fetch(q)
 		a.nack(plain).is(200)
 		forced := a.push(`"type":"t","args":[],"queue":"%s"`, q)
@@ -177,7 +177,7 @@ func TestDeadLetterBulk(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
 		one, two, three := a.deadLetter("q", "a.b", `{"code":"x"}`), a.deadLetter("q", "a.c", `{"type":"y"}`), a.deadLetter("p", "a.b", `{"code":"x"}`)
-		plain := a.jobIn("discarded")
+		plain := a.discardedJob()
 		for _, body := range []string{``, `{}`, `{"confirm":false}`, `{"filter":{"queue":"q"}}`, `{"filter":{},"confirm":"yes"}`, `{"filter":[],"confirm":true}`, `{"filter":{"strange":1},"confirm":true}`,
 			`{"filter":{"queue":7},"confirm":true}`, `{"filter":{"since":"x"},"confirm":true}`, `{"filter":{"ids":[7]},"confirm":true}`, `{"filter":{"state":"active"},"confirm":true}`, `{"strange":1,"confirm":true}`,
 			`{"filter":{"queue":[]},"confirm":true}`, `{"filter":{"queue":"\u0000"},"confirm":true}`} {
@@ -218,7 +218,7 @@ func TestDeadLetterBulk(t *testing.T) {
 			a.deadLetter("q", "a.b", `{"type":"x"}`)
 		}
 		a.deadLetter("p", "a.b", `{}`)
-		plain := a.jobIn("discarded")
+		plain := a.discardedJob()
 		for _, c := range [][3]string{{"GET", "retry", "POST"}, {"GET", "purge", "POST"}, {"DELETE", "retry", "POST"}, {"DELETE", "stats", "GET HEAD"}} {
 			require.Equal(t, c[2], allowed(a.do(c[0], "/ojs/v1/dead-letter/"+c[1], nil).fails(405, "invalid_request", "method_not_allowed")))
 		}
@@ -254,4 +254,13 @@ func TestDeadLetterPurgeIsCareful(t *testing.T) {
 	require.Equal(t, "0", a.del("/ojs/v1/dead-letter?confirm=true&until=0001-01-01T00:00:00Z").is(200).at("deleted"))
 	a.job(id)
 	require.Equal(t, "1", a.post("/ojs/v1/dead-letter/purge", "{}").is(200).at("deleted"))
+}
+
+// discardedJob makes a discarded job that is no dead letter.
+func (a *node) discardedJob() string {
+	a.t.Helper()
+	q := queue()
+	id := a.busy(q, `,"retry":{"on_exhaustion":"discard"}`)
+	a.nack(id, `"error":{"message":"boom","retryable":false}`).is(200)
+	return id
 }

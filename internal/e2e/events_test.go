@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,30 @@ func TestEvents(t *testing.T) {
 			require.True(t, r.has("cursor"))
 		}
 		require.Equal(t, `[]`, a.get("/ojs/v1/events?queues="+queue()).is(200).at("events"))
+	})
+
+	t.Run("OfASubject", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t)
+		id := a.jobIn("completed")
+		worker := newID() // many SDKs make ids of workers like this
+		a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"`+worker+`"}`).is(200)
+		a.post("/ojs/v1/workers/heartbeat", `{"worker_id":"w\"2"}`).is(200)
+		a.publishedAll()
+		for subject, want := range map[string]string{id: "job.enqueued job.started job.completed", worker: "worker.started worker.heartbeat", `w"2`: "worker.started worker.heartbeat", newID(): "", "nobody": ""} {
+			query := "/ojs/v1/events?subject=" + url.QueryEscape(subject)
+			r := a.get(query).is(200)
+			require.Equal(t, want, strings.Join(r.list("events", "type"), " "), subject)
+			newest := a.get(query+"&per_page=50").is(200).list("events", "type")
+			slices.Reverse(newest)
+			require.Equal(t, want, strings.Join(newest, " "), subject)
+			rest := a.get(query + "&after=" + r.at("cursor")).is(200)
+			require.Empty(t, rest.list("events", "id"))
+			first := a.get(query + "&limit=1").is(200)
+			require.Equal(t, strconv.FormatBool(want != ""), first.at("has_more"))
+		}
+		require.Empty(t, a.get("/ojs/v1/events?subject="+worker+"&job_id="+id).is(200).list("events", "id"))
+		a.get("/ojs/v1/events?subject=%00").fails(400, "invalid_request", "invalid_request")
 	})
 
 	t.Run("CursorsReadEverythingOnce", func(t *testing.T) {

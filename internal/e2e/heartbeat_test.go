@@ -107,6 +107,27 @@ func TestHeartbeat(t *testing.T) {
 		require.Equal(t, "2", a.fetch(q, `"wait_ms":20000`).at("jobs.0.attempt"))
 	})
 
+	t.Run("NeverShortensAReservation", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		a.fetch(q, `"worker_id":"w1"`, `"visibility_timeout_ms":1000`)
+		beat(a, `{"worker_id":"w1","job_id":"%s","visibility_timeout_ms":20000}`, id).is(200)
+		const ends = `SELECT lease_until::text || ' ' || due_at::text FROM ojs.jobs WHERE id = $1`
+		before := a.one(ends, id)
+		for name, renew := range map[string]func() reply{
+			"Beat":        func() reply { return beat(a, `{"worker_id":"w1","job_id":"%s"}`, id) },
+			"ShorterBeat": func() reply { return beat(a, `{"worker_id":"w1","job_id":"%s","visibility_timeout_ms":500}`, id) },
+			"Progress":    func() reply { return a.report(id, `"progress":0.5`) },
+			"Checkpoint":  func() reply { return a.put("/ojs/v1/jobs/"+id+"/checkpoint", `{"state":1}`) },
+		} {
+			renew().is(200)
+			require.Equal(t, before, a.one(ends, id), name)
+		}
+		require.Equal(t, "active", a.job(id).at("job.state"))
+	})
+
 	t.Run("ChoosesTheState", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

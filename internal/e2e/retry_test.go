@@ -169,7 +169,7 @@ func TestManualRetry(t *testing.T) {
 func TestFailureOutcomes(t *testing.T) {
 	t.Parallel()
 	a := setup(t)
-	const dead = `"on_exhaustion":"dead_letter"`
+	const dead, discard = `"on_exhaustion":"dead_letter"`, `"on_exhaustion":"discard"`
 	for name, c := range map[string]struct {
 		retry, failure, state string
 		listed                bool
@@ -179,16 +179,19 @@ func TestFailureOutcomes(t *testing.T) {
 		"DiscardIsExact":              {dead, `{"code":"discard"}`, "retryable", false},
 		"DeadLetter":                  {``, `{"code":"DEAD_LETTER"}`, "discarded", true},
 		"DeadLetterIsExact":           {``, `{"code":"dead_letter"}`, "retryable", false},
-		"Exhausted":                   {`"max_attempts":1`, `{}`, "discarded", false},
+		"Exhausted":                   {`"max_attempts":1`, `{}`, "discarded", true},
+		"ExhaustedByDefault":          {``, `{"retryable":false}`, "discarded", true},
+		"ExhaustedToDiscard":          {`"max_attempts":1,` + discard, `{}`, "discarded", false},
+		"NonRetryableToDiscard":       {discard, `{"retryable":false}`, "discarded", false},
 		"ExhaustedToDeadLetter":       {`"max_attempts":1,` + dead, `{}`, "discarded", true},
 		"ZeroAttemptsIsOne":           {`"max_attempts":0,` + dead, `{"retryable":true}`, "discarded", true},
-		"ExhaustedInSpiteOfRetry":     {`"max_attempts":1`, `{"code":"RETRY","retryable":true}`, "discarded", false},
+		"ExhaustedInSpiteOfRetry":     {`"max_attempts":1`, `{"code":"RETRY","retryable":true}`, "discarded", true},
 		"NonRetryableByType":          {`"non_retryable_errors":["auth.*"],` + dead, `{"type":"auth.token","retryable":true}`, "discarded", true},
-		"NonRetryableByClass":         {`"non_retryable_errors":["Auth.*"]`, `{"details":{"error_class":"AuthenticationError"}}`, "discarded", false},
-		"NonRetryableByCode":          {`"non_retryable_errors":["handler_error"]`, `{"message":"x"}`, "discarded", false},
+		"NonRetryableByClass":         {`"non_retryable_errors":["Auth.*"]`, `{"details":{"error_class":"AuthenticationError"}}`, "discarded", true},
+		"NonRetryableByCode":          {`"non_retryable_errors":["handler_error"]`, `{"message":"x"}`, "discarded", true},
 		"NonRetryableNotByMessage":    {`"non_retryable_errors":["Fatal"]`, `{"message":"Fatal"}`, "retryable", false},
 		"NonRetryableIsCaseSensitive": {`"non_retryable_errors":["fatal"]`, `{"type":"Fatal"}`, "retryable", false},
-		"NonRetryableBeatsRetry":      {`"non_retryable_errors":["RETRY"]`, `{"code":"RETRY"}`, "discarded", false},
+		"NonRetryableBeatsRetry":      {`"non_retryable_errors":["RETRY"]`, `{"code":"RETRY"}`, "discarded", true},
 		"FlagFalse":                   {dead, `{"code":"x","retryable":false}`, "discarded", true},
 		"FlagFalseWithRetry":          {``, `{"code":"RETRY","retryable":false}`, "retryable", false},
 		"HopelessCode":                {dead, `{"code":"Not_Found"}`, "discarded", true},

@@ -112,6 +112,33 @@ func TestWorkerRegistry(t *testing.T) {
 		}
 	})
 
+	t.Run("ListsTheLivingFirst", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t)
+		a.exec(`INSERT INTO ojs.workers (id, state, stale_at, dead_at, started_at, last_beat_at, last_seen_at)
+			SELECT 'stale-' || i, 'stale', now(), now(), now(), now(), now() - i * interval '1 s' FROM generate_series(1, 114) i`)
+		a.exec(`INSERT INTO ojs.workers (id, started_at, last_beat_at, last_seen_at)
+			SELECT 'w-' || i, now(), now(), now() - i % 20 * interval '1 s' FROM generate_series(1, 22) i`)
+		a.beat("zz")
+		want := strings.Split(a.one(`SELECT string_agg(id, ' ' ORDER BY stale_at IS NOT NULL, last_seen_at DESC, id DESC) FROM ojs.workers`), " ")
+		require.Equal(t, "zz", want[0])
+		require.Len(t, want, 137)
+		for _, limit := range []string{"1", "23", "50"} {
+			var got []string
+			for cursor := ""; ; {
+				r := a.get("/ojs/v1/workers?limit=" + limit + "&cursor=" + cursor).is(200)
+				got = append(got, r.list("items", "id")...)
+				require.Equal(t, "137", r.at("pagination.total"))
+				if cursor = r.at("pagination.next_cursor"); cursor == "" {
+					require.Equal(t, "false", r.at("pagination.has_more"))
+					break
+				}
+			}
+			require.Equal(t, want, got)
+		}
+		require.Equal(t, want[20:40], a.get("/ojs/v1/admin/workers?page=2").is(200).list("items", "id"))
+	})
+
 	t.Run("Lists", func(t *testing.T) {
 		t.Parallel()
 		a := setup(t)
@@ -127,20 +154,21 @@ func TestWorkerRegistry(t *testing.T) {
 			require.Equal(t, r.at("items"), a.get("/ojs/v1/admin/workers"+query).is(200).at("items"))
 			return r.list("items", "id")
 		}
-		require.Equal(t, []string{"a", "b", "c", "d"}, ids(""))
-		require.Equal(t, []string{"a", "d"}, ids("?state=running"))
-		require.Equal(t, []string{"b", "c"}, ids("?state=quiet,terminate"))
-		require.Equal(t, []string{"a", "b"}, ids("?queue=y"))
+		require.Equal(t, []string{"d", "c", "b", "a"}, ids(""))
+		require.Equal(t, []string{"d", "a"}, ids("?state=running"))
+		require.Equal(t, []string{"c", "b"}, ids("?state=quiet,terminate"))
+		require.Equal(t, []string{"b", "a"}, ids("?queue=y"))
 		require.Equal(t, []string{"b"}, ids("?queue=y&state=quiet"))
 		require.Equal(t, []string{}, ids("?queue=z"))
-		require.Equal(t, []string{"b", "c"}, ids("?limit=2&offset=1"))
-		require.Equal(t, []string{"c", "d"}, ids("?page=2&per_page=2"))
+		require.Equal(t, []string{"c", "b"}, ids("?limit=2&offset=1"))
+		require.Equal(t, []string{"b", "a"}, ids("?page=2&per_page=2"))
 		r := a.get("/ojs/v1/workers?limit=2&offset=1")
-		require.Equal(t, `{"total":4,"limit":2,"offset":1,"page":1,"per_page":2,"has_more":true}`, r.at("pagination"))
+		require.Equal(t, `{"total":4,"limit":2,"offset":1,"page":1,"per_page":2,"has_more":true,"next_cursor":"`+r.at("pagination.next_cursor")+`"}`, r.at("pagination"))
+		require.Equal(t, []string{"a"}, ids("?limit=2&cursor="+r.at("pagination.next_cursor")))
 		require.Equal(t, r.at("items"), r.at("workers"), "what the CLI reads")
 		require.Equal(t, r.body, a.get("/v1/workers?limit=2&offset=1").is(200).body)
 		require.Equal(t, "100", a.get("/ojs/v1/admin/workers?per_page=1000").at("pagination.per_page"))
-		for _, query := range []string{"?state=busy", "?limit=0", "?limit=x", "?offset=-1", "?page=0", "?queue=%00"} {
+		for _, query := range []string{"?state=busy", "?limit=0", "?limit=x", "?offset=-1", "?page=0", "?queue=%00", "?cursor=x", "?cursor=AA"} {
 			a.get("/ojs/v1/workers"+query).fails(400, "invalid_request", "invalid_request")
 		}
 		eventually(t, func() bool {

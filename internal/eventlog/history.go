@@ -17,9 +17,15 @@ type HistoryPage struct {
 	Total  int64 // of the job, counted up to 10 000
 }
 
+// historyTypes are the events that a history lists: changes of state and attempts. See ojs.in_history in SQL.
+var historyTypes = []string{
+	ojs.EventJobEnqueued, ojs.EventJobScheduled, ojs.EventJobStarted, ojs.EventJobCompleted, ojs.EventJobFailed, ojs.EventJobDiscarded,
+	ojs.EventJobRetrying, ojs.EventJobCancelled, ojs.EventJobExpired, StateChanged,
+}
+
 // JobHistory returns the published events of a job behind a position, gap rows included, oldest first.
 func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position, limit int) (HistoryPage, error) {
-	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Limit: limit, Internal: true})
+	page, err := r.ListAfter(ctx, Query{After: after, JobID: &jobID, Types: historyTypes, Limit: limit, Internal: true})
 	if err != nil {
 		return HistoryPage{}, err
 	}

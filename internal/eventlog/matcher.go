@@ -36,7 +36,8 @@ func (m *Matcher) Match(e *Event) bool {
 		q.JobID != nil && (e.JobID == nil || *e.JobID != *q.JobID),
 		q.WorkflowID != nil && (e.WorkflowID == nil || *e.WorkflowID != *q.WorkflowID),
 		!q.Since.IsZero() && e.Time.Before(q.Since),
-		!q.Until.IsZero() && !e.Time.Before(q.Until):
+		!q.Until.IsZero() && !e.Time.Before(q.Until),
+		q.Subject != "" && e.Subject() != q.Subject:
 		return false
 	}
 	return true

@@ -25,6 +25,7 @@ type Query struct {
 	Queues     []string
 	JobTypes   []string
 	JobID      *[16]byte
+	Subject    string // of the envelope; "" for all
 	WorkflowID *[16]byte
 	Since      time.Time // inclusive
 	Until      time.Time // exclusive
@@ -63,6 +64,7 @@ func (e *ExpiredError) Error() string {
 type filters struct {
 	types, sources, queues, jobTypes []string
 	jobID, workflowID                pgtype.UUID
+	subject                          pgtype.Text
 	since, until                     pgtype.Timestamptz
 	limit                            int
 }
@@ -80,7 +82,8 @@ func (q *Query) filters() (filters, error) {
 		types: LikePatterns(types), sources: LikePatterns(sources),
 		queues: nonEmpty(q.Queues), jobTypes: nonEmpty(q.JobTypes),
 		jobID: optionalUUID(q.JobID), workflowID: optionalUUID(q.WorkflowID),
-		since: optionalTime(q.Since), until: optionalTime(q.Until),
+		subject: pgtype.Text{String: q.Subject, Valid: q.Subject != ""},
+		since:   optionalTime(q.Since), until: optionalTime(q.Until),
 		limit: q.Limit,
 	}
 	if f.limit == 0 {

@@ -37,7 +37,7 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	rows, err := r.q.EventListAfter(ctx, dbsqlc.EventListAfterParams{
 		AfterSeq: after.Seq, AfterSub: after.Sub, MaxRows: int32(f.limit + 1), // one more, so that HasMore is exact
 		WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
-		JobID: f.jobID, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
+		JobID: f.jobID, Subject: f.subject, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
 	})
 	if err != nil {
 		return Page{}, fmt.Errorf("list events: %w", err)
@@ -106,7 +106,7 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 		return nil, 0, err
 	}
 	params := dbsqlc.EventListNewestParams{
-		JobID: f.jobID, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
+		JobID: f.jobID, Subject: f.subject, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		WorkflowID: f.workflowID, Since: f.since, Until: f.until,
 		MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
 	}

@@ -301,11 +301,13 @@ func TestReadingPlans(t *testing.T) {
 		SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET client_min_messages = log`, pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	for _, sql := range []string{
-		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_page(15000, 0, 11, false, '{job.%}', '{ojs://ojs/%}', '{q,r}', '{test}', NULL, NULL, '2020-01-01', '2099-01-01')`,
-		`SELECT * FROM ojs.event_page(20000, 0, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', '00000000-0000-0000-0000-000000000000', NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_newest(11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(15000, 0, 11, false, '{job.%}', '{ojs://ojs/%}', '{q,r}', '{test}', NULL, NULL, NULL, '2020-01-01', '2099-01-01')`,
+		`SELECT * FROM ojs.event_page(20000, 0, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', '00000000-0000-0000-0000-000000000000', NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', NULL, '00000000-0000-0000-0000-000000000000', NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_newest(11, false, '{}', '{}', '{}', '{}', NULL, 'worker-00000000-0000', NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_newest(11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
 		`SELECT * FROM ojs.event_last()`,
 		`SELECT * FROM ojs.events_after(NULL, 11)`,
 	} {

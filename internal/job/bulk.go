@@ -179,7 +179,7 @@ func (r *filterReader) states(op BulkOp) []ojs.JobState {
 
 func (r *filterReader) instant(name string) time.Time {
 	text, _ := rawjson.Text(r.Get(name))
-	t, ok := parseTime(text)
+	t, ok := ParseTime(text)
 	if r.Get(name) != nil && !ok {
 		r.refuse(name, "an RFC 3339 time with offset")
 	}

@@ -54,9 +54,9 @@ func Earliest(times ...time.Time) (first time.Time) {
 	return first
 }
 
-// ParseWhen reads an RFC 3339 time with offset, or a duration with or without a leading + (docs/reference/jobs.md, Times and durations).
+// ParseWhen reads a time, or a duration with or without a leading + (docs/reference/jobs.md, Times and durations).
 func ParseWhen(s string) (When, bool) {
-	if at, ok := parseTime(s); ok {
+	if at, ok := ParseTime(s); ok {
 		return When{Set: true, At: at}, true
 	}
 	d, err := duration.Parse(strings.TrimPrefix(s, "+"))
@@ -66,15 +66,66 @@ func ParseWhen(s string) (When, bool) {
 	return When{Set: true, Relative: true, In: d}, true
 }
 
-// parseTime takes YYYY-MM-DDThh:mm:ss[.f{1,9}] with Z or ±hh:mm. Go's readers check the calendar, but they let pass one-digit
-// hours, decimal commas and offsets of 24 h, so the shape is checked here.
-func parseTime(s string) (time.Time, bool) {
-	const seconds = "dddd-dd-ddTdd:dd:dd"
-	if len(s) <= len(seconds) || !shaped(s[:len(seconds)], seconds) || !fractionAndZone(s[len(seconds):]) {
+// ParseTime reads an RFC 3339 time, also in the forms of docs/reference/jobs.md, Times and durations. Go's readers check the
+// calendar, but they let pass one-digit hours, decimal commas and offsets of 24 h, so the shape is checked here.
+func ParseTime(s string) (time.Time, bool) {
+	text, ok := canonicalTime(s)
+	if !ok {
 		return time.Time{}, false
 	}
-	t, err := time.Parse(time.RFC3339Nano, s)
+	t, err := time.Parse(time.RFC3339Nano, text)
 	return storable(t), err == nil
+}
+
+// canonicalTime completes the form of a time: basic to extended, seconds and the minutes of the offset added.
+func canonicalTime(s string) (string, bool) {
+	const minutes, seconds = len("dddd-dd-ddTdd:dd"), len("dddd-dd-ddTdd:dd:dd")
+	if len(s) > len("ddddddddTdddd") && shaped(s[:len("ddddddddTdddd")], "ddddddddTdddd") {
+		rest := s[len("ddddddddTdddd"):]
+		if len(rest) > 2 && shaped(rest[:2], "dd") {
+			rest = ":" + rest
+		}
+		s = s[:4] + "-" + s[4:6] + "-" + s[6:11] + ":" + s[11:13] + rest
+	}
+	if len(s) <= minutes || !shaped(s[:minutes], "dddd-dd-ddTdd:dd") {
+		return "", false
+	}
+	if s[minutes] != ':' { // without seconds there is no fraction
+		zone, ok := canonicalZone(s[minutes:])
+		return s[:minutes] + ":00" + zone, ok
+	}
+	if len(s) <= seconds || !shaped(s[minutes:seconds], ":dd") {
+		return "", false
+	}
+	rest := s[seconds:]
+	fraction := 0
+	if rest[0] == '.' {
+		fraction = len(rest) - len(strings.TrimLeft(rest[1:], "0123456789"))
+		if fraction < 2 || fraction > 10 {
+			return "", false
+		}
+	}
+	zone, ok := canonicalZone(rest[fraction:])
+	return s[:seconds+fraction] + zone, ok
+}
+
+// canonicalZone makes ±hh:mm of ±hhmm and ±hh.
+func canonicalZone(s string) (string, bool) {
+	if s == "Z" {
+		return s, true
+	}
+	if s == "" || s[0] != '+' && s[0] != '-' {
+		return "", false
+	}
+	switch digits := s[1:]; {
+	case shaped(digits, "dd"):
+		s += ":00"
+	case shaped(digits, "dddd"):
+		s = s[:3] + ":" + s[3:]
+	case !shaped(digits, "dd:dd"):
+		return "", false
+	}
+	return s, s[1:3] < "24" && s[4:] < "60"
 }
 
 // storable cuts a time to what the database has. The zero time, which stands for no time elsewhere and which Go clients send by
@@ -98,17 +149,6 @@ func shaped(s, pattern string) bool {
 		}
 	}
 	return true
-}
-
-func fractionAndZone(s string) bool {
-	if s[0] == '.' {
-		zone := strings.TrimLeft(s[1:], "0123456789")
-		if n := len(s) - 1 - len(zone); n < 1 || n > 9 {
-			return false
-		}
-		s = zone
-	}
-	return s == "Z" || (shaped(s, "+dd:dd") || shaped(s, "-dd:dd")) && s[1:3] < "24" && s[4:] < "60"
 }
 
 // future reports whether w lies ahead by this node's clock. It only serves to refuse a contradiction; what a job waits

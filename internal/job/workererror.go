@@ -60,7 +60,7 @@ func decodeWorkerError(v jsontext.Value, lim Limits) WorkerError {
 	e.setDetails(f.Get("details"), lim)
 	e.complete(label(f.Get("type")))
 	until, _ := rawjson.Text(f.Get("rate_limit_until"))
-	e.RateLimitUntil, _ = parseTime(until)
+	e.RateLimitUntil, _ = ParseTime(until)
 	return e
 }
 

@@ -80,6 +80,9 @@ func Retry(run func() error) error {
 // Beginning is -infinity, before every time.
 var Beginning = pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
 
+// End is infinity, after every time.
+var End = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+
 // Timestamp is NULL for the zero time.
 func Timestamp(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}

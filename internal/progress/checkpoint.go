@@ -12,7 +12,8 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// Checkpoint is what a job needs to continue where an earlier attempt stopped. It is deleted when the job ends.
+// Checkpoint is what a job needs to continue where an earlier attempt stopped. It can be read until the job is
+// pruned; a manual retry starts without it.
 type Checkpoint struct {
 	JobID    [16]byte
 	Stored   []byte // JSON object with state, step_index and metadata; nil: there is none

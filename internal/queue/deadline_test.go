@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -133,15 +134,27 @@ func TestDeadlines(t *testing.T) {
 		require.Equal(t, domaintest.Failure{Code: "timeout", TimeoutKind: "execution", Limit: 0.05, Elapsed: f.Elapsed, Retryable: true}, f)
 	})
 
-	t.Run("DeadLettersIfTheRetryPolicyKeepsThem", func(t *testing.T) {
+	t.Run("MakesDeadLettersUnlessTheRetryPolicySaysDiscard", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		policy := []byte(`{"max_attempts":1,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"dead_letter","backoff_strategy":"exponential"}`)
-		kept := domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.Retry, j.MaxAttempts = 30, policy, 1 })
-		plain := domaintest.With(func(j *job.Job) { j.TotalTimeoutMS = 30 })
-		ids := b.Enqueued(kept, plain)
-		require.True(t, b.ApplyDueUntilLeft(ids[0].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
-		require.False(t, b.ApplyDueUntilLeft(ids[1].ID, ojs.StateAvailable).DeadLetteredAt.Valid)
+		silent := []byte(`{"max_attempts":1,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"backoff_strategy":"exponential"}`)
+		discard := bytes.Replace(policy, []byte("dead_letter"), []byte("discard"), 1)
+		for name, c := range map[string]struct {
+			retry         []byte
+			fails, expiry bool // whether a total timeout and an expiry make a dead letter
+		}{
+			"Default": {nil, true, false}, "Silent": {silent, true, false}, "DeadLetter": {policy, true, true}, "Discard": {discard, false, false},
+		} {
+			ids := b.Enqueued(
+				domaintest.With(func(j *job.Job) { j.TotalTimeoutMS, j.Retry = 30, c.retry }),
+				domaintest.With(func(j *job.Job) { j.EnqueueTTLMS, j.Retry = 30, c.retry }),
+				domaintest.With(func(j *job.Job) { j.ExpiresAt, j.Retry = job.When{At: time.Now().Add(-time.Hour), Set: true}, c.retry }))
+			require.Equal(t, c.fails, b.ApplyDueUntilLeft(ids[0].ID, ojs.StateAvailable).DeadLetteredAt.Valid, name)
+			for _, waiting := range ids[1:] {
+				require.Equal(t, c.expiry, b.ApplyDueUntilLeft(waiting.ID, ojs.StateAvailable).DeadLetteredAt.Valid, name)
+			}
+		}
 
 		failing := domaintest.With(func(j *job.Job) { j.Retry, j.MaxAttempts = policy, 1 })
 		id := b.Enqueued(failing)[0].ID

@@ -2,7 +2,11 @@ package worker
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/binary"
 	"errors"
+	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -10,6 +14,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -66,15 +71,49 @@ func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]
 	return sliceutil.Map(rows, func(r dbsqlc.JobListByWorkerRow) ReservedJob { return ReservedJob(r) }), pg.ClientError(err)
 }
 
-// Filter chooses workers, in the order of their ids. Empty fields match all.
+// Filter chooses workers: the living before the dead, both with the latest sign of life first. Empty fields match all.
 type Filter struct {
 	States, Queues []string
+	After          *Key // nil: from the first
 	Offset, Limit  int
+}
+
+// Key is the place of a worker in the list. A worker that gives a sign of life moves to the front.
+type Key struct {
+	Dead bool
+	Seen time.Time
+	ID   string
+}
+
+// KeyOf is the place of a worker.
+func KeyOf(w *Record) Key { return Key{w.StaleAt.Valid, w.LastSeenAt.Time, w.ID} }
+
+// String encodes the key as a cursor: whether the worker is dead, the time in microseconds, the precision of the database,
+// and the id.
+func (k Key) String() string {
+	b := []byte{0}
+	if k.Dead {
+		b[0] = 1
+	}
+	b = binary.BigEndian.AppendUint64(b, uint64(k.Seen.UnixMicro()))
+	return base64.RawURLEncoding.EncodeToString(append(b, k.ID...))
+}
+
+// ParseKey decodes a cursor.
+func ParseKey(text string) (key Key, ok bool) {
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(b) < 10 || b[0] > 1 {
+		return key, false
+	}
+	key = Key{b[0] == 1, time.UnixMicro(int64(binary.BigEndian.Uint64(b[1:]))), string(b[9:])}
+	year := key.Seen.UTC().Year()
+	return key, year > 0 && year < 10_000 && payload.IsName(key.ID) && utf8.ValidString(key.ID)
 }
 
 // Page is a part of the list of workers.
 type Page struct {
 	Workers []Record
+	More    bool   // workers follow this page
 	Matches int64  // number of workers that match the filter, on all pages
 	Totals  Totals // of all workers
 }
@@ -84,13 +123,23 @@ func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	states, queues := pg.Strings(l.States), pg.Strings(l.Queues)
-	rows, err := s.db.Q.WorkerListPage(ctx, dbsqlc.WorkerListPageParams{
-		States: states, Queues: queues, SkipRows: int64(l.Offset), PageRows: int64(l.Limit),
-	})
+	p := dbsqlc.WorkerListPageParams{
+		LivingBefore: pg.End, DeadBefore: pg.End, States: states, Queues: queues, SkipRows: int64(l.Offset),
+		PageRows: int64(l.Limit) + 1, MaxRows: int64(l.Offset+l.Limit) + 1, // one more tells whether there are more
+	}
+	switch {
+	case l.After != nil && l.After.Dead:
+		p.LivingBefore, p.DeadBefore, p.DeadBeforeID = pg.Beginning, pg.Timestamp(l.After.Seen), l.After.ID
+	case l.After != nil:
+		p.LivingBefore, p.LivingBeforeID = pg.Timestamp(l.After.Seen), l.After.ID
+	}
+	rows, err := s.db.Q.WorkerListPage(ctx, p)
 	if err != nil {
 		return Page{}, pg.ClientError(err)
 	}
-	page := Page{Workers: sliceutil.Map(rows, func(w dbsqlc.Worker) Record { return Record(w) })}
+	more := len(rows) > l.Limit
+	rows = rows[:min(len(rows), l.Limit)]
+	page := Page{Workers: sliceutil.Map(rows, func(w dbsqlc.Worker) Record { return Record(w) }), More: more}
 	if page.Matches, err = s.db.Q.WorkerCount(ctx, states, queues); err != nil {
 		return Page{}, pg.ClientError(err)
 	}

@@ -1,6 +1,7 @@
 package grpcapi
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -96,7 +97,8 @@ func (e extras) retryPolicy(maxAttempts int64) *ojsv1.RetryPolicy {
 	}
 	return &ojsv1.RetryPolicy{
 		MaxAttempts: narrow(p.MaxAttempts), InitialInterval: durationpb.New(p.InitialInterval), BackoffCoefficient: p.BackoffCoefficient,
-		MaxInterval: durationpb.New(p.MaxInterval), Jitter: p.Jitter, NonRetryableErrors: p.NonRetryable, OnExhaustion: p.OnExhaustion,
+		MaxInterval: durationpb.New(p.MaxInterval), Jitter: p.Jitter, NonRetryableErrors: p.NonRetryable,
+		OnExhaustion: cmp.Or(p.OnExhaustion, retry.ExhaustDeadLetter),
 	}
 }
 
@@ -126,11 +128,11 @@ func (e extras) uniquePolicy(args []byte) *ojsv1.UniquePolicy {
 
 func when(v jsontext.Value) *moment {
 	text, _ := rawjson.Text(v)
-	w, ok := job.ParseWhen(text)
-	if !ok || w.Relative {
+	at, ok := job.ParseTime(text)
+	if !ok {
 		return nil
 	}
-	return timestamppb.New(w.At)
+	return timestamppb.New(at)
 }
 
 func millisecondsOf(v jsontext.Value) *durationpb.Duration {

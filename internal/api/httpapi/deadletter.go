@@ -188,7 +188,7 @@ func deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
 		name string
 		to   *job.When
 	}{{"since", &f.Since}, {"until", &f.Until}, {"older_than", &f.OlderThan}} {
-		text := c.QueryParam(bound.name)
+		text := timeText(c, bound.name)
 		if text == "" {
 			continue
 		}

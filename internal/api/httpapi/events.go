@@ -3,7 +3,9 @@ package httpapi
 import (
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -128,6 +130,9 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 	if q.JobID, err = api.ParseFilterID("job_id", c.QueryParam("job_id")); err != nil {
 		return q, err
 	}
+	if q.Subject = c.QueryParam("subject"); strings.ContainsRune(q.Subject, 0) || !utf8.ValidString(q.Subject) {
+		return q, ojs.ErrInvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000.")
+	}
 	if q.WorkflowID, err = api.ParseFilterID("workflow_id", c.QueryParam("workflow_id")); err != nil {
 		return q, err
 	}
@@ -140,15 +145,21 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 
 // timeParam reads an optional time.
 func timeParam(c echo.Context, name string) (time.Time, error) {
-	text := c.QueryParam(name)
+	text := timeText(c, name)
 	if text == "" {
 		return time.Time{}, nil
 	}
-	when, ok := job.ParseWhen(text)
-	if !ok || when.Relative {
+	at, ok := job.ParseTime(text)
+	if !ok {
 		return time.Time{}, ojs.ErrInvalidRequest(name, "an RFC 3339 time", text, name+" must be an RFC 3339 time with offset.")
 	}
-	return when.At, nil
+	return at, nil
+}
+
+// timeText is a parameter that is a time. The + of its offset arrives as a space if the client did not encode it, and no time
+// has a space.
+func timeText(c echo.Context, name string) string {
+	return strings.ReplaceAll(c.QueryParam(name), " ", "+")
 }
 
 func readFormat(c echo.Context) (cloud bool, err error) {

@@ -5,11 +5,12 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/ojs"
@@ -116,9 +117,20 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 		if l.Queues, err = plainList(c, "queue"); err != nil {
 			return err
 		}
+		if p.cursor != "" {
+			key, ok := worker.ParseKey(p.cursor)
+			if !ok {
+				return api.ErrCursor(p.cursor)
+			}
+			l.After = &key
+		}
 		page, err := a.Workers.List(c.Request().Context(), l)
 		if err != nil {
 			return err
+		}
+		next := ""
+		if page.More {
+			next = worker.KeyOf(&page.Workers[len(page.Workers)-1]).String()
 		}
 		return respond(c, http.StatusOK, func(b []byte) []byte {
 			items := len(b) + len(`{"items":`)
@@ -129,7 +141,7 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 				b = append(b, array...)
 			}
 			b = appendTotals(append(b, `,"summary":`...), page.Totals)
-			b = p.append(append(b, `,"pagination":`...), page.Matches, int64(p.offset+len(page.Workers)) < page.Matches, "")
+			b = p.append(append(b, `,"pagination":`...), page.Matches, page.More, next)
 			return append(b, '}')
 		})
 	}
@@ -205,7 +217,7 @@ func appendFacts(b, facts []byte, registered pgtype.Timestamptz) ([]byte, pgtype
 				labels = value
 			case "started_at":
 				text, _ := rawjson.Text(value)
-				if t, err := time.Parse(time.RFC3339Nano, text); err == nil {
+				if t, ok := job.ParseTime(text); ok {
 					started = pgtype.Timestamptz{Time: t, Valid: true}
 				}
 			default:

@@ -105,7 +105,7 @@ func drawPolicy(t *rapid.T) Policy {
 		BackoffCoefficient: rapid.Float64Range(1, 50).Draw(t, "coefficient"),
 		Jitter:             rapid.Bool().Draw(t, "jitter"),
 		NonRetryable:       rapid.SliceOfN(rapid.StringN(1, 20, 40), 0, 3).Draw(t, "patterns"),
-		OnExhaustion:       rapid.SampledFrom([]string{ExhaustDiscard, ExhaustDeadLetter}).Draw(t, "exhaustion"),
+		OnExhaustion:       rapid.SampledFrom([]string{"", ExhaustDiscard, ExhaustDeadLetter}).Draw(t, "exhaustion"),
 		Strategy:           rapid.SampledFrom([]string{Exponential, Linear, Polynomial, Constant}).Draw(t, "strategy"),
 	}
 }

@@ -58,7 +58,7 @@ func Decide(in Failure) Outcome {
 	case in.Code == "DEAD_LETTER":
 		return Outcome{Kind: Discard, DeadLetter: true}
 	}
-	discard := Outcome{Kind: Discard, DeadLetter: in.Policy.OnExhaustion == ExhaustDeadLetter}
+	discard := Outcome{Kind: Discard, DeadLetter: in.Policy.OnExhaustion != ExhaustDiscard}
 	if in.Attempt >= max(1, in.MaxAttempts) || in.nonRetryable() {
 		return discard
 	}

@@ -14,6 +14,8 @@ func TestDecide(t *testing.T) {
 	steady.Jitter = false
 	deadLetter := steady
 	deadLetter.OnExhaustion = ExhaustDeadLetter
+	noDeadLetter := steady
+	noDeadLetter.OnExhaustion = ExhaustDiscard
 	picky := deadLetter
 	picky.NonRetryable = []string{"Fatal", "auth.*", "worker_death", "visibility_timeout", "timeout"}
 	first := func(change func(*Failure)) Failure {
@@ -36,12 +38,13 @@ func TestDecide(t *testing.T) {
 		"2OnlyTheCode":             {first(func(f *Failure) { f.Type = "DISCARD" }), retried},
 		"3DeadLetter":              {first(func(f *Failure) { f.Code = "DEAD_LETTER" }), dead},
 		"3DeadLetterAtTheLimit":    {first(func(f *Failure) { f.Code, f.Attempt = "DEAD_LETTER", 3 }), dead},
-		"4Exhausted":               {first(func(f *Failure) { f.Attempt = 3 }), discarded},
+		"4Exhausted":               {first(func(f *Failure) { f.Attempt = 3 }), dead},
+		"4ExhaustedDiscard":        {first(func(f *Failure) { f.Attempt, f.Policy = 3, noDeadLetter }), discarded},
 		"4ExhaustedDeadLetter":     {first(func(f *Failure) { f.Attempt, f.Policy = 3, deadLetter }), dead},
 		"4NotYet":                  {first(func(f *Failure) { f.Attempt = 2 }), Outcome{Kind: Retry, Delay: 2 * time.Second}},
-		"4ZeroMeansOneRun":         {first(func(f *Failure) { f.MaxAttempts = 0 }), discarded},
-		"4OneMeansOneRun":          {first(func(f *Failure) { f.MaxAttempts = 1 }), discarded},
-		"4RetryableExtendsNothing": {first(func(f *Failure) { f.Attempt, f.RetryableSet, f.Code = 3, true, "RETRY" }), discarded},
+		"4ZeroMeansOneRun":         {first(func(f *Failure) { f.MaxAttempts = 0 }), dead},
+		"4OneMeansOneRun":          {first(func(f *Failure) { f.MaxAttempts = 1 }), dead},
+		"4RetryableExtendsNothing": {first(func(f *Failure) { f.Attempt, f.RetryableSet, f.Code = 3, true, "RETRY" }), dead},
 		"4LostAtTheLimit":          {first(func(f *Failure) { f.Attempt, f.ServerMade, f.Policy = 3, WorkerDeath, deadLetter }), dead},
 		"5MatchesType":             {first(func(f *Failure) { f.Type, f.Policy = "Fatal", picky }), dead},
 		"5MatchesClass":            {first(func(f *Failure) { f.ErrorClass, f.Policy = "auth.expired", picky }), dead},
@@ -55,10 +58,11 @@ func TestDecide(t *testing.T) {
 		}), Outcome{Kind: LoseToAvailable}},
 		"5NotForWorkersOwnWord":   {first(func(f *Failure) { f.Code, f.Policy = VisibilityTimeout, picky }), dead},
 		"5TakesTimeout":           {first(func(f *Failure) { f.Code, f.ServerMade, f.Policy = "timeout", "timeout", picky }), dead},
-		"6NotRetryable":           {first(no), discarded},
+		"6NotRetryable":           {first(no), dead},
+		"6NotRetryableDiscard":    {first(func(f *Failure) { no(f); f.Policy = noDeadLetter }), discarded},
 		"6NotRetryableDeadLetter": {first(func(f *Failure) { no(f); f.Policy = deadLetter }), dead},
 		"6RETRYIgnoresTheFlag":    {first(func(f *Failure) { no(f); f.Code = "RETRY" }), retried},
-		"6HopelessCode":           {first(func(f *Failure) { f.Code = "Not_Found" }), discarded},
+		"6HopelessCode":           {first(func(f *Failure) { f.Code = "Not_Found" }), dead},
 		"6HopelessButFlagged":     {first(func(f *Failure) { f.Code, f.RetryableSet = "not_found", true }), retried},
 		"6HopelessTypeIsNoCode":   {first(func(f *Failure) { f.Type = "not_found" }), retried},
 		"7NoTimeLeft": {first(func(f *Failure) {
@@ -72,13 +76,13 @@ func TestDecide(t *testing.T) {
 		}), Outcome{Kind: LoseToAvailable}},
 		"7AppliesToLoss": {first(func(f *Failure) {
 			f.ServerMade, f.TotalTimeout, f.Elapsed, f.RunTimeout = VisibilityTimeout, time.Minute, 31*time.Second, 30*time.Second
-		}), discarded},
+		}), dead},
 		"8VisibilityTimeout":      {first(func(f *Failure) { f.ServerMade = VisibilityTimeout }), Outcome{Kind: LoseToAvailable}},
 		"8WorkerDeath":            {first(func(f *Failure) { f.ServerMade, f.Attempt = WorkerDeath, 2 }), Outcome{Kind: LoseToAvailable}},
 		"9Retry":                  {first(func(*Failure) {}), retried},
 		"9ServerTimeout":          {first(func(f *Failure) { f.ServerMade, f.Code = "timeout", "timeout" }), retried},
 		"9UnknownCodeNoFlag":      {first(func(f *Failure) { f.Code, f.Retryable = "whatever", false }), retried},
-		"TotalTimeoutOfActiveJob": {first(func(f *Failure) { no(f); f.ServerMade, f.Code = "total_timeout", "total_timeout" }), discarded},
+		"TotalTimeoutOfActiveJob": {first(func(f *Failure) { no(f); f.ServerMade, f.Code = "total_timeout", "total_timeout" }), dead},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,7 +90,7 @@ func TestDecide(t *testing.T) {
 		})
 	}
 	for _, code := range []string{"cancelled", "invalid_payload", "invalid_request", "schema_validation", "not_found", "duplicate", "unsupported", "job_cancelled", "NON_RETRYABLE_ERROR"} {
-		require.Equal(t, discarded, Decide(first(func(f *Failure) { f.Code = code })), code)
+		require.Equal(t, dead, Decide(first(func(f *Failure) { f.Code = code })), code)
 	}
 }
 

@@ -147,7 +147,7 @@ func TestDecode(t *testing.T) {
 		require.ErrorContains(t, err, "decode retry policy", bad)
 		require.Equal(t, Default(), p, bad)
 	}
-	require.Equal(t, `{"max_attempts":3,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"on_exhaustion":"discard","backoff_strategy":"exponential"}`,
+	require.Equal(t, `{"max_attempts":3,"initial_interval_ms":1000,"max_interval_ms":300000,"backoff_coefficient":2,"jitter":true,"backoff_strategy":"exponential"}`,
 		string(Default().Encode()))
 }
 
@@ -157,6 +157,7 @@ func TestIsDefault(t *testing.T) {
 	for _, change := range []func(*Policy){
 		func(p *Policy) { p.InitialInterval++ }, func(p *Policy) { p.MaxInterval++ }, func(p *Policy) { p.BackoffCoefficient++ },
 		func(p *Policy) { p.Jitter = false }, func(p *Policy) { p.NonRetryable = []string{"a"} }, func(p *Policy) { p.OnExhaustion = ExhaustDeadLetter },
+		func(p *Policy) { p.OnExhaustion = ExhaustDiscard },
 		func(p *Policy) { p.Strategy = Linear },
 	} {
 		require.False(t, with(change).IsDefault())

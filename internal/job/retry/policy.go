@@ -2,7 +2,8 @@ package retry
 
 import "time"
 
-// Values of Policy.OnExhaustion: what a job becomes when it will not run again.
+// Values of Policy.OnExhaustion: what a job becomes when it will not run again. Empty, as by default, means that a failure
+// makes a dead letter and that expiry does not.
 const (
 	ExhaustDiscard    = "discard"
 	ExhaustDeadLetter = "dead_letter"
@@ -25,7 +26,7 @@ type Policy struct {
 	BackoffCoefficient float64       // ≥ 1
 	Jitter             bool
 	NonRetryable       []string // compared with type, error class and code, never with the message
-	OnExhaustion       string   // ExhaustDiscard or ExhaustDeadLetter
+	OnExhaustion       string   // ExhaustDiscard, ExhaustDeadLetter or empty
 	Strategy           string
 }
 
@@ -33,7 +34,7 @@ type Policy struct {
 func Default() Policy {
 	return Policy{
 		MaxAttempts: 3, InitialInterval: time.Second, MaxInterval: 5 * time.Minute, BackoffCoefficient: 2,
-		Jitter: true, OnExhaustion: ExhaustDiscard, Strategy: Exponential,
+		Jitter: true, Strategy: Exponential,
 	}
 }
 

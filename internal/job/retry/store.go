@@ -11,7 +11,8 @@ import (
 )
 
 // Encode gives the compact JSON that is stored with the job. It is a retry object that Parse reads, with every field, so
-// that a later release with other defaults does not change jobs that are already queued.
+// that a later release with other defaults does not change jobs that are already queued. Only on_exhaustion is left out if
+// it was not sent, because expiry asks whether it was.
 func (p Policy) Encode() []byte {
 	b := make([]byte, 0, 224)
 	b = strconv.AppendInt(append(b, `{"max_attempts":`...), p.MaxAttempts, 10)
@@ -19,8 +20,10 @@ func (p Policy) Encode() []byte {
 	b = strconv.AppendInt(append(b, `,"max_interval_ms":`...), p.MaxInterval.Milliseconds(), 10)
 	b = jsontext.AppendFloat(append(b, `,"backoff_coefficient":`...), p.BackoffCoefficient, 64)
 	b = strconv.AppendBool(append(b, `,"jitter":`...), p.Jitter)
-	b = append(append(b, `,"on_exhaustion":"`...), p.OnExhaustion...)
-	b = append(append(b, `","backoff_strategy":"`...), p.Strategy...)
+	if p.OnExhaustion != "" {
+		b = append(append(append(b, `,"on_exhaustion":"`...), p.OnExhaustion...), '"')
+	}
+	b = append(append(b, `,"backoff_strategy":"`...), p.Strategy...)
 	b = append(b, '"')
 	if len(p.NonRetryable) > 0 {
 		b = append(b, `,"non_retryable_errors":[`...)
