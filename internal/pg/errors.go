@@ -47,7 +47,8 @@ func IsUnavailable(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {
 		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"),
-			pg.Code == "25006": // a standby during failover
+			pg.Code == "25006",                       // a standby during failover
+			pg.Code == "25P03" || pg.Code == "25P04": // the server has ended a transaction whose node stood still
 			return true
 		}
 		return false

@@ -65,7 +65,7 @@ func (d *DB) WithPartitions(ctx context.Context, do func() error) error {
 // InPartitionedTx is WithPartitions for a transaction. It repeats all of it, because no statement can follow an error inside
 // a transaction.
 func (d *DB) InPartitionedTx(ctx context.Context, do func(tx pgx.Tx) error) error {
-	return d.WithPartitions(ctx, func() error { return pgx.BeginFunc(ctx, d.Pool, do) })
+	return d.WithPartitions(ctx, func() error { return InTx(ctx, d.Pool, do) })
 }
 
 // Retry runs a transaction, and up to three times again while the error IsTransient.

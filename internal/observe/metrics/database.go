@@ -69,8 +69,7 @@ func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q
 	ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 	defer cancel()
 	until, _ := ctx.Deadline()
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, d.db.Pool, options, func(tx pgx.Tx) error {
+	err := pg.InSnapshot(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		q := d.db.Q.WithTx(tx)
 		statement := max(1, (time.Until(until) - gaugeReply).Milliseconds())
 		if err := q.MetricsBegin(ctx, strconv.FormatInt(statement, 10)+"ms", gaugeLock); err != nil {
