@@ -6,10 +6,12 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // planSettings leave one plan for each statement, whatever the planner knows of the tables. Statements run as generic plans:
@@ -74,6 +76,7 @@ var poolerSettings = map[string]string{
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 3 * time.Second, Count: 3}
 
 const (
+	oldestServer   = 14
 	userTimeout    = 15 * time.Second
 	connectTimeout = 5 * time.Second
 )
@@ -83,6 +86,10 @@ func Prepare(config *pgx.ConnConfig, application string) {
 	config.RuntimeParams["application_name"] = application
 	maps.Copy(config.RuntimeParams, poolerSettings)
 	config.ConnectTimeout = connectTimeout
+	refused := config.OnPgError
+	config.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		return err.Code != readOnly && refused(conn, err) // false closes the connection: the next one may find the primary
+	}
 	config.DialFunc = (&net.Dialer{KeepAliveConfig: keepAlive, Control: limitUnacknowledged}).DialContext
 }
 
@@ -93,12 +100,29 @@ func ConnectSession(ctx context.Context, config *pgx.ConnConfig) (conn *pgx.Conn
 	if err != nil {
 		return nil, false, fmt.Errorf("connect: %w", err)
 	}
-	pooled, err = pinned(ctx, conn)
+	err = checkServer(conn.PgConn())
+	if err == nil {
+		pooled, err = pinned(ctx, conn)
+	}
 	if err != nil {
 		_ = conn.Close(context.WithoutCancel(ctx)) // nothing was done
 		return nil, false, err
 	}
 	return conn, pooled, nil
+}
+
+// checkServer refuses databases on which ojsd cannot work, by what the server reports at the connection.
+func checkServer(conn *pgconn.PgConn) error {
+	if encoding := conn.ParameterStatus("server_encoding"); encoding != "" && encoding != "UTF8" {
+		return fmt.Errorf("the database has encoding %s, and ojsd needs UTF8 for the texts of its clients: "+
+			"make one with CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'", encoding)
+	}
+	version := conn.ParameterStatus("server_version")
+	digits := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' })
+	if major, err := strconv.Atoi(version[:max(digits, 0)]); err == nil && major < oldestServer {
+		return fmt.Errorf("the server is PostgreSQL %s, and ojsd needs %d or later", version, oldestServer)
+	}
+	return nil
 }
 
 // PinSession sets sessionSettings, unless there is a pooler.

@@ -227,6 +227,21 @@ func (d *Database) OldestXminHolder(ctx context.Context) (holder *XminHolder, er
 	return holder, err
 }
 
+// RelayHolder is a session that keeps the relays of all nodes from publishing.
+type RelayHolder = dbsqlc.MetricsRelayHolderRow
+
+// OldestRelayHolder returns nil if there is none.
+func (d *Database) OldestRelayHolder(ctx context.Context) (holder *RelayHolder, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsRelayHolder(ctx)
+		if len(rows) > 0 {
+			holder = &rows[0]
+		}
+		return err
+	})
+	return holder, err
+}
+
 // TableStats are the statistics of a table with its partitions and indexes.
 type TableStats = dbsqlc.MetricsTablesRow
 
