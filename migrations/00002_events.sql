@@ -610,6 +610,24 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 
+-- DoctorRelayHolders, MetricsRelayHolder: the sessions that have kept the relays of all nodes from publishing for at least 5 s, a
+-- hundred times as long as a pass takes: one that holds the lock of the relay, or a lock on event_relay that excludes its update.
+-- The first key of an advisory lock is in classid, the second in objid, both without sign.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.relay_holders() RETURNS TABLE (name text, pid integer, state text, seconds double precision)
+LANGUAGE sql VOLATILE AS $$
+    SELECT COALESCE(a.application_name, ''), a.pid, COALESCE(a.state, 'unknown state'), date_part('epoch', clock_timestamp() - a.xact_start)
+    FROM pg_stat_activity a
+    WHERE a.xact_start < clock_timestamp() - interval '5 seconds' AND EXISTS (
+        SELECT FROM pg_locks l
+        WHERE l.pid = a.pid AND l.granted AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+            AND (l.locktype = 'advisory' AND l.objsubid = 2 AND l.classid::bigint = (hashtext('ojs')::bigint & 4294967295)
+                    AND l.objid::bigint = (hashtext('event_relay')::bigint & 4294967295)
+                OR l.locktype = 'relation' AND l.relation = 'ojs.event_relay'::regclass AND l.mode <> 'AccessShareLock'))
+    ORDER BY 4 DESC
+$$;
+-- +goose StatementEnd
+
 -- Row counts and sizes of tables with their partitions and indexes, from the statistics. Reading a size takes a lock for
 -- a moment.
 -- +goose StatementBegin
@@ -629,6 +647,7 @@ SELECT ojs.event_partitions_ensure();
 
 -- +goose Down
 DROP FUNCTION ojs.table_stats(text[]);
+DROP FUNCTION ojs.relay_holders();
 DROP FUNCTION ojs.xmin_holders();
 DROP FUNCTION ojs.xmin_holder();
 DROP FUNCTION ojs.xmin_list();

@@ -13,6 +13,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // lockKey is the key of the advisory lock for migrations: the bytes of "ojsmigr".
@@ -39,6 +41,9 @@ func newMigrator(databaseURL string, fsys fs.FS, log *slog.Logger) (*migrator, e
 	// Prepared statements fail behind a transaction-mode pooler, which gives each transaction another connection. Of the modes
 	// without them only this one leaves no open portal, whose snapshot withLock would keep.
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	pg.Prepare(cfg, "ojsd migrate")
+	// goose reads times as text. Poolers know these two parameters.
+	cfg.RuntimeParams["datestyle"], cfg.RuntimeParams["timezone"] = "ISO, MDY", "UTC"
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -47,7 +52,7 @@ func newMigrator(databaseURL string, fsys fs.FS, log *slog.Logger) (*migrator, e
 
 // open returns a pool of one connection whose transactions wait lockTimeout for a lock, and without limit for all else.
 func (m *migrator) open() *sql.DB {
-	db := sql.OpenDB(connector{stdlib.GetConnector(*m.cfg)})
+	db := sql.OpenDB(connector{stdlib.GetConnector(*m.cfg, stdlib.OptionAfterConnect(pg.PinSession))})
 	db.SetMaxOpenConns(1)
 	return db
 }
@@ -67,6 +72,7 @@ func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
 type conn struct{ *stdlib.Conn }
 
 func (c conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	opts.Isolation = driver.IsolationLevel(sql.LevelReadCommitted)
 	tx, err := c.Conn.BeginTx(ctx, opts)
 	if err != nil {
 		return nil, err
@@ -100,12 +106,13 @@ func (m *migrator) withLock(ctx context.Context, fn func() error) error {
 
 // tryLocked reports whether it got the lock and called fn.
 func (m *migrator) tryLocked(ctx context.Context, fn func() error) (bool, error) {
-	c, err := pgx.ConnectConfig(ctx, m.cfg)
+	c, _, err := pg.ConnectSession(ctx, m.cfg)
 	if err != nil {
-		return false, fmt.Errorf("connect to the database: %w", err)
+		return false, err
 	}
 	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
-	tx, err := c.Begin(ctx)
+	// In another isolation level the transaction would have a snapshot, for whose end CREATE INDEX CONCURRENTLY waits.
+	tx, err := c.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return false, fmt.Errorf("lock migrations: %w", err)
 	}

@@ -62,7 +62,7 @@ func (m *migrator) up(ctx context.Context) (results []*goose.MigrationResult, er
 		return err
 	})
 	if err != nil {
-		return results, fmt.Errorf("migrate up: %w", err)
+		return results, fmt.Errorf("migrate up: %w", explain(err))
 	}
 	return results, nil
 }
@@ -77,9 +77,22 @@ func (m *migrator) down(ctx context.Context) (result *goose.MigrationResult, err
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("migrate down: %w", err)
+		return nil, fmt.Errorf("migrate down: %w", explain(err))
 	}
 	return result, nil
+}
+
+// explain adds what to do to a refusal of the server.
+func explain(err error) error {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pgErr.Code {
+		case "42501": // insufficient_privilege
+			return fmt.Errorf("%w: migrate as the role that owns schema ojs, or for a new schema GRANT CREATE ON DATABASE to this role", err)
+		case "25006": // read_only_sql_transaction
+			return fmt.Errorf("%w: the database is read-only; let DATABASE_URL lead to the primary", err)
+		}
+	}
+	return err
 }
 
 // withProvider calls fn under the migration lock, and repeats it while it fails because of table locks. Each migration is a

@@ -34,6 +34,10 @@ FROM ojs.event_relay r;
 -- The sessions, slots and prepared transactions that keep dead rows from being cleaned.
 SELECT h.holder::text AS holder, h.seconds::double precision AS seconds FROM ojs.xmin_holders() h ORDER BY 2 DESC LIMIT 10;
 
+-- name: DoctorRelayHolders :many
+-- The sessions that keep the relays of all nodes from publishing.
+SELECT h.name::text AS name, h.pid::integer AS pid, h.state::text AS state, h.seconds::double precision AS seconds FROM ojs.relay_holders() h;
+
 -- name: DoctorTables :many
 -- Live and dead rows and sizes of the tables that are updated all the time.
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes

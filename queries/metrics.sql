@@ -98,6 +98,10 @@ FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) A
 SELECT h.kind::text AS kind, h.name::text AS name, h.pid::integer AS pid, h.seconds::float8 AS seconds, h.transactions::bigint AS transactions
 FROM ojs.xmin_holder() h;
 
+-- name: MetricsRelayHolder :many
+-- The session that has kept the relays of all nodes from publishing for longest; at most one row.
+SELECT h.name::text AS name, h.pid::integer AS pid, h.seconds::double precision AS seconds FROM ojs.relay_holders() h LIMIT 1;
+
 -- name: MetricsTables :many
 -- Live and dead rows and sizes of tables.
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_stats(@names::text[]) t;

@@ -10,6 +10,11 @@ SELECT set_config('lock_timeout', @lock_timeout::text, true);
 -- Reads the clock of the database.
 SELECT clock_timestamp()::timestamptz AS now;
 
+-- name: SystemProbe :one
+-- Whether the session can write: that of a standby, or of a primary that was set to read only, cannot.
+SELECT clock_timestamp()::timestamptz AS now,
+    (pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on')::boolean AS read_only;
+
 -- name: PartitionEnsure :one
 -- Creates the partitions for the next days and for the next event numbers.
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/doctor"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/migrations"
 )
 
@@ -23,9 +24,14 @@ func (c *doctorCmd) Run(ctx context.Context, k *kong.Context) error {
 	if err != nil {
 		return err
 	}
-	conn, err := pgx.Connect(ctx, loaded.Config.Database.URL)
+	cfg, err := pgx.ParseConfig(loaded.Config.Database.URL)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return fmt.Errorf("parse database url: %w", err)
+	}
+	pg.Prepare(cfg, "ojsd doctor")
+	conn, _, err := pg.ConnectSession(ctx, cfg)
+	if err != nil {
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
 	if err := migrations.Check(ctx, conn); err != nil {

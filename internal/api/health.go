@@ -25,6 +25,8 @@ const (
 	Off       = "off" // of a component that this node does without
 	Degraded  = "degraded"
 	Unhealthy = "unhealthy"
+
+	readOnly = "read_only" // of the database
 )
 
 // Health tells how the node is. Use NewHealth.
@@ -43,6 +45,7 @@ type Health struct {
 // Look is what a look at the database gave.
 type Look struct {
 	Err             error
+	ReadOnly        bool // a standby, or a primary that was demoted
 	Latency         time.Duration
 	Now             time.Time // by the database's clock
 	Queues, Workers map[string]int64
@@ -59,8 +62,8 @@ func LookAt(d Domains) func(ctx context.Context) Look {
 	var c counts
 	return func(ctx context.Context) Look {
 		start := time.Now()
-		now, err := d.DB.Now(ctx)
-		look := Look{Err: err, Latency: time.Since(start), Now: now}
+		now, readOnly, err := d.DB.Probe(ctx)
+		look := Look{Err: err, ReadOnly: readOnly, Latency: time.Since(start), Now: now}
 		if err == nil {
 			c.read(ctx, d)
 			look.Queues, look.Workers = c.queues, c.workers
@@ -129,13 +132,17 @@ func (h *Health) Report(ctx context.Context) (status string, at time.Time, body 
 		status, at = Unhealthy, time.Now()
 		backend["status"], backend["connection"] = Unhealthy, "disconnected"
 		backend["error"] = "The database cannot be reached."
+	case p.ReadOnly:
+		status = Unhealthy
+		backend["status"], backend["connection"] = Unhealthy, readOnly
+		backend["error"] = "The database is read-only: it is a standby, or default_transaction_read_only is on."
 	case p.Latency > slowPing:
 		backend["status"] = Degraded
 	}
 	if p.Err == nil {
 		body["queues"], body["workers"] = p.Queues, p.Workers
 		for _, state := range components {
-			if state != Healthy && state != Off {
+			if status == Healthy && state != Healthy && state != Off {
 				status = Degraded
 			}
 		}
@@ -149,8 +156,11 @@ func (h *Health) Ready(ctx context.Context) (ready bool, checks map[string]strin
 	p := h.probe(ctx)
 	checks = map[string]string{"database": "ok", "migrations": "ok", "draining": "no"}
 	ready = true
-	if p.Err != nil {
+	switch {
+	case p.Err != nil:
 		checks["database"], ready = "unreachable", false
+	case p.ReadOnly:
+		checks["database"], ready = readOnly, false
 	}
 	if h.draining.Load() {
 		checks["draining"], ready = "yes", false

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/migrations"
 )
 
@@ -19,10 +20,11 @@ func checkSchema(ctx context.Context, config Config) error {
 	if err != nil {
 		return fmt.Errorf("parse database url: %w", err)
 	}
+	pg.Prepare(cfg, "ojsd")
 	cfg.DefaultQueryExecMode = pgx.QueryExecModeExec // behind a pooler, an earlier client may have prepared a statement of the same name
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	conn, _, err := pg.ConnectSession(ctx, cfg)
 	if err != nil {
-		return fmt.Errorf("connect: %w", err)
+		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // nothing was written
 	return migrations.Check(ctx, conn)

@@ -141,7 +141,7 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	c := &cronChange{store: s}
-	err := pgx.BeginFunc(bounded, s.db.Pool, func(tx pgx.Tx) error {
+	err := pg.InTx(bounded, s.db.Pool, func(tx pgx.Tx) error {
 		*c = cronChange{store: s, q: dbsqlc.New(tx)}
 		row, err := c.q.CronNotify(bounded)
 		if err != nil {

@@ -42,7 +42,7 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	var cancelled queue.Cancelled
 	var inserted queue.Inserted
 	var fresh map[[16]byte]bool
-	err := pgx.BeginFunc(ctx, f.tx, func(tx pgx.Tx) (err error) {
+	err := pg.InTx(ctx, f.tx, func(tx pgx.Tx) (err error) {
 		if fresh, err = f.record(ctx, dbsqlc.New(tx), ticks, "fired"); err != nil {
 			return err
 		}

@@ -96,6 +96,43 @@ func (q *Queries) DoctorRelay(ctx context.Context) (DoctorRelayRow, error) {
 	return i, err
 }
 
+const doctorRelayHolders = `-- name: DoctorRelayHolders :many
+SELECT h.name::text AS name, h.pid::integer AS pid, h.state::text AS state, h.seconds::double precision AS seconds FROM ojs.relay_holders() h
+`
+
+type DoctorRelayHoldersRow struct {
+	Name    string
+	Pid     int32
+	State   string
+	Seconds float64
+}
+
+// The sessions that keep the relays of all nodes from publishing.
+func (q *Queries) DoctorRelayHolders(ctx context.Context) ([]DoctorRelayHoldersRow, error) {
+	rows, err := q.db.Query(ctx, doctorRelayHolders)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DoctorRelayHoldersRow
+	for rows.Next() {
+		var i DoctorRelayHoldersRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Pid,
+			&i.State,
+			&i.Seconds,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const doctorRows = `-- name: DoctorRows :one
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,

@@ -318,6 +318,37 @@ func (q *Queries) MetricsReadyHeadsFrom(ctx context.Context, arg MetricsReadyHea
 	return items, nil
 }
 
+const metricsRelayHolder = `-- name: MetricsRelayHolder :many
+SELECT h.name::text AS name, h.pid::integer AS pid, h.seconds::double precision AS seconds FROM ojs.relay_holders() h LIMIT 1
+`
+
+type MetricsRelayHolderRow struct {
+	Name    string
+	Pid     int32
+	Seconds float64
+}
+
+// The session that has kept the relays of all nodes from publishing for longest; at most one row.
+func (q *Queries) MetricsRelayHolder(ctx context.Context) ([]MetricsRelayHolderRow, error) {
+	rows, err := q.db.Query(ctx, metricsRelayHolder)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MetricsRelayHolderRow
+	for rows.Next() {
+		var i MetricsRelayHolderRow
+		if err := rows.Scan(&i.Name, &i.Pid, &i.Seconds); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const metricsTables = `-- name: MetricsTables :many
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_stats($1::text[]) t
 `

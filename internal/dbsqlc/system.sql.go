@@ -183,6 +183,24 @@ func (q *Queries) SystemPing(ctx context.Context) (pgtype.Timestamptz, error) {
 	return now, err
 }
 
+const systemProbe = `-- name: SystemProbe :one
+SELECT clock_timestamp()::timestamptz AS now,
+    (pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on')::boolean AS read_only
+`
+
+type SystemProbeRow struct {
+	Now      pgtype.Timestamptz
+	ReadOnly bool
+}
+
+// Whether the session can write: that of a standby, or of a primary that was set to read only, cannot.
+func (q *Queries) SystemProbe(ctx context.Context) (SystemProbeRow, error) {
+	row := q.db.QueryRow(ctx, systemProbe)
+	var i SystemProbeRow
+	err := row.Scan(&i.Now, &i.ReadOnly)
+	return i, err
+}
+
 const systemReset = `-- name: SystemReset :exec
 SELECT ojs.reset()
 `

@@ -25,7 +25,7 @@ const relayLate = 10 * time.Second
 func Examine(ctx context.Context, conn *pgx.Conn) (findings []Finding, err error) {
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		e := examination{q: dbsqlc.New(tx)}
-		for _, check := range []func(context.Context) error{e.counts, e.rows, e.relay, e.tables, e.holders} {
+		for _, check := range []func(context.Context) error{e.writable, e.counts, e.rows, e.relay, e.tables, e.holders} {
 			if err := check(ctx); err != nil {
 				return err
 			}
@@ -46,6 +46,14 @@ type examination struct {
 
 func (e *examination) addf(ok bool, format string, args ...any) {
 	e.findings = append(e.findings, Finding{ok, fmt.Sprintf(format, args...)})
+}
+
+func (e *examination) writable(ctx context.Context) error {
+	probe, err := e.q.SystemProbe(ctx)
+	if probe.ReadOnly {
+		e.addf(false, "the database is read-only: it is a standby, or default_transaction_read_only is on; let DATABASE_URL lead to the primary")
+	}
+	return err
 }
 
 func (e *examination) counts(ctx context.Context) error {
@@ -82,7 +90,12 @@ func (e *examination) relay(ctx context.Context) error {
 	e.addf(lag < relayLate, "%d events wait to be published, the oldest for %s; %d numbers are missing%s", r.Unpublished, lag, r.Gaps,
 		hint(lag >= relayLate, "no server is running, or its relay fails: see its log"))
 	e.addf(true, "events reach back %s", kept)
-	return nil
+	holders, err := e.q.DoctorRelayHolders(ctx)
+	for _, h := range holders {
+		e.addf(false, "session %d (%s), %s, keeps every relay from publishing, for %s: end it with SELECT pg_terminate_backend(%d)",
+			h.Pid, h.Name, h.State, seconds(h.Seconds), h.Pid)
+	}
+	return err
 }
 
 func (e *examination) tables(ctx context.Context) error {

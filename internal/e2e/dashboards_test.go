@@ -16,6 +16,7 @@ import (
 // seriesElsewhere are shown in docs/ and not by the server of TestMetrics.
 var seriesElsewhere = []struct{ name, kind, labels string }{
 	{"ojs_db_xmin_holder", "GAUGE", "kind,application,pid"}, // only while a transaction keeps dead rows
+	{"ojs_events_relay_holder", "GAUGE", "application,pid"}, // only while a session keeps events from being published
 	// The node of TestMetrics serves no gRPC; TestGRPCMetrics covers these.
 	{"ojs_grpc_requests_total", "COUNTER", "method,code"},
 	{"ojs_grpc_request_duration_seconds", "HISTOGRAM", "method,code"},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +16,8 @@ import (
 	"github.com/riverqueue/river/rivershared/testsignal"
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 	"github.com/riverqueue/river/rivershared/util/testutil"
+
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 const (
@@ -32,9 +33,6 @@ const (
 	// notifications are lost while the queue of PostgreSQL is full.
 	silentTimeout = 5 * time.Second
 )
-
-// keepAlive detects a dead connection, on which the node sends nothing itself.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // Values of Listener.Status.
 const (
@@ -177,7 +175,7 @@ func (l *Listener) silence(pooled bool) time.Duration {
 
 // listen keeps a connection until it fails. LISTEN comes first, then the handlers run for what was missed before it.
 func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
-	conn, err := l.connect(ctx)
+	conn, pooled, err := l.connect(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -186,8 +184,7 @@ func (l *Listener) listen(ctx context.Context) (listened bool, err error) {
 		defer cancel()
 		_ = conn.Close(closing) // an error of Close changes nothing: the connection is given up
 	}()
-	pooled, err := l.subscribe(ctx, conn)
-	if err != nil {
+	if err := l.subscribe(ctx, conn); err != nil {
 		return false, err
 	}
 	if !pooled {
@@ -226,21 +223,20 @@ func (l *Listener) next(ctx context.Context, conn *pgx.Conn, limit time.Duration
 	return n, err
 }
 
-func (l *Listener) connect(ctx context.Context) (*pgx.Conn, error) {
+// connect reports whether a pooler is in between: notifications may then never come although LISTEN succeeds.
+func (l *Listener) connect(ctx context.Context) (conn *pgx.Conn, pooled bool, err error) {
 	config, err := pgx.ParseConfig(l.config.URL)
 	if err != nil {
-		return nil, fmt.Errorf("parse listen url: %w", err)
+		return nil, false, fmt.Errorf("parse listen url: %w", err)
 	}
-	config.DialFunc = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext
-	config.RuntimeParams["application_name"] = "ojsd listen"
+	pg.Prepare(config, "ojsd listen")
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
-	return pgx.ConnectConfig(ctx, config)
+	return pg.ConnectSession(ctx, config)
 }
 
-// subscribe issues LISTEN and reports whether a pooler is in between. Behind a pooler the process id of the session is not
-// the one of the connection's handshake, and notifications may never come although LISTEN succeeds.
-func (l *Listener) subscribe(ctx context.Context, conn *pgx.Conn) (pooled bool, err error) {
+// subscribe issues LISTEN.
+func (l *Listener) subscribe(ctx context.Context, conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
 	l.mu.Lock()
@@ -251,14 +247,10 @@ func (l *Listener) subscribe(ctx context.Context, conn *pgx.Conn) (pooled bool, 
 	l.mu.Unlock()
 	for _, channel := range channels {
 		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize(), pgx.QueryExecModeSimpleProtocol); err != nil {
-			return false, fmt.Errorf("listen %q: %w", channel, err)
+			return fmt.Errorf("listen %q: %w", channel, err)
 		}
 	}
-	var pid uint32
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&pid); err != nil {
-		return false, fmt.Errorf("read backend pid: %w", err)
-	}
-	return pid != conn.PgConn().PID(), nil
+	return nil
 }
 
 func (l *Listener) dispatch(channel, payload string) {

@@ -12,6 +12,9 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// readOnly is the SQLSTATE read_only_sql_transaction.
+const readOnly = "25006"
+
 // IsRowError reports whether a single row may have caused the error of a statement over many rows: a data exception, a
 // constraint violation, a program limit or a locked row. The other rows may then succeed in a statement of their own.
 func IsRowError(err error) bool {
@@ -47,7 +50,8 @@ func IsUnavailable(err error) bool {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch {
 		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"), strings.HasPrefix(pg.Code, "57P"),
-			pg.Code == "25006": // a standby during failover
+			pg.Code == readOnly,                      // a standby during failover
+			pg.Code == "25P03" || pg.Code == "25P04": // the server has ended a transaction whose node stood still
 			return true
 		}
 		return false

@@ -44,6 +44,16 @@ func (d *DB) Now(ctx context.Context) (time.Time, error) {
 	return now.Time, err
 }
 
+// Probe reads the clock of the database, and whether it is read-only. If it is, the connections of the pool are made anew: another
+// host of the URL may have become the primary.
+func (d *DB) Probe(ctx context.Context) (now time.Time, readOnly bool, err error) {
+	row, err := d.Q.SystemProbe(ctx)
+	if row.ReadOnly {
+		d.Pool.Reset()
+	}
+	return row.Now.Time, row.ReadOnly, err
+}
+
 // EnsurePartitions creates the partitions that today and tomorrow need.
 func (d *DB) EnsurePartitions(ctx context.Context) error {
 	_, err := d.Q.PartitionEnsure(ctx)
@@ -65,7 +75,7 @@ func (d *DB) WithPartitions(ctx context.Context, do func() error) error {
 // InPartitionedTx is WithPartitions for a transaction. It repeats all of it, because no statement can follow an error inside
 // a transaction.
 func (d *DB) InPartitionedTx(ctx context.Context, do func(tx pgx.Tx) error) error {
-	return d.WithPartitions(ctx, func() error { return pgx.BeginFunc(ctx, d.Pool, do) })
+	return d.WithPartitions(ctx, func() error { return InTx(ctx, d.Pool, do) })
 }
 
 // Retry runs a transaction, and up to three times again while the error IsTransient.

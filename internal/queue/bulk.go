@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -47,7 +48,7 @@ var errSkipped = errors.New("a job is not eligible")
 func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	var changed map[[16]byte]bool
 	var after func()
-	err := pgx.BeginFunc(ctx, t.tx, func(tx pgx.Tx) (err error) {
+	err := pg.InTx(ctx, t.tx, func(tx pgx.Tx) (err error) {
 		changed, after, err = t.store.bulk(ctx, dbsqlc.New(tx), b)
 		if err == nil && b.Atomic && len(changed) < len(b.IDs) {
 			return errSkipped

@@ -114,7 +114,7 @@ func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error 
 		return nil
 	}
 	params := in.params(s.commits.Node)
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+	return pg.InTx(ctx, db, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		if !in.atomic {
 			if err := q.SystemLockTimeout(ctx, idLockTimeout); err != nil {

@@ -25,7 +25,7 @@ func (s *Store) Overview(ctx context.Context) (Overview, error) {
 	var o Overview
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, s.db.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) (err error) {
+	err := pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
 		q := s.db.Q.WithTx(tx)
 		if o.Queues, err = q.QueueCountList(ctx, maxOverview); err != nil {
 			return err

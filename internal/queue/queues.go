@@ -26,7 +26,7 @@ func (s *Store) QueueStats(ctx context.Context, name string) (Stats, error) {
 	stats := Stats{Name: name, Status: "active", Counts: map[ojs.JobState]int64{}}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, s.db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err := pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := s.db.Q.WithTx(tx)
 		now, err := q.SystemPing(ctx)
 		if err != nil {

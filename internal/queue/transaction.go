@@ -26,7 +26,7 @@ func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 	defer cancel()
 	t := &Tx{store: s}
 	err := pg.Retry(func() error {
-		return pgx.BeginFunc(ctx, s.db.Pool, func(tx pgx.Tx) error {
+		return pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) error {
 			t.tx, t.after = tx, nil
 			return do(t)
 		})

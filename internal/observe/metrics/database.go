@@ -69,8 +69,7 @@ func (d *Database) gaugeTx(ctx context.Context, read func(ctx context.Context, q
 	ctx, cancel := context.WithTimeout(ctx, GaugeTimeout)
 	defer cancel()
 	until, _ := ctx.Deadline()
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, d.db.Pool, options, func(tx pgx.Tx) error {
+	err := pg.InSnapshot(ctx, d.db.Pool, func(tx pgx.Tx) error {
 		q := d.db.Q.WithTx(tx)
 		statement := max(1, (time.Until(until) - gaugeReply).Milliseconds())
 		if err := q.MetricsBegin(ctx, strconv.FormatInt(statement, 10)+"ms", gaugeLock); err != nil {
@@ -220,6 +219,21 @@ type XminHolder = dbsqlc.MetricsXminHolderRow
 func (d *Database) OldestXminHolder(ctx context.Context) (holder *XminHolder, err error) {
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsXminHolder(ctx)
+		if len(rows) > 0 {
+			holder = &rows[0]
+		}
+		return err
+	})
+	return holder, err
+}
+
+// RelayHolder is a session that keeps the relays of all nodes from publishing.
+type RelayHolder = dbsqlc.MetricsRelayHolderRow
+
+// OldestRelayHolder returns nil if there is none.
+func (d *Database) OldestRelayHolder(ctx context.Context) (holder *RelayHolder, err error) {
+	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
+		rows, err := q.MetricsRelayHolder(ctx)
 		if len(rows) > 0 {
 			holder = &rows[0]
 		}

@@ -21,6 +21,7 @@ type gauges struct {
 	ready       cached[map[string]time.Duration]
 	deadLetters cached[map[string]int64]
 	xmin        cached[*XminHolder]
+	relay       cached[*RelayHolder]
 	tables      cached[[]TableStats]
 	webhooks    cached[webhookGauges]
 
@@ -43,6 +44,7 @@ func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 	}
 	g.overview.onFailure, g.ready.onFailure, g.deadLetters.onFailure = failed("queues and events"), failed("oldest ready jobs"), failed("dead letters")
 	g.xmin.onFailure, g.tables.onFailure, g.webhooks.onFailure = failed("xmin"), failed("tables"), failed("webhooks")
+	g.relay.onFailure, g.relay.every = failed("holder of the relay lock"), every
 	g.overview.every, g.ready.every, g.deadLetters.every, g.xmin.every, g.webhooks.every = every, every, every, every, every
 	g.tables.every = max(every, tablesEvery)
 	g.ready.selfPaced = true
@@ -92,6 +94,7 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	families := eventFamilies(g.Events)
 	families = append(families, m.queueFamilies(ctx, g, r)...)
 	families = append(families, m.xminFamilies(ctx, r)...)
+	families = append(families, m.relayFamilies(ctx, r)...)
 	families = append(families, m.tableFamilies(ctx, r)...)
 	return append(families, m.webhookGauges(ctx, r)...)
 }
@@ -191,6 +194,18 @@ func (m *Metrics) xminFamilies(ctx context.Context, r *round) []family {
 		holder.set(attribute.NewSet(attribute.String("kind", h.Kind), attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
 	}
 	return []family{seconds, transactions, holder}
+}
+
+func (m *Metrics) relayFamilies(ctx context.Context, r *round) []family {
+	h, err := m.gauges.relay.get(ctx, m.sources.Database.OldestRelayHolder)
+	if r.missing(err) {
+		return nil
+	}
+	holder := gauge("ojs.events.relay_holder", "s", "Age of the transaction that keeps every relay from publishing, from 5 s on, with who holds it.")
+	if h != nil {
+		holder.set(attribute.NewSet(attribute.String("application", h.Name), attribute.String("pid", strconv.Itoa(int(h.Pid)))), h.Seconds)
+	}
+	return []family{holder}
 }
 
 func (m *Metrics) tableFamilies(ctx context.Context, r *round) []family {

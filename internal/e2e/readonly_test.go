@@ -1,0 +1,118 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/app"
+	"github.com/ojsd/ojsd/internal/dbtest"
+)
+
+// TestReadOnlyDatabase: a node whose database becomes read-only says so and gets no traffic; it goes on when the database can
+// be written again.
+func TestReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	a.get("/readyz").is(200)
+	a.setReadOnly("on")
+	eventually(t, func() bool { return a.get("/readyz").status == 503 })
+	require.Equal(t, "read_only", a.get("/readyz").is(503).at("checks.database"))
+	health := a.get("/health").is(503)
+	for member, want := range map[string]string{"status": "unhealthy", "backend.status": "unhealthy", "backend.connection": "read_only"} {
+		require.Equal(t, want, health.at(member))
+	}
+	require.Contains(t, health.at("backend.error"), "read-only")
+	r := a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`).is(503)
+	requireRetryAfter(t, r)
+	require.Contains(t, a.findings(), "the database is read-only")
+
+	a.setReadOnly("off")
+	eventually(t, func() bool { return a.get("/readyz").status == 200 })
+	eventually(t, func() bool { return a.post("/ojs/v1/jobs", `{"type":"t","args":[]}`).status == 201 })
+	require.Equal(t, "ok", a.get("/health").is(200).at("backend.status"))
+}
+
+// setReadOnly changes the database, and ends the sessions of the node as a restart does. Only new sessions see the change.
+func (a *node) setReadOnly(value string) {
+	a.t.Helper()
+	conn := a.connect()
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err := conn.Exec(a.t.Context(), fmt.Sprintf(`BEGIN READ WRITE; ALTER DATABASE %s SET default_transaction_read_only = %s; COMMIT`, conn.Config().Database, value))
+	require.NoError(a.t, err)
+	if value == "on" {
+		_, err = conn.Exec(a.t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		require.NoError(a.t, err)
+	}
+}
+
+// TestRefusedDatabases: the message says what is wrong with the database and what to do.
+func TestRefusedDatabases(t *testing.T) {
+	t.Parallel()
+	migrate := func(c *app.Config) { c.Migrate = true }
+
+	t.Run("Encoding", func(t *testing.T) {
+		t.Parallel()
+		address := dbtest.EmptyURL(t)
+		conn, err := pgx.Connect(t.Context(), address)
+		require.NoError(t, err)
+		name := conn.Config().Database + "_latin1"
+		_, err = conn.Exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			_, err := conn.Exec(context.Background(), "DROP DATABASE "+name+" WITH (FORCE)")
+			require.NoError(t, err)
+			require.NoError(t, conn.Close(context.Background()))
+		})
+		c := settings(strings.Replace(address, conn.Config().Database, name, 1))
+		_, err = app.Start(t.Context(), c)
+		require.ErrorContains(t, err, "encoding LATIN1")
+		require.ErrorContains(t, err, "TEMPLATE template0 ENCODING 'UTF8'")
+	})
+
+	t.Run("SchemaOfAnotherRole", func(t *testing.T) {
+		t.Parallel()
+		address := dbtest.EmptyURL(t)
+		asRole, role := newRole(t, address)
+		conn, err := pgx.Connect(t.Context(), address)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close(context.Background())) }()
+		_, err = conn.Exec(t.Context(), "CREATE SCHEMA ojs")
+		require.NoError(t, err)
+		c := settings(asRole)
+		migrate(&c)
+		_, err = app.Start(t.Context(), c)
+		require.ErrorContains(t, err, "migrate as the role that owns schema ojs")
+
+		// A role that is no superuser and may create the schema is enough.
+		_, err = conn.Exec(t.Context(), "DROP SCHEMA ojs; GRANT CREATE ON DATABASE "+conn.Config().Database+" TO "+role)
+		require.NoError(t, err)
+		a := setup(t, on(asRole), migrate)
+		a.push(`"type":"t","args":[],"queue":"q"`)
+		a.ack(a.fetch("q").at("jobs.0.id")).is(200)
+	})
+}
+
+// newRole makes a role that may only connect, and returns the address with it.
+func newRole(t *testing.T, address string) (asRole, role string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), address)
+	require.NoError(t, err)
+	role = "role_of_" + conn.Config().Database
+	_, err = conn.Exec(t.Context(), "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := conn.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role)
+		require.NoError(t, err)
+		require.NoError(t, conn.Close(context.Background()))
+	})
+	u, err := url.Parse(address)
+	require.NoError(t, err)
+	u.User = url.UserPassword(role, "secret")
+	return u.String(), role
+}
