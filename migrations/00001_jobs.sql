@@ -128,15 +128,16 @@ CREATE TABLE ojs.queues (
     updated_at timestamptz NOT NULL DEFAULT now()
 );
 
--- idempotency_keys holds the answers of bulk calls, which are repeated for the same key and body for at least a day.
+-- idempotency_keys holds the answers of enqueues and bulk calls, which are repeated for the same key and body for at least a day.
 CREATE TABLE ojs.idempotency_keys (
+    holder     text        NOT NULL,                    -- the API key of the caller, by its hash; '': none
     operation  text        NOT NULL,                    -- name of the endpoint
     key        text        NOT NULL,                    -- as the client sent it
     body_hash  bytea       NOT NULL,                    -- of the request body, to refuse the key with another body
     status     integer     NOT NULL,                    -- HTTP status of the answer; 0: the call is not finished
     response   json        NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (operation, key)
+    PRIMARY KEY (holder, operation, key)
 );
 -- IdempotencyKeyPrune: the oldest keys.
 CREATE INDEX idempotency_keys_created ON ojs.idempotency_keys (created_at);
@@ -317,6 +318,19 @@ LANGUAGE sql VOLATILE AS $$
 $$;
 -- +goose StatementEnd
 
+-- Ends the session of a node whose connection broke and waits for its end, so that its transaction can no longer commit.
+-- Returns whether it has ended. A backend that began after the node sent its statement is another one with the same pid. A
+-- backend that waited for a synchronous standby leaves a commit that no standby may have: the message makes this transaction
+-- write WAL, so that its own commit waits for the standby too, and with it for all commits before.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.session_end(backend integer, age_s double precision, wait_ms bigint) RETURNS boolean
+LANGUAGE sql VOLATILE AS $$
+    SELECT pg_logical_emit_message(true, 'ojs', 'session_end');
+    SELECT COALESCE(bool_and(pg_terminate_backend(a.pid, wait_ms)), true) FROM pg_stat_activity a
+    WHERE a.pid = backend AND a.usename = current_user AND a.backend_start < clock_timestamp() - age_s * interval '1 second'
+$$;
+-- +goose StatementEnd
+
 -- Drops the oldest partition of finished jobs if all of it is older than keep, subtracts its rows from the counts in
 -- the same transaction, and returns how many days it dropped (0 or 1). The caller repeats until 0, so that no
 -- transaction holds the relay for long.
@@ -375,6 +389,7 @@ SELECT ojs.jobs_done_partitions_ensure();
 DROP VIEW ojs.job_finished;
 DROP FUNCTION ojs.jobs_done_days(interval);
 DROP FUNCTION ojs.jobs_done_partitions_prune(interval);
+DROP FUNCTION ojs.session_end(integer, double precision, bigint);
 DROP FUNCTION ojs.table_is_held(regclass);
 DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
 DROP FUNCTION ojs.worker_source(text);

@@ -137,3 +137,12 @@ func stateList(states []JobState) string {
 	}
 	return text.String()
 }
+
+// ErrOutcomeUnknown says that the connection to the database broke, or the database did not answer in time, after a change had
+// been sent, and that its outcome could not be found out: 504.
+func ErrOutcomeUnknown() *Error {
+	e := NewError(KindTimeout, "The request was sent to the database, and whether it was carried out could not be found out in time.",
+		map[string]any{"outcome": "unknown"})
+	e.Hint = "Look whether it was carried out, or send it again: an enqueue with the same id or Idempotency-Key never makes a second job, and an ack with worker_id and attempt never ends another run."
+	return e
+}

@@ -217,6 +217,15 @@ SELECT s.* FROM ojs.event_shown s WHERE s.seq = @seq AND s.sub = @sub AND NOT s.
 -- primary key, a plan made while the log was empty read all of it.
 SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq + 0, s.sub LIMIT @max_rows;
 
+-- name: EventListOwnByJob :many
+-- What a node has changed about jobs, oldest first, and the clock: every change commits with its event, so a node whose
+-- connection broke learns from here what it has done. No index has the order of seq + 0 (see EventListByJob).
+SELECT e.job_id::uuid AS job_id, COALESCE(e.from_state, '')::text AS from_state, COALESCE(e.to_state, '')::text AS to_state,
+    COALESCE(e.attempt, 0)::integer AS attempt, COALESCE(e.worker_id, '')::text AS worker_id, e.time, clock_timestamp()::timestamptz AS now
+FROM (SELECT unnest(@ids::uuid[]) AS id) i CROSS JOIN LATERAL (
+    SELECT o.* FROM ojs.events o WHERE o.job_id = i.id AND o.node = @node::integer AND (o.from_state IS NOT NULL OR o.to_state IS NOT NULL)
+    ORDER BY o.seq + 0, o.sub) e;
+
 -- name: EventGetOldest :many
 -- The oldest event that is kept; at most one row.
 SELECT s.seq, s.sub, s.time FROM ojs.event_shown s WHERE NOT s.internal ORDER BY s.seq, s.sub LIMIT 1;
@@ -228,6 +237,6 @@ SELECT r.watermark, r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h
 FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true;
 
 -- name: StatsMinutePrune :execrows
--- Keeps 30 days. Without an index on minute the scan finds old rows only slowly, so it runs once an hour.
+-- Keeps 30 days.
 DELETE FROM ojs.stats_minute WHERE (queue, minute) IN (
-    SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' LIMIT @max_rows);
+    SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' ORDER BY s.minute LIMIT @max_rows);

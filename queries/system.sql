@@ -15,6 +15,10 @@ SELECT clock_timestamp()::timestamptz AS now;
 SELECT clock_timestamp()::timestamptz AS now,
     (pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on')::boolean AS read_only;
 
+-- name: SystemEndSession :one
+-- Ends the session of a node whose connection broke. false: it still runs.
+SELECT ojs.session_end(@backend, @age_s, @wait_ms)::boolean AS ended;
+
 -- name: PartitionEnsure :one
 -- Creates the partitions for the next days and for the next event numbers.
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;
@@ -29,22 +33,22 @@ SELECT ojs.jobs_done_partitions_prune(sqlc.narg('keep')::interval)::integer AS d
 
 -- name: IdempotencyKeyGet :one
 -- The answer to an earlier call with the same key.
-SELECT * FROM ojs.idempotency_keys WHERE operation = @operation AND key = @key;
+SELECT * FROM ojs.idempotency_keys WHERE holder = @holder AND operation = @operation AND key = @key;
 
 -- name: IdempotencyKeyInsert :execrows
 -- Reserves a key. Waits for a transaction that has inserted the same key.
-INSERT INTO ojs.idempotency_keys (operation, key, body_hash, status, response)
-VALUES (@operation, @key, @body_hash, 0, 'null')
-ON CONFLICT (operation, key) DO NOTHING;
+INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response)
+VALUES (@holder, @operation, @key, @body_hash, 0, 'null')
+ON CONFLICT (holder, operation, key) DO NOTHING;
 
 -- name: IdempotencyKeyAnswer :exec
 -- Stores the answer, in the transaction of the insert.
-UPDATE ojs.idempotency_keys SET status = @status, response = @response WHERE operation = @operation AND key = @key;
+UPDATE ojs.idempotency_keys SET status = @status, response = @response WHERE holder = @holder AND operation = @operation AND key = @key;
 
 -- name: IdempotencyKeyPrune :execrows
 -- Deletes keys after 25 hours; clients can rely on 24.
-DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
-    SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT @max_rows);
+DELETE FROM ojs.idempotency_keys WHERE (holder, operation, key) IN (
+    SELECT k.holder, k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' ORDER BY k.created_at LIMIT @max_rows);
 
 -- name: DueGetNext :one
 -- The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before

@@ -394,6 +394,54 @@ func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams
 	return items, nil
 }
 
+const eventListOwnByJob = `-- name: EventListOwnByJob :many
+SELECT e.job_id::uuid AS job_id, COALESCE(e.from_state, '')::text AS from_state, COALESCE(e.to_state, '')::text AS to_state,
+    COALESCE(e.attempt, 0)::integer AS attempt, COALESCE(e.worker_id, '')::text AS worker_id, e.time, clock_timestamp()::timestamptz AS now
+FROM (SELECT unnest($1::uuid[]) AS id) i CROSS JOIN LATERAL (
+    SELECT o.seq, o.sub, o.type, o.source, o.time, o.subject, o.job_id, o.job_type, o.queue, o.attempt, o.worker_id, o.workflow_id, o.trace_id, o.from_state, o.to_state, o.internal, o.priority, o.ready_seq, o.node, o.duration_ms, o.data FROM ojs.events o WHERE o.job_id = i.id AND o.node = $2::integer AND (o.from_state IS NOT NULL OR o.to_state IS NOT NULL)
+    ORDER BY o.seq + 0, o.sub) e
+`
+
+type EventListOwnByJobRow struct {
+	JobID     [16]byte
+	FromState string
+	ToState   string
+	Attempt   int32
+	WorkerID  string
+	Time      pgtype.Timestamptz
+	Now       pgtype.Timestamptz
+}
+
+// What a node has changed about jobs, oldest first, and the clock: every change commits with its event, so a node whose
+// connection broke learns from here what it has done. No index has the order of seq + 0 (see EventListByJob).
+func (q *Queries) EventListOwnByJob(ctx context.Context, ids [][16]byte, node int32) ([]EventListOwnByJobRow, error) {
+	rows, err := q.db.Query(ctx, eventListOwnByJob, ids, node)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EventListOwnByJobRow
+	for rows.Next() {
+		var i EventListOwnByJobRow
+		if err := rows.Scan(
+			&i.JobID,
+			&i.FromState,
+			&i.ToState,
+			&i.Attempt,
+			&i.WorkerID,
+			&i.Time,
+			&i.Now,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const eventMoveLate = `-- name: EventMoveLate :exec
 WITH deleted AS (
     DELETE FROM ojs.event_gaps WHERE seq = ANY($2::bigint[])
@@ -722,10 +770,10 @@ func (q *Queries) RelaySkipNumber(ctx context.Context, seq int64, horizon string
 
 const statsMinutePrune = `-- name: StatsMinutePrune :execrows
 DELETE FROM ojs.stats_minute WHERE (queue, minute) IN (
-    SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' LIMIT $1)
+    SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' ORDER BY s.minute LIMIT $1)
 `
 
-// Keeps 30 days. Without an index on minute the scan finds old rows only slowly, so it runs once an hour.
+// Keeps 30 days.
 func (q *Queries) StatsMinutePrune(ctx context.Context, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, statsMinutePrune, maxRows)
 	if err != nil {

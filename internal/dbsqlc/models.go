@@ -82,6 +82,7 @@ type EventRelay struct {
 }
 
 type IdempotencyKey struct {
+	Holder    string
 	Operation string
 	Key       string
 	BodyHash  []byte

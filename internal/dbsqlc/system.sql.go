@@ -57,12 +57,13 @@ func (q *Queries) EventPartitionPrune(ctx context.Context, maxAge pgtype.Interva
 }
 
 const idempotencyKeyAnswer = `-- name: IdempotencyKeyAnswer :exec
-UPDATE ojs.idempotency_keys SET status = $1, response = $2 WHERE operation = $3 AND key = $4
+UPDATE ojs.idempotency_keys SET status = $1, response = $2 WHERE holder = $3 AND operation = $4 AND key = $5
 `
 
 type IdempotencyKeyAnswerParams struct {
 	Status    int32
 	Response  []byte
+	Holder    string
 	Operation string
 	Key       string
 }
@@ -72,6 +73,7 @@ func (q *Queries) IdempotencyKeyAnswer(ctx context.Context, arg IdempotencyKeyAn
 	_, err := q.db.Exec(ctx, idempotencyKeyAnswer,
 		arg.Status,
 		arg.Response,
+		arg.Holder,
 		arg.Operation,
 		arg.Key,
 	)
@@ -79,14 +81,21 @@ func (q *Queries) IdempotencyKeyAnswer(ctx context.Context, arg IdempotencyKeyAn
 }
 
 const idempotencyKeyGet = `-- name: IdempotencyKeyGet :one
-SELECT operation, key, body_hash, status, response, created_at FROM ojs.idempotency_keys WHERE operation = $1 AND key = $2
+SELECT holder, operation, key, body_hash, status, response, created_at FROM ojs.idempotency_keys WHERE holder = $1 AND operation = $2 AND key = $3
 `
 
+type IdempotencyKeyGetParams struct {
+	Holder    string
+	Operation string
+	Key       string
+}
+
 // The answer to an earlier call with the same key.
-func (q *Queries) IdempotencyKeyGet(ctx context.Context, operation string, key string) (IdempotencyKey, error) {
-	row := q.db.QueryRow(ctx, idempotencyKeyGet, operation, key)
+func (q *Queries) IdempotencyKeyGet(ctx context.Context, arg IdempotencyKeyGetParams) (IdempotencyKey, error) {
+	row := q.db.QueryRow(ctx, idempotencyKeyGet, arg.Holder, arg.Operation, arg.Key)
 	var i IdempotencyKey
 	err := row.Scan(
+		&i.Holder,
 		&i.Operation,
 		&i.Key,
 		&i.BodyHash,
@@ -98,12 +107,13 @@ func (q *Queries) IdempotencyKeyGet(ctx context.Context, operation string, key s
 }
 
 const idempotencyKeyInsert = `-- name: IdempotencyKeyInsert :execrows
-INSERT INTO ojs.idempotency_keys (operation, key, body_hash, status, response)
-VALUES ($1, $2, $3, 0, 'null')
-ON CONFLICT (operation, key) DO NOTHING
+INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response)
+VALUES ($1, $2, $3, $4, 0, 'null')
+ON CONFLICT (holder, operation, key) DO NOTHING
 `
 
 type IdempotencyKeyInsertParams struct {
+	Holder    string
 	Operation string
 	Key       string
 	BodyHash  []byte
@@ -111,7 +121,12 @@ type IdempotencyKeyInsertParams struct {
 
 // Reserves a key. Waits for a transaction that has inserted the same key.
 func (q *Queries) IdempotencyKeyInsert(ctx context.Context, arg IdempotencyKeyInsertParams) (int64, error) {
-	result, err := q.db.Exec(ctx, idempotencyKeyInsert, arg.Operation, arg.Key, arg.BodyHash)
+	result, err := q.db.Exec(ctx, idempotencyKeyInsert,
+		arg.Holder,
+		arg.Operation,
+		arg.Key,
+		arg.BodyHash,
+	)
 	if err != nil {
 		return 0, err
 	}
@@ -119,8 +134,8 @@ func (q *Queries) IdempotencyKeyInsert(ctx context.Context, arg IdempotencyKeyIn
 }
 
 const idempotencyKeyPrune = `-- name: IdempotencyKeyPrune :execrows
-DELETE FROM ojs.idempotency_keys WHERE (operation, key) IN (
-    SELECT k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' LIMIT $1)
+DELETE FROM ojs.idempotency_keys WHERE (holder, operation, key) IN (
+    SELECT k.holder, k.operation, k.key FROM ojs.idempotency_keys k WHERE k.created_at < now() - interval '25 hours' ORDER BY k.created_at LIMIT $1)
 `
 
 // Deletes keys after 25 hours; clients can rely on 24.
@@ -159,6 +174,24 @@ func (q *Queries) PartitionEnsure(ctx context.Context) (PartitionEnsureRow, erro
 	var i PartitionEnsureRow
 	err := row.Scan(&i.EventsBelow, &i.JobsDoneBefore)
 	return i, err
+}
+
+const systemEndSession = `-- name: SystemEndSession :one
+SELECT ojs.session_end($1, $2, $3)::boolean AS ended
+`
+
+type SystemEndSessionParams struct {
+	Backend int32
+	AgeS    float64
+	WaitMs  int64
+}
+
+// Ends the session of a node whose connection broke. false: it still runs.
+func (q *Queries) SystemEndSession(ctx context.Context, arg SystemEndSessionParams) (bool, error) {
+	row := q.db.QueryRow(ctx, systemEndSession, arg.Backend, arg.AgeS, arg.WaitMs)
+	var ended bool
+	err := row.Scan(&ended)
+	return ended, err
 }
 
 const systemLockTimeout = `-- name: SystemLockTimeout :exec

@@ -194,6 +194,14 @@ func TestGRPCBatch(t *testing.T) {
 		require.Equal(t, "idempotency_key_conflict", refused(t, err, codes.FailedPrecondition, "conflict").metadata["type"])
 		_, err = r.EnqueueBatch(r.ctx("x-ojs-idempotency-key", strings.Repeat("k", 257)), in)
 		refused(t, err, codes.InvalidArgument, "invalid_request")
+
+		one, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "once.single"})
+		require.NoError(t, err, "the keys of two calls are apart")
+		again, err := r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "once.single"})
+		require.NoError(t, err)
+		require.True(t, proto.Equal(one, again))
+		_, err = r.Enqueue(ctx, &ojsv1.EnqueueRequest{Type: "once.other"})
+		refused(t, err, codes.FailedPrecondition, "conflict")
 	})
 
 	t.Run("AnswerHasWhatFits", func(t *testing.T) {

@@ -184,11 +184,23 @@ func TestRequestHeaders(t *testing.T) {
 		}
 	})
 
-	t.Run("IdempotencyKeyCountsOnlyForBulk", func(t *testing.T) {
+	t.Run("IdempotencyKeyOfEnqueues", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
-		first := a.post("/ojs/v1/jobs", job, "Idempotency-Key: k").is(201)
-		require.NotEqual(t, first.at("job.id"), a.post("/ojs/v1/jobs", job, "Idempotency-Key: k").is(201).at("job.id"))
-		a.post("/ojs/v1/jobs", job, "Idempotency-Key: "+repeated('k', 300)).is(201)
+		for path, c := range map[string]struct{ body, other, id string }{
+			"/ojs/v1/jobs":       {job, `{"type":"other","args":[]}`, "job.id"},
+			"/ojs/v1/jobs/batch": {`{"jobs":[` + job + `,` + job + `]}`, `{"jobs":[` + job + `]}`, "jobs.1.id"},
+		} {
+			first := a.post(path, c.body, "Idempotency-Key: k").is(201)
+			again := a.post(path, c.body, "Idempotency-Key: k").is(201)
+			require.Equal(t, first.body, again.body)
+			require.Equal(t, first.header.Get("Location"), again.header.Get("Location"))
+			require.Equal(t, "true", again.header.Get("Idempotent-Replayed"))
+			require.Empty(t, first.header.Get("Idempotent-Replayed"))
+			require.NotEqual(t, first.at(c.id), a.post(path, c.body, "Idempotency-Key: k2").is(201).at(c.id))
+			require.NotEqual(t, first.at(c.id), a.post(path, c.body).is(201).at(c.id))
+			a.post(path, c.other, "Idempotency-Key: k").fails(409, "conflict", "idempotency_key_conflict")
+			a.post(path, c.body, "Idempotency-Key: "+repeated('k', 257)).fails(400, "invalid_request", "invalid_request")
+		}
 	})
 }

@@ -30,13 +30,16 @@ const (
 	// idlePrune is how often retention by age runs while no events are written.
 	idlePrune = 10 * time.Minute
 
-	// statsPrune is long because old minutes are found by a scan, and old cron runs by reading all kept ones.
+	// statsPrune is long because old cron runs are found by reading all kept ones.
 	statsPrune = time.Hour
 
 	maintainTimeout = time.Minute
-	prunedRows      = 1000
 
-	// cronRuns is the limit of one run: a cron that fires every second makes 3 600 rows between two.
+	// prunedRows is the limit of one statement. A run repeats it until nothing is left, or until its time is over; the next
+	// run then goes on.
+	prunedRows = 1000
+
+	// cronRuns is the limit of one statement: a cron that fires every second makes 3 600 rows between two runs.
 	cronRuns = 20_000
 )
 
@@ -83,8 +86,8 @@ type room struct {
 
 // Pruned counts what one run removed.
 type Pruned struct {
-	EventPartitions int
-	Days            int
+	EventPartitions int32
+	Days            int32
 	Keys            int64
 	Minutes         int64
 	CronRuns        int64
@@ -186,32 +189,33 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	}); err != nil {
 		return fmt.Errorf("drop finished jobs: %w", err)
 	}
-	if p.Keys, err = m.q.IdempotencyKeyPrune(ctx, prunedRows); err != nil {
+	if p.Keys, err = repeat(func() (int64, error) { return m.q.IdempotencyKeyPrune(ctx, prunedRows) }); err != nil {
 		return fmt.Errorf("delete idempotency keys: %w", err)
 	}
 	if now.Sub(m.statsAt) >= statsPrune {
-		m.statsAt = now
-		if p.Minutes, err = m.q.StatsMinutePrune(ctx, prunedRows); err != nil {
+		if p.Minutes, err = repeat(func() (int64, error) { return m.q.StatsMinutePrune(ctx, prunedRows) }); err != nil {
 			return fmt.Errorf("delete statistics: %w", err)
 		}
-		if p.CronRuns, err = m.q.CronRunPrune(ctx, cronRuns); err != nil {
+		if p.CronRuns, err = repeat(func() (int64, error) { return m.q.CronRunPrune(ctx, cronRuns) }); err != nil {
 			return fmt.Errorf("delete runs of crons: %w", err)
 		}
+		m.statsAt = now // only now: a run whose time is over goes on at the next one
 	}
 	if p.EventPartitions+p.Days > 0 {
-		m.Logger.InfoContext(ctx, m.Name+": partitions dropped", slog.Int("events", p.EventPartitions), slog.Int("days", p.Days))
+		m.Logger.InfoContext(ctx, m.Name+": partitions dropped", slog.Int("events", int(p.EventPartitions)), slog.Int("days", int(p.Days)))
 	}
 	m.TestSignals.Pruned.Signal(p)
 	return nil
 }
 
-func repeat(one func() (int32, error)) (total int, err error) {
+// repeat calls one, which removes some and returns how many, until there is nothing left.
+func repeat[N int32 | int64](one func() (N, error)) (total N, err error) {
 	for {
 		n, err := one()
 		if err != nil || n == 0 {
 			return total, err
 		}
-		total += int(n)
+		total += n
 	}
 }
 

@@ -33,7 +33,7 @@ func TestMaintainer(t *testing.T) {
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
 		require.EqualValues(t, 13*partitionSize, await(t, m.TestSignals.Ensured.WaitC()))
-		require.Equal(t, 6, await(t, m.TestSignals.Pruned.WaitC()).EventPartitions)
+		require.EqualValues(t, 6, await(t, m.TestSignals.Pruned.WaitC()).EventPartitions)
 		require.Equal(t, []string{"kept"}, queues(b.readAll(t)))
 	})
 
@@ -55,14 +55,33 @@ func TestMaintainer(t *testing.T) {
 	t.Run("DeletesOldKeysAndMinutes", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
-		b.exec(t, `INSERT INTO ojs.idempotency_keys (operation, key, body_hash, status, response, created_at)
-			SELECT 'o', g, '', 200, '{}', now() - g * interval '20 hours' FROM generate_series(0, 2) g`)
+		b.exec(t, `INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response, created_at)
+			SELECT '', 'o', g, '', 200, '{}', now() - g * interval '20 hours' FROM generate_series(0, 2) g`)
 		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute) SELECT 'q', now() - g * interval '20 days' FROM generate_series(0, 2) g`)
 		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
 		require.Equal(t, Pruned{Keys: 1, Minutes: 1}, await(t, m.TestSignals.Pruned.WaitC()))
+	})
+
+	// Many queues and keys make more rows between two runs than one statement deletes: without repeating it the tables grow
+	// for ever.
+	t.Run("DeletesUntilNothingIsLeft", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, `INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response, created_at)
+			SELECT '', 'o', g, '', 200, '{}', now() - interval '2 days' FROM generate_series(1, 3500) g`)
+		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute)
+			SELECT 'q' || q, now() - interval '31 days' + m * interval '1 minute' FROM generate_series(1, 500) q, generate_series(1, 7) m`)
+		b.exec(t, `INSERT INTO ojs.crons (id, name, expression, type, queue, args) VALUES (gen_random_uuid(), 'c', '@hourly', 't', 'q', '[]')`)
+		b.exec(t, `INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome)
+			SELECT c.id, now() - g * interval '1 second', 'tick', 'fired' FROM ojs.crons c, generate_series(1, 42000) g`)
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
+		m.TestSignals.Init(t)
+		require.NoError(t, m.Start(t.Context()))
+		defer m.Stop()
+		require.Equal(t, Pruned{Keys: 3500, Minutes: 3500, CronRuns: 41_000}, await(t, m.TestSignals.Pruned.WaitC()))
 	})
 }
 

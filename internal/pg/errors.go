@@ -77,6 +77,12 @@ func IsTimeout(err error) bool {
 	return pgconn.Timeout(err)
 }
 
+// isUnknown reports whether the error is an *Unknown, of a write that Write has sent.
+func isUnknown(err error) bool {
+	_, ok := errors.AsType[*Unknown](err)
+	return ok
+}
+
 // ClientError joins a timeout or an unavailable database with the *ojs.Error that clients see. It returns other errors as they
 // are.
 func ClientError(err error) error {
@@ -84,6 +90,8 @@ func ClientError(err error) error {
 	switch {
 	case err == nil, errors.As(err, &wire):
 		return err
+	case isUnknown(err):
+		return errors.Join(ojs.ErrOutcomeUnknown(), err)
 	case !connecting(err) && IsTimeout(err):
 		return errors.Join(ojs.ErrTimeout(), err)
 	case IsUnavailable(err):

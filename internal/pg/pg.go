@@ -20,11 +20,15 @@ type DB struct {
 
 	// StatementTimeout bounds every statement, including the wait for a connection.
 	StatementTimeout time.Duration
+
+	// Pooler says that the pool leads to a transaction-mode pooler.
+	Pooler bool
 }
 
 // New returns the database of the pool.
 func New(pool *pgxpool.Pool, statementTimeout time.Duration) *DB {
-	return &DB{Pool: pool, Q: dbsqlc.New(pool), StatementTimeout: statementTimeout}
+	pooler := pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheDescribe // see Connect
+	return &DB{Pool: pool, Q: dbsqlc.New(pool), StatementTimeout: statementTimeout, Pooler: pooler}
 }
 
 // Conn is a pool or a transaction. Begin of a transaction makes a savepoint.
@@ -75,7 +79,7 @@ func (d *DB) WithPartitions(ctx context.Context, do func() error) error {
 // InPartitionedTx is WithPartitions for a transaction. It repeats all of it, because no statement can follow an error inside
 // a transaction.
 func (d *DB) InPartitionedTx(ctx context.Context, do func(tx pgx.Tx) error) error {
-	return d.WithPartitions(ctx, func() error { return InTx(ctx, d.Pool, do) })
+	return d.WithPartitions(ctx, func() error { return d.InTx(ctx, do) })
 }
 
 // Retry runs a transaction, and up to three times again while the error IsTransient.

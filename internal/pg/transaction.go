@@ -32,11 +32,26 @@ type beginner interface {
 
 // InTx runs do in a transaction with limits that the server enforces, or in a savepoint if db is a transaction. Every transaction
 // of the server begins in this file, except a pass of the relay, whose limits RelayLock sets.
+//
+// It marks the errors before the commit, for IsOutcomeUnknown. pgx.BeginFunc cannot be used for that: if a commit breaks the
+// connection, it returns the error of its roll-back, that the connection is closed.
 func InTx(ctx context.Context, db Conn, do func(tx pgx.Tx) error) error {
-	if b, ok := db.(beginner); ok {
-		return pgx.BeginTxFunc(ctx, b, pgx.TxOptions{BeginQuery: beginQuery}, do)
+	tx, err := begin(ctx, db)
+	if err != nil {
+		return &notCommitted{err}
 	}
-	return pgx.BeginFunc(ctx, db, do)
+	defer func() { _ = tx.Rollback(ctx) }() // no effect after the commit
+	if err := do(tx); err != nil {
+		return &notCommitted{err}
+	}
+	return tx.Commit(ctx)
+}
+
+func begin(ctx context.Context, db Conn) (pgx.Tx, error) {
+	if b, ok := db.(beginner); ok {
+		return b.BeginTx(ctx, pgx.TxOptions{BeginQuery: beginQuery})
+	}
+	return db.Begin(ctx)
 }
 
 // InSnapshot runs do in a transaction whose statements read one snapshot and change nothing.

@@ -63,6 +63,9 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 		changed = nil
 	} else if len(changed) > 0 {
 		t.after = append(t.after, after)
+		for id := range changed {
+			t.changed, t.did = &id, bulkDid(b.Op)
+		}
 	}
 	res := BulkResult{Changed: changed, Eligible: eligible, Skipped: map[[16]byte]ojs.JobState{}}
 	if len(eligible) == len(b.IDs) {
@@ -75,6 +78,12 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 		}
 	}
 	return res, err
+}
+
+// bulkDid tells the change that an operation makes from others.
+func bulkDid(op job.BulkOp) func(c dbsqlc.EventListOwnByJobRow) bool {
+	to := map[job.BulkOp]ojs.JobState{job.BulkCancel: ojs.StateCancelled, job.BulkRetry: ojs.StateAvailable, job.BulkDelete: ""}[op]
+	return func(c dbsqlc.EventListOwnByJobRow) bool { return c.FromState != "" && c.ToState == string(to) }
 }
 
 // bulk returns which jobs it changed, and what to do after the commit.

@@ -53,6 +53,11 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 	if err != nil {
 		return nil, err
 	}
+	s.afterCancel(ctx, rows)
+	return InOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) }), nil
+}
+
+func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
 	for i := range rows {
 		s.awaiting.ended(rows[i].ID)
@@ -61,7 +66,6 @@ func (s *Store) flushCancel(ctx context.Context, cs []cancellation) ([]*job.Reco
 		s.commits.Committed()
 	}
 	s.releaseCrons(ctx, cronsOf(rows, cancelledCron))
-	return InOrder(len(cs), func(i int) [16]byte { return cs[i].id }, rows, func(r *dbsqlc.JobCancelRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) }), nil
 }
 
 func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }

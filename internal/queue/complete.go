@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -38,6 +39,17 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 	if err != nil {
 		return nil, err
 	}
+	s.afterComplete(ctx, rows)
+	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
+	for i, job := range jobs {
+		if acks[i].WorkerID == "" && job != nil { // else Complete has recorded the beat
+			s.workers.Beat(job.WorkerID.String)
+		}
+	}
+	return jobs, nil
+}
+
+func (s *Store) afterComplete(ctx context.Context, rows []dbsqlc.JobCompleteRow) {
 	eventlog.Emit(ctx, s.commits, rows, completeChange)
 	for i := range rows {
 		s.awaiting.ended(rows[i].ID)
@@ -46,13 +58,6 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 		s.commits.Committed()
 	}
 	s.releaseCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
-	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
-	for i, job := range jobs {
-		if acks[i].WorkerID == "" && job != nil { // else Complete has recorded the beat
-			s.workers.Beat(job.WorkerID.String)
-		}
-	}
-	return jobs, nil
 }
 
 // completeParams sorts the acks by job, as JobComplete wants them. Most acks of a flush share a few workers and have no
@@ -97,9 +102,11 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []dbsqlc
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	p := s.completeParams(acks)
-	err = s.db.WithPartitions(ctx, func() (err error) {
-		rows, err = s.db.Q.JobComplete(ctx, p)
-		return err
+	err = s.db.WithPartitions(ctx, func() error {
+		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+			rows, err = dbsqlc.New(conn).JobComplete(ctx, p)
+			return err
+		})
 	})
 	if pg.IsTimeout(err) && ctx.Err() == nil {
 		return s.completeUnlocked(ctx, acks)

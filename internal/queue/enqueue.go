@@ -7,23 +7,25 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
-func (s *Store) Enqueue(ctx context.Context, job *job.Job) (*job.Record, error) {
-	assignID(job)
+func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
+	assignID(j)
 	b := s.enqueue
-	if job.ClientID {
+	if j.ClientID {
 		b = s.enqueueNamed
 	}
-	span := s.tracer.Enqueue(ctx, job)
-	res, err := b.Do(ctx, job)
-	if err != nil {
-		return nil, pg.ClientError(err)
+	span := s.tracer.Enqueue(ctx, j)
+	res, err := b.Do(ctx, j)
+	var stored *job.Record
+	if err == nil {
+		stored, err = res.outcome(j)
+	} else {
+		all, errs := s.settleEnqueues(ctx, []*job.Job{j}, []error{err})
+		stored, err = all[0], errs[0]
 	}
-	stored, err := res.outcome(job)
 	if err == nil {
 		span.Accepted(stored.ID, stored.State)
 	}
@@ -41,12 +43,14 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	}
 	spans := s.beginEnqueues(ctx, jobs)
 	res, failed := b.DoMany(ctx, jobs)
-	stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
+	if failed == nil {
+		stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
+	} else {
+		stored, errs = s.settleEnqueues(ctx, jobs, failed)
+	}
 	bad := false
 	for i, r := range res {
-		if failed != nil && failed[i] != nil {
-			errs[i] = pg.ClientError(failed[i])
-		} else {
+		if failed == nil || failed[i] == nil {
 			stored[i], errs[i] = r.outcome(jobs[i])
 		}
 		bad = bad || errs[i] != nil
@@ -73,7 +77,11 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 	spans := s.beginEnqueues(ctx, jobs)
 	res, err := s.insert(ctx, s.db.Pool, jobs, true)
 	if err != nil {
-		return nil, -1, pg.ClientError(err)
+		stored, err = s.settleEnqueueAll(ctx, jobs, err)
+		if err == nil {
+			endEnqueues(spans, stored)
+		}
+		return stored, -1, err
 	}
 	stored = make([]*job.Record, len(jobs))
 	for i, r := range res {

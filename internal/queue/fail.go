@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -80,7 +81,11 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	if len(p.Ids) == 0 {
 		return make([]*job.Record, len(nacks)), nil
 	}
-	rows, err := s.db.Q.JobFail(ctx, p)
+	var rows []dbsqlc.JobFailRow
+	err = s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+		rows, err = dbsqlc.New(conn).JobFail(ctx, p)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -47,7 +48,8 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 	if err != nil {
 		s.cursors.fail(h.claim.probes)
 		hand(h.waiters, nil) // they claim for themselves again
-		if pgErr := (*pgconn.PgError)(nil); errors.As(err, &pgErr) {
+		_, refused := errors.AsType[*pgconn.PgError](err)
+		if _, unknown := errors.AsType[*pg.Unknown](err); refused && !unknown { // a second insert would find the ids taken
 			return nil, false, nil
 		}
 		return nil, true, err
@@ -70,15 +72,17 @@ func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (
 		return nil, nil, err
 	}
 	insert, started := in.statement(ctx, s.commits.Node), time.Now()
-	err = pg.Pipeline(ctx, s.db.Pool,
-		func(db dbsqlc.DBTX) (err error) {
-			inserted, err = insert(db)
-			return err
-		},
-		func(db dbsqlc.DBTX) (err error) {
-			claimed, err = dbsqlc.New(db).JobFetch(ctx, h.claim.params)
-			return err
-		})
+	err = s.db.Write(ctx, func(conn *pgxpool.Conn) error {
+		return pg.Pipeline(ctx, conn,
+			func(db dbsqlc.DBTX) (err error) {
+				inserted, err = insert(db)
+				return err
+			},
+			func(db dbsqlc.DBTX) (err error) {
+				claimed, err = dbsqlc.New(db).JobFetch(ctx, h.claim.params)
+				return err
+			})
+	})
 	if flushed := s.flushed("fetch"); flushed != nil && err == nil {
 		flushed(len(h.waiters), time.Since(started))
 	}

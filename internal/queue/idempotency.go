@@ -18,6 +18,7 @@ type Answer struct {
 
 // IdempotencyKey identifies a call. A call with the same key and another Hash, of its body, is a conflict.
 type IdempotencyKey struct {
+	Holder    string // the API key of the caller, by its hash; "": none
 	Operation string
 	Key       string
 	Hash      []byte
@@ -51,7 +52,7 @@ func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (ans
 			return nil
 		}
 		return q.IdempotencyKeyAnswer(ctx, dbsqlc.IdempotencyKeyAnswerParams{
-			Operation: k.Operation, Key: k.Key, Status: int32(answer.Status), Response: answer.Body,
+			Holder: k.Holder, Operation: k.Operation, Key: k.Key, Status: int32(answer.Status), Response: answer.Body,
 		})
 	})
 	if errors.Is(err, errNotKept) {
@@ -62,11 +63,11 @@ func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (ans
 
 // claim inserts the row of the key, or reads the answer of the call that has inserted it.
 func (k IdempotencyKey) claim(ctx context.Context, q *dbsqlc.Queries) (Answer, error) {
-	n, err := q.IdempotencyKeyInsert(ctx, dbsqlc.IdempotencyKeyInsertParams{Operation: k.Operation, Key: k.Key, BodyHash: k.Hash})
+	n, err := q.IdempotencyKeyInsert(ctx, dbsqlc.IdempotencyKeyInsertParams{Holder: k.Holder, Operation: k.Operation, Key: k.Key, BodyHash: k.Hash})
 	if err != nil || n == 1 {
 		return Answer{}, err
 	}
-	row, err := q.IdempotencyKeyGet(ctx, k.Operation, k.Key)
+	row, err := q.IdempotencyKeyGet(ctx, dbsqlc.IdempotencyKeyGetParams{Holder: k.Holder, Operation: k.Operation, Key: k.Key})
 	if err != nil {
 		return Answer{}, err
 	}

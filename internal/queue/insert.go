@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -105,6 +106,13 @@ func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) e
 // They are read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the
 // id to jobs_done while the insert ran.
 func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error {
+	if db != pg.Conn(s.db.Pool) {
+		return s.insertOn(ctx, db, in)
+	}
+	return s.db.Write(ctx, func(conn *pgxpool.Conn) error { return s.insertOn(ctx, conn, in) })
+}
+
+func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
 	if !in.clientIDs {
 		rows, err := in.statement(ctx, s.commits.Node)(db)
 		if err != nil {

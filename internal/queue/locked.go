@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
@@ -77,6 +78,11 @@ type operation[Req any] struct {
 	store *Store
 	batch *batch.Batcher[Req, *job.Record]
 	run   func(Req) Run // the run of a job that a request is about
+
+	// did reports whether a change is the one that a request asked for, and after is what its flush would have done after the
+	// commit. Both are for requests whose answer from the database did not arrive.
+	did   func(req Req, c dbsqlc.EventListOwnByJobRow) bool
+	after func(ctx context.Context, job *job.Record)
 }
 
 // do performs one request. If the row of its job is locked, do performs it when the row is unlocked.
@@ -97,6 +103,7 @@ func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Rec
 		runs[i] = o.run(req)
 	}
 	jobs, errs = o.batch.DoMany(ctx, reqs)
+	o.settle(ctx, reqs, jobs, errs)
 	jobs, errs = o.store.refuseMissing(ctx, jobs, errs, runs)
 	o.retryLocked(ctx, reqs, jobs, errs)
 	return jobs, errs
@@ -105,12 +112,36 @@ func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Rec
 func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
 	stored, err := o.batch.Do(ctx, req)
 	if err != nil {
-		return nil, pg.ClientError(err)
+		jobs, errs := []*job.Record{nil}, []error{err}
+		o.settle(ctx, []Req{req}, jobs, errs)
+		return jobs[0], errs[0]
 	}
 	if stored == nil {
 		return o.store.refuse(ctx, o.run(req))
 	}
 	return stored, nil
+}
+
+// settle replaces the errors of requests whose answer from the database did not arrive, and stores the jobs of those that were
+// carried out. A job may be in a later state by now.
+func (o operation[Req]) settle(ctx context.Context, reqs []Req, jobs []*job.Record, errs []error) {
+	if errs == nil {
+		return
+	}
+	ids := make([][16]byte, len(reqs))
+	for i, req := range reqs {
+		ids[i] = o.run(req).JobID
+	}
+	for i, res := range o.store.settle(ctx, ids, errs, func(i int, c dbsqlc.EventListOwnByJobRow) bool { return o.did(reqs[i], c) }) {
+		errs[i] = res.err
+		if !res.done {
+			continue
+		}
+		jobs[i], errs[i] = o.store.Get(context.WithoutCancel(ctx), ids[i])
+		if errs[i] == nil && jobs[i].State == res.change.ToState {
+			o.after(ctx, jobs[i])
+		}
+	}
 }
 
 // retryLocked performs the requests whose error is ErrLocked when their rows are unlocked, and stores their outcomes in

@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/batch"
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // maxErrorHistory is how many failures are kept per job. Older ones are dropped.
@@ -65,6 +67,7 @@ type Store struct {
 	fail         operation[nack]
 	cancel       operation[cancellation]
 	results      *batch.Batcher[[16]byte, *Result]
+	settling     *batch.Batcher[unsettled, settled]
 	fetchers     fetchers
 
 	cursors  cursors
@@ -91,8 +94,25 @@ func New(deps Deps, config Config) *Store {
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID)
 	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun)
+	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
+		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
+	}
+	s.complete.after = func(ctx context.Context, j *job.Record) {
+		s.afterComplete(ctx, []dbsqlc.JobCompleteRow{dbsqlc.JobCompleteRow(*j)})
+	}
 	s.fail = newOperation(s, "fail", s.flushFail, nackedRun)
+	s.fail.did = func(n nack, c dbsqlc.EventListOwnByJobRow) bool {
+		return nackedRun(n).ended(c) && (c.ToState == string(ojs.StateAvailable)) == n.Requeue
+	}
+	s.fail.after = func(ctx context.Context, j *job.Record) { s.afterFail(ctx, []dbsqlc.JobFailRow{dbsqlc.JobFailRow(*j)}) }
 	s.cancel = newOperation(s, "cancel", s.flushCancel, cancelledRun)
+	s.cancel.did = func(_ cancellation, c dbsqlc.EventListOwnByJobRow) bool {
+		return c.ToState == string(ojs.StateCancelled)
+	}
+	s.cancel.after = func(ctx context.Context, j *job.Record) {
+		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
+	}
+	s.settling = newBatcher(s, "settle", s.flushSettle, nil)
 	s.results = newBatcher(s, "result", s.flushResults, nil)
 	return s
 }

@@ -2,9 +2,11 @@ package queue
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -16,6 +18,11 @@ type Tx struct {
 	store *Store
 	tx    pgx.Tx
 	after []func()
+
+	// changed is one of the jobs that the transaction changes, and did tells that change from others; nil: none.
+	changed *[16]byte
+	did     func(c dbsqlc.EventListOwnByJobRow) bool
+
 	spans map[*job.Job]tracing.Enqueue // kept when the transaction is tried again
 }
 
@@ -26,18 +33,32 @@ func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 	defer cancel()
 	t := &Tx{store: s}
 	err := pg.Retry(func() error {
-		return pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) error {
-			t.tx, t.after = tx, nil
+		return s.db.InTx(ctx, func(tx pgx.Tx) error {
+			t.tx, t.after, t.changed = tx, nil, nil
 			return do(t)
 		})
 	})
-	if err != nil {
-		return pg.ClientError(err)
+	if err != nil && !t.committed(ctx, &err) {
+		return err
 	}
 	for _, f := range t.after {
 		f()
 	}
 	return nil
+}
+
+// committed reports whether a transaction whose answer from the database did not arrive has committed, and otherwise changes
+// err to what clients are shown. A transaction that changed no job is as if it had.
+func (t *Tx) committed(ctx context.Context, err *error) bool {
+	if _, unknown := errors.AsType[*pg.Unknown](*err); unknown && t.changed == nil {
+		return true
+	} else if !unknown {
+		*err = pg.ClientError(*err)
+		return false
+	}
+	outcome := t.store.settleOne(ctx, *t.changed, *err, t.did)
+	*err = outcome.err
+	return outcome.done
 }
 
 // Enqueue stores the jobs that can be stored or, if atomic, all or none of them. errs has the errors of the others; it is
@@ -64,6 +85,11 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 	if refused && atomic {
 		clear(stored)
 		return stored, errs, nil
+	}
+	for i := range stored {
+		if stored[i] != nil {
+			t.changed, t.did = &stored[i].ID, wasStored
+		}
 	}
 	t.after = append(t.after, func() {
 		endEnqueues(spans, stored)

@@ -2,17 +2,13 @@ package grpcapi
 
 import (
 	"context"
-	"crypto/sha256"
-	"fmt"
 
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -31,6 +27,9 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 	job, wire := draft.Job(a.config.Limits)
 	if wire != nil {
 		return nil, wire
+	}
+	if key := sent(ctx, idempotencyKey); key != "" {
+		return a.enqueueJobOnce(ctx, key, in, job)
 	}
 	stored, err := a.Jobs.Enqueue(ctx, job)
 	if err != nil {
@@ -113,34 +112,28 @@ func (a *API) decodeBatch(in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
 // enqueueOnce answers a call with the same key and message from memory. Its keys are its own: what is remembered of a
 // bulk call over HTTP could not be given back here.
 func (a *API) enqueueOnce(ctx context.Context, text string, in *ojsv1.EnqueueBatchRequest, jobs []*job.Job) (*ojsv1.EnqueueBatchResponse, error) {
-	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, text); err != nil {
-		return nil, err
-	}
-	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(in)
-	if err != nil {
-		return nil, fmt.Errorf("hash batch: %w", err)
-	}
-	hash := sha256.Sum256(message)
-	key := queue.IdempotencyKey{Operation: "grpc.enqueue_batch", Key: text, Hash: hash[:]}
-	answer, err := a.Jobs.Once(ctx, key, func(tx *queue.Tx) (queue.Answer, bool, error) {
-		stored, errs, err := tx.Enqueue(ctx, jobs, true)
-		if err != nil {
-			return queue.Answer{}, false, err
-		}
-		for i, err := range errs {
-			if err != nil {
-				return queue.Answer{}, false, api.Indexed(err, i)
-			}
-		}
-		body, err := protojson.Marshal(batchOf(stored))
-		return queue.Answer{Body: body}, true, err
-	})
-	if err != nil {
-		return nil, err
-	}
 	out := &ojsv1.EnqueueBatchResponse{}
-	if err := protojson.Unmarshal(answer.Body, out); err != nil {
-		return nil, fmt.Errorf("read remembered batch: %w", err)
+	err := a.once(ctx, onceCall{
+		operation: "grpc.enqueue_batch", key: text, request: in, jobs: jobs,
+		refused: func(i int, err error) error { return api.Indexed(err, i) },
+		show:    func(stored []*job.Record) proto.Message { return batchOf(stored) },
+	}, out)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// enqueueJobOnce is enqueueOnce for a single job.
+func (a *API) enqueueJobOnce(ctx context.Context, text string, in *ojsv1.EnqueueRequest, j *job.Job) (*ojsv1.EnqueueResponse, error) {
+	out := &ojsv1.EnqueueResponse{}
+	err := a.once(ctx, onceCall{
+		operation: "grpc.enqueue", key: text, request: in, jobs: []*job.Job{j},
+		refused: func(_ int, err error) error { return err },
+		show:    func(stored []*job.Record) proto.Message { return &ojsv1.EnqueueResponse{Job: jobOf(stored[0])} },
+	}, out)
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
 }

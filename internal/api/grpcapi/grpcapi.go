@@ -114,6 +114,7 @@ func New(config Config, deps Deps) (*API, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
 		grpc.UnaryInterceptor(a.unary), grpc.StreamInterceptor(a.stream), grpc.UnknownServiceHandler(unknown),
+		grpc.StatsHandler(deliveries{a}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protobuf.Name)}),
 	}
 	if config.TLSCert != "" {

@@ -27,6 +27,7 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 	out := jobsOf(jobs)
 	fit := fitting(out)
 	a.Jobs.HandBack(ctx, jobs[fit:])
+	claimedFor(ctx, jobs[:fit])
 	return &ojsv1.FetchResponse{Jobs: out[:fit]}, nil
 }
 

@@ -53,6 +53,17 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	key, err := a.idempotency(c, "batch", "", body)
+	if err != nil {
+		return err
+	}
+	if key.Key != "" {
+		answer, err := a.enqueueOnce(c, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, stored) })
+		if err != nil {
+			return err
+		}
+		return send(c, answer.Status, answer.Body)
+	}
 	stored, at, err := a.Jobs.EnqueueAll(c.Request().Context(), jobs)
 	if err != nil {
 		if at >= 0 {
@@ -60,15 +71,17 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 		}
 		return err
 	}
-	return respond(c, http.StatusCreated, func(b []byte) []byte {
-		b = append(b, `{"jobs":`...)
-		b = appendJobs(b, stored, shape{})
-		b = append(b, `,"count":`...)
-		b = strconv.AppendInt(b, int64(len(stored)), 10)
-		b = append(b, `,"enqueued":`...)
-		b = strconv.AppendInt(b, int64(len(stored)), 10)
-		return append(b, `,"failed":0}`...)
-	})
+	return respond(c, http.StatusCreated, func(b []byte) []byte { return appendBatch(b, stored) })
+}
+
+func appendBatch(b []byte, stored []*job.Record) []byte {
+	b = append(b, `{"jobs":`...)
+	b = appendJobs(b, stored, shape{})
+	b = append(b, `,"count":`...)
+	b = strconv.AppendInt(b, int64(len(stored)), 10)
+	b = append(b, `,"enqueued":`...)
+	b = strconv.AppendInt(b, int64(len(stored)), 10)
+	return append(b, `,"failed":0}`...)
 }
 
 // storeCall performs many requests, each as if sent alone; errs is nil if none failed.

@@ -16,16 +16,42 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// idempotency makes the key of a bulk call: the header wins over the body, and the answer is remembered for one body.
-func idempotency(c echo.Context, operation, inBody string, body []byte) (queue.IdempotencyKey, error) {
+// idempotency makes the key of a call: the header wins over the body, and the answer is remembered for one body.
+func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte) (queue.IdempotencyKey, error) {
 	key := c.Request().Header.Get("Idempotency-Key")
 	if key == "" {
 		key = inBody
 	} else if err := api.CheckIdempotencyKey("Idempotency-Key", "The Idempotency-Key", key); err != nil {
 		return queue.IdempotencyKey{}, err
 	}
+	if key == "" {
+		return queue.IdempotencyKey{}, nil
+	}
 	hash := sha256.Sum256(rawjson.Compact(body))
-	return queue.IdempotencyKey{Operation: operation, Key: key, Hash: hash[:]}, nil
+	return queue.IdempotencyKey{Holder: a.caller(c.Request()).Principal, Operation: operation, Key: key, Hash: hash[:]}, nil
+}
+
+// enqueueOnce stores all jobs or none and answers with what show makes of them, from memory if the key was used before.
+func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (queue.Answer, error) {
+	ctx := c.Request().Context()
+	answer, err := a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
+		stored, errs, err := tx.Enqueue(ctx, jobs, true)
+		if err != nil {
+			return queue.Answer{}, false, err
+		}
+		for i, err := range errs {
+			if err != nil && len(jobs) > 1 {
+				return queue.Answer{}, false, api.Indexed(err, i)
+			} else if err != nil {
+				return queue.Answer{}, false, err
+			}
+		}
+		return queue.Answer{Status: http.StatusCreated, Body: show(stored)}, true, nil
+	})
+	if answer.Replayed {
+		c.Response().Header().Set("Idempotent-Replayed", "true")
+	}
+	return answer, err
 }
 
 // once answers a bulk call, from memory if its key was used before.
@@ -54,7 +80,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	key, err := idempotency(c, "enqueue", options.IdempotencyKey, body)
+	key, err := a.idempotency(c, "enqueue", options.IdempotencyKey, body)
 	if err != nil {
 		return err
 	}
@@ -168,7 +194,7 @@ func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error
 		if wire != nil {
 			return a.batchError(c, wire)
 		}
-		key, err := idempotency(c, string(op), in.IdempotencyKey, body)
+		key, err := a.idempotency(c, string(op), in.IdempotencyKey, body)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -32,11 +34,38 @@ func (a *API) postJob(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	if c.Request().Header.Get("Idempotency-Key") != "" {
+		return a.postJobOnce(c, body, in)
+	}
 	job, err := a.Jobs.Enqueue(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
 	return created(c, job)
+}
+
+// postJobOnce is postJob with an idempotency key. It has a transaction of its own, so it is slower.
+func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
+	key, err := a.idempotency(c, "job", "", body)
+	if err != nil {
+		return err
+	}
+	answer, err := a.enqueueOnce(c, key, []*job.Job{in}, func(stored []*job.Record) []byte {
+		return appendWrapped(nil, stored[0], shape{}, flat(c))
+	})
+	if err != nil {
+		return err
+	}
+	var first struct {
+		Job struct {
+			ID string `json:"id"`
+		} `json:"job"`
+	}
+	if err := json.Unmarshal(answer.Body, &first); err != nil {
+		return fmt.Errorf("read remembered job: %w", err)
+	}
+	c.Response().Header().Set("Location", "/ojs/v1/jobs/"+first.Job.ID)
+	return send(c, answer.Status, answer.Body)
 }
 
 func created(c echo.Context, job *job.Record) error {

@@ -1,0 +1,160 @@
+package domaintest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+)
+
+// Loss is how a connection to the database breaks.
+type Loss int
+
+// The ways in which a connection breaks.
+const (
+	LoseRequest Loss = iota + 1 // before the statement reaches Postgres
+	LoseAnswer                  // after Postgres has answered, before the answer is read
+	LoseSession                 // while the statement runs; Postgres does not notice
+)
+
+// Lossy is a network to the database that breaks a connection at a statement, once.
+type Lossy struct {
+	mu     sync.Mutex
+	at     string // part of the SQL; "": none
+	loss   Loss
+	broken int
+	away   bool // no new connections
+}
+
+// NewLossy returns a pool of one connection on the same database, over a network that breaks.
+func NewLossy(t testing.TB, pool *pgxpool.Pool) (*pgxpool.Pool, *Lossy) {
+	t.Helper()
+	l := &Lossy{}
+	config := pool.Config()
+	config.MaxConns, config.MinIdleConns, config.MinConns = 1, 0, 0
+	config.ConnConfig.Tracer = l
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		l.mu.Lock()
+		away := l.away
+		l.mu.Unlock()
+		if away {
+			return nil, errors.New("the database is away")
+		}
+		conn, err := dial(ctx, network, addr)
+		return &lossyConn{Conn: conn}, err
+	}
+	lossy, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(lossy.Close)
+	return lossy, l
+}
+
+// Break breaks the connection at the next statement that contains the text.
+func (l *Lossy) Break(loss Loss, at string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.at, l.loss = at, loss
+}
+
+// BreakForGood is Break; no connection can be made afterwards.
+func (l *Lossy) BreakForGood(loss Loss, at string) {
+	l.Break(loss, at)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = true
+}
+
+// Broken is how many connections have been broken.
+func (l *Lossy) Broken() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.broken
+}
+
+func (l *Lossy) start(conn *pgx.Conn, sql string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at == "" || !strings.Contains(sql, l.at) {
+		return
+	}
+	conn.PgConn().Conn().(*lossyConn).lose(l.loss)
+	l.at = ""
+	l.broken++
+}
+
+// TraceQueryStart looks at a statement before it is sent.
+func (l *Lossy) TraceQueryStart(ctx context.Context, conn *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	l.start(conn, q.SQL)
+	return ctx
+}
+
+// TraceQueryEnd does nothing.
+func (*Lossy) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// TraceBatchStart looks at a pipeline before it is sent.
+func (l *Lossy) TraceBatchStart(ctx context.Context, conn *pgx.Conn, b pgx.TraceBatchStartData) context.Context {
+	for _, q := range b.Batch.QueuedQueries {
+		l.start(conn, q.SQL)
+	}
+	return ctx
+}
+
+// TraceBatchQuery does nothing.
+func (*Lossy) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+// TraceBatchEnd does nothing.
+func (*Lossy) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
+type lossyConn struct {
+	net.Conn
+	mu   sync.Mutex
+	loss Loss
+}
+
+func (c *lossyConn) lose(loss Loss) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.loss = loss
+}
+
+func (c *lossyConn) mode() Loss {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loss
+}
+
+func (c *lossyConn) Write(b []byte) (int, error) {
+	if c.mode() == LoseRequest {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *lossyConn) Read(b []byte) (int, error) {
+	switch c.mode() {
+	case LoseRequest, LoseSession:
+		return 0, io.ErrUnexpectedEOF
+	case LoseAnswer:
+		if _, err := c.Conn.Read(b); err != nil {
+			return 0, err
+		}
+		return 0, io.ErrUnexpectedEOF
+	}
+	return c.Conn.Read(b)
+}
+
+// Close leaves the connection of a lost session open, as a network does that swallows packets.
+func (c *lossyConn) Close() error {
+	if c.mode() == LoseSession {
+		return nil
+	}
+	return c.Conn.Close()
+}

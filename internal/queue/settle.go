@@ -1,0 +1,222 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// When a connection breaks after a write was sent, the write may have committed. Callers are told what is true: the node ends
+// the old session, so that nothing can commit later, and reads the events that it has written about the jobs. Every change
+// commits with its event, so they tell even of a job that has been fetched, completed or deleted since.
+
+const (
+	// settlePause is the time between two tries. They end after the statement timeout; the outcome then stays unknown.
+	settlePause = 100 * time.Millisecond
+
+	// clockSlack is how much the clock of the database may have been set back meanwhile, for example by a failover.
+	clockSlack = 5 * time.Second
+)
+
+// unsettled is a write about a job whose outcome did not arrive.
+type unsettled struct {
+	id      [16]byte
+	unknown *pg.Unknown
+}
+
+// settled is what the node has changed about the job since it sent the write.
+type settled struct {
+	changes []dbsqlc.EventListOwnByJobRow
+	ended   bool // the session: what did not happen will not happen
+}
+
+// outcome is what became of a write whose answer did not arrive.
+type outcome struct {
+	done   bool
+	change dbsqlc.EventListOwnByJobRow // if done
+	err    error                       // if not done, for the client
+}
+
+// settle finds out what became of writes that failed with errs. ids are their jobs; did reports whether a change of job i is
+// the one that was asked for.
+func (s *Store) settle(ctx context.Context, ids [][16]byte, errs []error, did func(i int, c dbsqlc.EventListOwnByJobRow) bool) []outcome {
+	res := make([]outcome, len(ids))
+	var reqs []unsettled
+	var at []int
+	for i, err := range errs {
+		if u, ok := errors.AsType[*pg.Unknown](err); ok {
+			reqs, at = append(reqs, unsettled{ids[i], u}), append(at, i)
+		}
+		res[i].err = pg.ClientError(err)
+	}
+	if reqs == nil {
+		return res
+	}
+	found, failed := s.settling.DoMany(ctx, reqs)
+	for n, i := range at {
+		for _, c := range found[n].changes {
+			if did(i, c) {
+				res[i] = outcome{done: true, change: c}
+			}
+		}
+		switch {
+		case res[i].done:
+		case failed != nil && failed[n] != nil:
+			res[i].err = errors.Join(res[i].err, failed[n])
+		case found[n].ended:
+			res[i].err = notDone(errs[i])
+		}
+	}
+	return res
+}
+
+// settleOne is settle for one write.
+func (s *Store) settleOne(ctx context.Context, id [16]byte, err error, did func(c dbsqlc.EventListOwnByJobRow) bool) outcome {
+	return s.settle(ctx, [][16]byte{id}, []error{err}, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return did(c) })[0]
+}
+
+// notDone is the error of a write that certainly had no effect. It hides the error of the connection, which means unknown.
+func notDone(err error) error {
+	shown := ojs.ErrUnavailable()
+	if pg.IsTimeout(err) {
+		shown = ojs.ErrTimeout()
+	}
+	return errors.Join(shown, fmt.Errorf("not carried out: %s", err.Error()))
+}
+
+// flushSettle answers many callers with one look, as soon as the database can be reached.
+func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	for {
+		res, err := s.lookUp(ctx, reqs)
+		if err == nil || ctx.Err() != nil || !pg.IsUnavailable(err) && !pg.IsTimeout(err) {
+			return res, err
+		}
+		timer := time.NewTimer(settlePause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, err
+		}
+	}
+}
+
+func (s *Store) lookUp(ctx context.Context, reqs []unsettled) ([]settled, error) {
+	ended, ids := map[*pg.Unknown]bool{}, make([][16]byte, len(reqs))
+	for i, r := range reqs {
+		ids[i] = r.id
+		if _, known := ended[r.unknown]; known {
+			continue
+		}
+		err := s.db.EndSession(ctx, r.unknown)
+		if err != nil && pg.IsUnavailable(err) {
+			return nil, err
+		}
+		ended[r.unknown] = err == nil
+	}
+	rows, err := s.db.Q.EventListOwnByJob(ctx, ids, s.commits.Node)
+	if err != nil {
+		return nil, fmt.Errorf("look up outcomes: %w", err)
+	}
+	byJob := make(map[[16]byte][]dbsqlc.EventListOwnByJobRow, len(rows))
+	for _, r := range rows {
+		byJob[r.JobID] = append(byJob[r.JobID], r)
+	}
+	res := make([]settled, len(reqs))
+	for i, r := range reqs {
+		res[i].ended = ended[r.unknown]
+		for _, c := range byJob[r.id] {
+			if !c.Time.Time.Before(c.Now.Time.Add(-r.unknown.Age() - clockSlack)) {
+				res[i].changes = append(res[i].changes, c)
+			}
+		}
+	}
+	return res, nil
+}
+
+// wasStored reports whether a change is the insert of the job.
+func wasStored(c dbsqlc.EventListOwnByJobRow) bool { return c.FromState == "" && c.ToState != "" }
+
+// ended reports whether a change ends the run of a worker. The event of a job that goes back to its queue has the attempt
+// before, which the next run has again.
+func (r Run) ended(c dbsqlc.EventListOwnByJobRow) bool {
+	attempt := c.Attempt
+	if c.ToState == string(ojs.StateAvailable) {
+		attempt++
+	}
+	return c.FromState == string(ojs.StateActive) && (r.Attempt < 0 || r.Attempt == attempt) &&
+		(r.WorkerID == "" || c.WorkerID == "" || r.WorkerID == c.WorkerID)
+}
+
+// settleEnqueues replaces the errors of inserts whose outcome did not arrive. It returns the jobs that were stored; some may be
+// in a later state by now.
+func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []error) ([]*job.Record, []error) {
+	ids := make([][16]byte, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.ID
+	}
+	outcomes := s.settle(ctx, ids, errs, func(_ int, c dbsqlc.EventListOwnByJobRow) bool { return wasStored(c) })
+	var found [][16]byte
+	for i, o := range outcomes {
+		if o.done {
+			found = append(found, ids[i])
+		}
+	}
+	read, err := s.getEach(context.WithoutCancel(ctx), found)
+	stored, shown, inserted := make([]*job.Record, len(jobs)), make([]error, len(jobs)), make([]enqueued, 0, len(found))
+	for i, o := range outcomes {
+		switch {
+		case !o.done:
+			shown[i] = o.err
+		case err != nil:
+			shown[i] = pg.ClientError(errs[i])
+		default:
+			stored[i] = read[ids[i]]
+			if stored[i] == nil { // deleted since
+				stored[i] = newRecord(jobs[i], &dbsqlc.JobInsertRow{ID: ids[i], State: o.change.ToState, CreatedAt: o.change.Time})
+			}
+			then := *stored[i]
+			then.State = o.change.ToState
+			inserted = append(inserted, enqueued{job: &then, eventType: insertEvent(then.State)})
+		}
+	}
+	if len(inserted) > 0 {
+		s.afterEnqueue(ctx, inserted, nil)
+	}
+	return stored, shown
+}
+
+// settleEnqueueAll is settleEnqueues for jobs of one transaction.
+func (s *Store) settleEnqueueAll(ctx context.Context, jobs []*job.Job, err error) ([]*job.Record, error) {
+	errs := make([]error, len(jobs))
+	for i := range errs {
+		errs[i] = err
+	}
+	stored, shown := s.settleEnqueues(ctx, jobs, errs)
+	for _, err := range shown {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stored, nil
+}
+
+// insertEvent is the event that JobInsert writes for a job in the state.
+func insertEvent(state string) string {
+	switch ojs.JobState(state) {
+	case ojs.StateAvailable:
+		return ojs.EventJobEnqueued
+	case ojs.StateScheduled:
+		return ojs.EventJobScheduled
+	}
+	return eventlog.StateChanged
+}
