@@ -14,6 +14,12 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;
 -- A number is drawn whenever a job enters `available`. The numbers are the FIFO order inside a priority.
 CREATE SEQUENCE ojs.ready_seq AS bigint;
 
+-- Bytes of a list of failures. Immutable, because the texts of json do not depend on settings.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.errors_size(errors json[]) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT COALESCE(sum(octet_length(e::text)), 0)::integer FROM unnest(errors) e $$;
+-- +goose StatementEnd
+
 -- jobs holds every live job, and discarded jobs, which can be retried. It stays small, and it is the only table that a
 -- fetch reads. The columns that a fetch filters by come first, because PostgreSQL unpacks a row from the left.
 CREATE TABLE ojs.jobs (
@@ -73,7 +79,15 @@ CREATE TABLE ojs.jobs (
     checkpoint       json,                                -- object with state, step_index and metadata; NULL in a terminal state
     checkpoint_seq   bigint,                              -- number of the latest checkpoint, from 1
     checkpoint_at    timestamptz,
-    result           json                                 -- what the worker returned; only in jobs_done
+    result           json,                                -- what the worker returned; only in jobs_done
+
+    -- Bytes of the values above that clients fill, if 8 KiB or more. Claims and pages are bounded by its sum, because the
+    -- stored size of a compressed value says little: 1 MiB may take 12 KiB. NULLIF leaves it NULL for small jobs, which need
+    -- no byte of it. A fetch changes none of the values, so it does not compute it again.
+    size             integer GENERATED ALWAYS AS (NULLIF(GREATEST(8191, octet_length(args::text) + COALESCE(octet_length(meta::text), 0)
+        + COALESCE(octet_length(extra::text), 0) + COALESCE(octet_length(error::text), 0) + COALESCE(octet_length(checkpoint::text), 0)
+        + COALESCE(octet_length(result::text), 0) + CASE WHEN errors IS NULL THEN 0 ELSE ojs.errors_size(errors) END
+        + CASE WHEN previous_errors IS NULL THEN 0 ELSE ojs.errors_size(previous_errors) END), 8191)) STORED
 ) WITH (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.01,
@@ -110,7 +124,7 @@ CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 -- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted, one
 -- partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
 -- completed from cancelled jobs; the columns mean what they mean in jobs.
-CREATE TABLE ojs.jobs_done (LIKE ojs.jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS) PARTITION BY RANGE (finished_at);
+CREATE TABLE ojs.jobs_done (LIKE ojs.jobs INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING GENERATED) PARTITION BY RANGE (finished_at);
 ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;
 
 -- JobListByID, JobListPage, JobListDoneIDs, JobListUnextended: look-up by id. Not unique, because a unique index of a
@@ -253,7 +267,8 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
     d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
     d.checkpoint_at,
-    CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result
+    CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result,
+    d.size
 FROM ojs.jobs_done d;
 
 -- The event source of a worker whose call named no source: its id, percent-encoded. Ids of unreserved characters, which
@@ -388,5 +403,6 @@ DROP FUNCTION ojs.new_id(timestamptz);
 DROP FUNCTION ojs.time_us(timestamptz);
 DROP FUNCTION ojs.time_text(timestamptz);
 DROP TABLE ojs.idempotency_keys, ojs.queues, ojs.jobs_done, ojs.jobs;
+DROP FUNCTION ojs.errors_size(json[]);
 DROP SEQUENCE ojs.ready_seq;
 DROP FUNCTION ojs.schema_version();

@@ -142,6 +142,7 @@ type Job struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 type JobDone struct {
@@ -196,6 +197,7 @@ type JobDone struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 type JobFinished struct {
@@ -250,6 +252,7 @@ type JobFinished struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          interface{}
+	Size            pgtype.Int4
 }
 
 type OjsEventPublished struct {

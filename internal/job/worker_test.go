@@ -29,7 +29,7 @@ func TestDecodeFetch(t *testing.T) {
 		`{"queue":"a"}`:               {Queues: []string{"a"}, Count: 1},
 		`{"queues":null,"queue":"a"}`: {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"queue":5}`:  {Queues: []string{"a"}, Count: 1},
-		`{"queues":["a","b","a"],"count":0,"worker_id":"w","visibility_timeout_ms":30000,"wait_ms":5000}`: {[]string{"a", "b"}, 1, "w", 30000, 5 * time.Second},
+		`{"queues":["a","b","a"],"count":0,"worker_id":"w","visibility_timeout_ms":30000,"wait_ms":5000}`: {Queues: []string{"a", "b"}, Count: 1, WorkerID: "w", VisibilityMS: 30000, Wait: 5 * time.Second},
 		`{"queues":["a"],"count":-5}`:                                     {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"count":1001}`:                                   {Queues: []string{"a"}, Count: 1000},
 		`{"queues":["a"],"max_jobs":7}`:                                   {Queues: []string{"a"}, Count: 7},
