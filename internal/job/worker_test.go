@@ -1,8 +1,10 @@
 package job
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +48,7 @@ func TestDecodeFetch(t *testing.T) {
 		`{}`: {"invalid_queue", "queues"}, `{"queues":[]}`: {"invalid_queue", "queues"}, `{"queues":"a"}`: {"invalid_queue", "queues"}, `{"queues":[1]}`: {"invalid_queue", "queues"},
 		`{"queues":["A"]}`: {"invalid_queue", "queues"}, `{"queues":["a",""]}`: {"invalid_queue", "queues"}, `{"queues":[null]}`: {"invalid_queue", "queues"},
 		`{"queues":["` + strings.Repeat("a", 129) + `"]}`: {"queue_name_too_long", "queues"}, `{"queue":"_"}`: {"invalid_queue", "queue"},
+		`{"queues":[` + strings.Repeat(`"a",`, 100) + `"a"]}`: {"invalid_queue", "queues"},
 		`{"queues":["a"],"count":1.5}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":"5"}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":1e30}`: {"invalid_payload", "count"},
 		`{"queues":["a"],"worker_id":5}`: {"invalid_payload", "worker_id"}, `{"queues":["a"],"worker_id":"a\u0000"}`: {"invalid_payload", "worker_id"},
 		`{"queues":["a"],"worker_id":"` + strings.Repeat("w", 256) + `"}`: {"invalid_payload", "worker_id"},
@@ -59,6 +62,23 @@ func TestDecodeFetch(t *testing.T) {
 		require.Equal(t, c[0], err.Type, text)
 		require.Equal(t, c[1], err.Details["field"], text)
 	}
+}
+
+func TestFetchOfManyQueues(t *testing.T) {
+	t.Parallel()
+	names := make([]string, 101)
+	for i := range names {
+		names[i] = "q" + strconv.Itoa(i)
+	}
+	_, err := NewFetch(names[:100], 1, "w")
+	require.Nil(t, err)
+	_, err = NewFetch(names, 1, "w")
+	require.NotNil(t, err)
+	require.Equal(t, "invalid_queue", err.Type)
+	text, _ := json.Marshal(map[string]any{"queues": names[:100]})
+	got, err := DecodeFetch(text)
+	require.Nil(t, err)
+	require.Len(t, got.Queues, 100)
 }
 
 func TestDecodeAck(t *testing.T) {
