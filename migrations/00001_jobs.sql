@@ -14,6 +14,18 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT 1 $$;
 -- A number is drawn whenever a job enters `available`. The numbers are the FIFO order inside a priority.
 CREATE SEQUENCE ojs.ready_seq AS bigint;
 
+-- The value of column size of a job whose failures have changed, with room for one more. An array of json takes about the bytes
+-- of its elements.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.stored_size(args json, meta json, extra json, errors json[], previous_errors json[], checkpoint json, more integer)
+RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT NULLIF(GREATEST(8191, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra::text), 0)
+        + COALESCE(octet_length(errors::text), 0) + COALESCE(octet_length(previous_errors::text), 0)
+        + COALESCE(octet_length(checkpoint::text), 0) + COALESCE(more, 0)), 8191)
+$$;
+-- +goose StatementEnd
+
 -- jobs holds every live job, and discarded jobs, which can be retried. It stays small, and it is the only table that a
 -- fetch reads. The columns that a fetch filters by come first, because PostgreSQL unpacks a row from the left.
 CREATE TABLE ojs.jobs (
@@ -73,7 +85,12 @@ CREATE TABLE ojs.jobs (
     checkpoint       json,                                -- object with state, step_index and metadata; kept when the job ends
     checkpoint_seq   bigint,                              -- number of the latest checkpoint, from 1
     checkpoint_at    timestamptz,
-    result           json                                 -- what the worker returned; only in jobs_done
+    result           json,                                -- what the worker returned; only in jobs_done
+
+    -- Bytes of the values above that clients fill, if 8 KiB or more; NULL for small jobs, which need no byte of it. Claims and
+    -- pages are bounded by its sum, because the stored size of a compressed value says little: 1 MiB may take 12 KiB. Each
+    -- statement that changes a value keeps it, within 8 KiB. A generated column would be parsed and planned for every statement.
+    size             integer
 ) WITH (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0.01,
@@ -256,7 +273,8 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
     d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
     d.checkpoint_at,
-    CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result
+    CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result,
+    d.size
 FROM ojs.jobs_done d;
 
 -- The event source of a worker whose call named no source: its id, percent-encoded. Ids of unreserved characters, which
@@ -405,5 +423,6 @@ DROP FUNCTION ojs.new_id(timestamptz);
 DROP FUNCTION ojs.time_us(timestamptz);
 DROP FUNCTION ojs.time_text(timestamptz);
 DROP TABLE ojs.idempotency_keys, ojs.queues, ojs.jobs_done, ojs.jobs;
+DROP FUNCTION ojs.stored_size(json, json, json, json[], json[], json, integer);
 DROP SEQUENCE ojs.ready_seq;
 DROP FUNCTION ojs.schema_version();

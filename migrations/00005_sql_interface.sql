@@ -302,14 +302,15 @@ BEGIN
     WITH inserted AS (
         INSERT INTO ojs.jobs AS j (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
             scheduled_at, expires_at, total_due_at, ttl_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, result_ttl_s,
-            trace_id, retry, args, meta, extra)
+            trace_id, retry, args, meta, extra, size)
         VALUES (job_id, type, queue, state, COALESCE(priority, 0), COALESCE(max_attempts, 3),
             CASE WHEN state = 'available' THEN nextval('ojs.ready_seq') END,
             LEAST(CASE WHEN state = 'scheduled' THEN run_at END, expires_at, total_due_at, ttl_due_at),
             now, CASE WHEN state = 'available' THEN now END,
             run_at, expires_at, total_due_at, ttl_due_at,
             visible_ms, NULLIF(timeout_ms, 0), NULLIF(grace_s, 0) * 1000, NULLIF(stall_s, 0) * 1000, result_s,
-            trace_id, policy, args, meta, ('{' || NULLIF(extra, '') || '}')::json)
+            trace_id, policy, args, meta, ('{' || NULLIF(extra, '') || '}')::json,
+            ojs.stored_size(args, meta, NULL, NULL, NULL, NULL, octet_length(extra)))
         ON CONFLICT (id) DO NOTHING
         RETURNING j.priority, j.ready_seq
     )
@@ -353,11 +354,11 @@ BEGIN
         INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
             scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
             retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, progress,
-            progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
+            progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
         SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
             d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
             d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.progress,
-            d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at
+            d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
         FROM deleted d
     )
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, data)

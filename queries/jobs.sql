@@ -30,7 +30,8 @@ WITH clock AS MATERIALIZED (
         unnest(@retry::json[]) AS retry,
         unnest(@args::json[]) AS args,
         unnest(@meta::json[]) AS meta,
-        unnest(@extra::json[]) AS extra
+        unnest(@extra::json[]) AS extra,
+        unnest(@sizes::integer[]) AS size
 ), timed AS (
     SELECT i.*, clock.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
@@ -44,7 +45,7 @@ WITH clock AS MATERIALIZED (
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
-        total_due_at, ttl_due_at, stall_ms, result_ttl_s)
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
         CASE WHEN p.state = 'available' THEN nextval('ojs.ready_seq') END,
         LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
@@ -55,7 +56,7 @@ WITH clock AS MATERIALIZED (
             ELSE ('{' || concat_ws(',', NULLIF(substr(p.extra::text, 2, length(p.extra::text) - 2), ''),
                 CASE WHEN p.scheduled_in_us >= 0 THEN '"scheduled_at":"' || ojs.time_text(p.run_at) || '"' END,
                 CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
-        p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2)
+        p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2), NULLIF(p.size, 0)
     FROM placed p
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
@@ -82,12 +83,12 @@ WITH clock AS MATERIALIZED (
         unnest(@priorities::smallint[]) AS priority, unnest(@max_attempts::bigint[]) AS max_attempts,
         unnest(@timeout_ms::bigint[]) AS timeout_ms, unnest(@visibility_ms::bigint[]) AS visibility_ms,
         unnest(@trace_ids::text[]) AS trace_id, unnest(@retry::json[]) AS retry, unnest(@args::json[]) AS args,
-        unnest(@meta::json[]) AS meta, unnest(@extra::json[]) AS extra
+        unnest(@meta::json[]) AS meta, unnest(@extra::json[]) AS extra, unnest(@sizes::integer[]) AS size
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, created_at, enqueued_at,
-        timeout_ms, visibility_ms, trace_id, retry, args, meta, extra)
+        timeout_ms, visibility_ms, trace_id, retry, args, meta, extra, size)
     SELECT r.id, r.type, r.queue, 'available', r.priority, r.max_attempts, nextval('ojs.ready_seq'), clock.now, clock.now,
-        NULLIF(r.timeout_ms, 0), NULLIF(r.visibility_ms, 0), NULLIF(r.trace_id, ''), r.retry, r.args, r.meta, r.extra
+        NULLIF(r.timeout_ms, 0), NULLIF(r.visibility_ms, 0), NULLIF(r.trace_id, ''), r.retry, r.args, r.meta, r.extra, NULLIF(r.size, 0)
     FROM request r CROSS JOIN clock
     RETURNING id, type, queue, priority, ready_seq, created_at, trace_id
 ), event AS (
@@ -108,12 +109,15 @@ SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 -- picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
 -- more jobs than wanted. owners has, for each job in that order, the index of the fetch that gets it; workers, sources and
 -- leases_ms have one element per fetch. They are read by subscript: a join with an unnest has no cheap plan but a hash
--- join, which the pool's settings rule out because of ojs.jobs.
+-- join, which the pool's settings rule out because of ojs.jobs. The claim ends with the job with which the sum of sizes
+-- exceeds max_bytes, so the caller sees from the sum that it was cut. A job without size counts 8 KiB, and 1 000 of them are
+-- less than the default: claims of small jobs are never cut. The rows beyond the end were locked for nothing and stay
+-- available.
 WITH probe AS (
     SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
 ), found AS (
-    SELECT c.id, c.ready_seq FROM probe p CROSS JOIN LATERAL (
-        SELECT j.id, j.ready_seq FROM ojs.jobs j
+    SELECT c.id, c.ready_seq, c.size FROM probe p CROSS JOIN LATERAL (
+        SELECT j.id, j.ready_seq, j.size FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
             AND (j.due_at IS NULL OR j.due_at > now())
         ORDER BY j.ready_seq
@@ -123,11 +127,13 @@ WITH probe AS (
     WHERE (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
     LIMIT @want::integer
 ), picked AS MATERIALIZED (
-    SELECT f.id, f.ready_seq, row_number() OVER () AS slot FROM found f
+    SELECT f.id, f.ready_seq, row_number() OVER w AS slot, sum(COALESCE(f.size, 8192)) OVER w - COALESCE(f.size, 8192) AS bytes_before
+    FROM found f WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ), owned AS MATERIALIZED (
     SELECT p.id, p.ready_seq, p.slot, (@workers::text[])[o.n] AS worker_id, (@sources::text[])[o.n] AS source,
         NULLIF((@leases_ms::bigint[])[o.n], 0) AS lease_ms
     FROM picked p CROSS JOIN LATERAL (SELECT (@owners::integer[])[p.slot] AS n) o
+    WHERE p.bytes_before <= @max_bytes::bigint
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), claimed AS (
@@ -153,7 +159,7 @@ SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS r
     lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
     failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error,
     errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
-    checkpoint_at, result
+    checkpoint_at, result, size
 FROM claimed ORDER BY slot;
 
 -- name: JobFetchSurvey :many
@@ -182,6 +188,9 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 -- width_bucket, a binary search, finds the elements of a row in the other arrays: a join with an unnest has no cheap plan
 -- but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
 -- event_data are empty if no ack has a result.
+--
+-- A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
+-- jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
 WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
 ), deleted AS (
@@ -192,18 +201,19 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
-        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
+        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
         d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN (@results::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
-        d.checkpoint, d.checkpoint_seq, d.checkpoint_at
+        d.checkpoint, d.checkpoint_seq, d.checkpoint_at,
+        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length((@results::json[])[d.n]::text), 0)), 8191)
     FROM deleted d
     RETURNING *
 ), event AS (
@@ -213,7 +223,17 @@ WITH setting AS MATERIALIZED (
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, (@event_data::json[])[d.n]
     FROM deleted d
 )
-SELECT * FROM moved;
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+FROM moved m;
 
 -- name: JobListForFail :many
 -- The values that decide the outcome of a failure. All are fixed at enqueue, except attempt and started_at, which JobFail
@@ -282,7 +302,9 @@ WITH request AS (
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, clock.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), @max_errors::integer) END
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), @max_errors::integer) END,
+        size = CASE WHEN l.release THEN j.size
+            ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
     RETURNING j.*, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
@@ -311,17 +333,22 @@ WITH request AS (
     ) e
     ORDER BY e.id, e.step
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms,
-    stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed,
-    dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors,
-    previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at,
-    result
-FROM failed;
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+FROM failed m;
 
 -- name: JobCancel :many
 -- Cancels jobs by moving them to jobs_done. The row keeps worker_id and previous_state, to answer a late ack of the
--- worker that ran the job. ids are sorted; see JobComplete.
+-- worker that ran the job. ids are sorted, and large jobs are cut; see
+-- JobComplete.
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[])
@@ -330,13 +357,13 @@ WITH deleted AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
-        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
+        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
         d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         d.progress, d.progress_message, d.progress_data, d.progress_at,
-        d.checkpoint, d.checkpoint_seq, d.checkpoint_at
+        d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
     FROM deleted d
     RETURNING *
 ), event AS (
@@ -344,7 +371,17 @@ WITH deleted AS (
     SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
     FROM deleted d
 )
-SELECT * FROM moved;
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+FROM moved m;
 
 -- name: JobLockUnlocked :many
 -- Locks those of the jobs that no other transaction has locked, and returns them.
@@ -430,7 +467,8 @@ WITH request AS (
         args = COALESCE(sqlc.narg('args'), j.args),
         meta = COALESCE(sqlc.narg('meta'), j.meta),
         trace_id = CASE WHEN CAST(sqlc.narg('meta') AS json) IS NULL THEN j.trace_id ELSE sqlc.narg('trace_id')::text END,
-        extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
+        extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
+        size = ojs.stored_size(COALESCE(sqlc.narg('args')::json, j.args), COALESCE(sqlc.narg('meta')::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE @requeue_event_type::text END AS event_type
@@ -605,15 +643,36 @@ WITH due AS MATERIALIZED (
 SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
--- Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once.
-SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
-UNION ALL
-SELECT d.* FROM ojs.job_finished d WHERE d.id = ANY(@ids::uuid[]);
+-- Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once. Large jobs
+-- are cut as by JobComplete, unless one is asked for.
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.result END)::json AS result, m.size
+FROM (
+    SELECT j.* FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[])
+    UNION ALL
+    SELECT d.* FROM ojs.job_finished d WHERE d.id = ANY(@ids::uuid[])
+) m;
 
 -- name: JobListPage :many
 -- Jobs, newest id first. Both branches walk an index on id and stop at the limit. COALESCE is used instead of IS NULL
--- OR, which a generic plan cannot turn into an index condition.
-SELECT p.* FROM (
+-- OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
+-- exceeds max_bytes; the caller takes it for the sign that there are more, unless it is the only one.
+SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
+    s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
+    s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.result, s.size FROM (
+    SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT p.* FROM (
     (SELECT j.* FROM ojs.jobs j
      WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
@@ -627,7 +686,9 @@ SELECT p.* FROM (
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
         AND (cardinality(@types::text[]) = 0 OR d.type = ANY(@types::text[]))
      ORDER BY d.id DESC LIMIT @max_rows::bigint)
-) p ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
+) p ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= @max_bytes::bigint
+ORDER BY s.n;
 
 -- name: JobCountPage :one
 -- The number of jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.

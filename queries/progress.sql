@@ -38,6 +38,8 @@ WITH request AS (
         checkpoint = COALESCE(l.checkpoint, j.checkpoint),
         checkpoint_seq = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_seq ELSE COALESCE(j.checkpoint_seq, 0) + 1 END,
         checkpoint_at = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_at ELSE l.now END,
+        size = CASE WHEN l.checkpoint IS NULL THEN j.size
+            ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, l.checkpoint, 0) END,
         lease_until = GREATEST(j.lease_until, l.now + j.lease_ms * interval '1 millisecond'),
         stall_due_at = l.now + j.stall_ms * interval '1 millisecond',
         due_at = LEAST(GREATEST(j.lease_until, l.now + j.lease_ms * interval '1 millisecond'),
@@ -82,6 +84,7 @@ WITH request AS (
     SET checkpoint = l.checkpoint,
         checkpoint_seq = CASE WHEN l.sequence < 0 THEN COALESCE(j.checkpoint_seq, 0) + 1 ELSE l.sequence END,
         checkpoint_at = clock.now,
+        size = ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, l.checkpoint, 0),
         lease_until = CASE WHEN j.state = 'active' THEN GREATEST(j.lease_until, clock.now + j.lease_ms * interval '1 millisecond') END,
         stall_due_at = CASE WHEN j.state = 'active' THEN clock.now + j.stall_ms * interval '1 millisecond' END,
         due_at = CASE WHEN j.state <> 'active' THEN j.due_at

@@ -237,12 +237,21 @@ func (q *Queries) DeadLetterListForBulk(ctx context.Context, arg DeadLetterListF
 
 const deadLetterListPage = `-- name: DeadLetterListPage :many
 
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
-WHERE j.dead_lettered_at IS NOT NULL
-    AND j.dead_lettered_at >= $1::timestamptz AND j.dead_lettered_at <= $2::timestamptz
-    AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-    AND (j.dead_lettered_at, j.id) < ($8::timestamptz, $9::uuid)
-ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET $10::bigint LIMIT $11::bigint
+SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
+    s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
+    s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.result, s.size FROM (
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
+        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
+        WHERE j.dead_lettered_at IS NOT NULL
+            AND j.dead_lettered_at >= $1::timestamptz AND j.dead_lettered_at <= $2::timestamptz
+            AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+            AND (j.dead_lettered_at, j.id) < ($8::timestamptz, $9::uuid)
+        ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET $10::bigint LIMIT $11::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $12::bigint
+ORDER BY s.n
 `
 
 type DeadLetterListPageParams struct {
@@ -257,11 +266,12 @@ type DeadLetterListPageParams struct {
 	BeforeID     [16]byte
 	SkipRows     int64
 	PageRows     int64
+	MaxBytes     int64
 }
 
 // Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Each of the two columns has an index
 // with the id, so that a page is found by its key and a prune starts at the oldest row.
-// Dead letters behind a key, newest first.
+// Dead letters behind a key, newest first, up to max_bytes as in JobListPage.
 func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, deadLetterListPage,
 		arg.Since,
@@ -275,6 +285,7 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 		arg.BeforeID,
 		arg.SkipRows,
 		arg.PageRows,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
@@ -335,6 +346,7 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -430,12 +442,21 @@ func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountPa
 }
 
 const jobDiscardedListPage = `-- name: JobDiscardedListPage :many
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
-WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
-    AND j.finished_at >= $1::timestamptz AND j.finished_at <= $2::timestamptz
-    AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-    AND (j.finished_at, j.id) < ($8::timestamptz, $9::uuid)
-ORDER BY j.finished_at DESC, j.id DESC OFFSET $10::bigint LIMIT $11::bigint
+SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
+    s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
+    s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.result, s.size FROM (
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
+        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
+        WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
+            AND j.finished_at >= $1::timestamptz AND j.finished_at <= $2::timestamptz
+            AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
+            AND (j.finished_at, j.id) < ($8::timestamptz, $9::uuid)
+        ORDER BY j.finished_at DESC, j.id DESC OFFSET $10::bigint LIMIT $11::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $12::bigint
+ORDER BY s.n
 `
 
 type JobDiscardedListPageParams struct {
@@ -450,9 +471,11 @@ type JobDiscardedListPageParams struct {
 	BeforeID     [16]byte
 	SkipRows     int64
 	PageRows     int64
+	MaxBytes     int64
 }
 
-// Discarded jobs behind a key, newest first, dead letters or not.
+// Discarded jobs behind a key, newest first, dead letters or not, up to max_bytes as in
+// JobListPage.
 func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobDiscardedListPage,
 		arg.Since,
@@ -466,6 +489,7 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 		arg.BeforeID,
 		arg.SkipRows,
 		arg.PageRows,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
@@ -526,6 +550,7 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}

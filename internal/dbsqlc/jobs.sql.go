@@ -19,13 +19,13 @@ WITH locked AS MATERIALIZED (
     SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
     SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer
     FROM moved m
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM moved
 `
 
 type JobActivateParams struct {
@@ -86,6 +86,7 @@ type JobActivateRow struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 // Makes pending jobs available.
@@ -150,6 +151,7 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -164,30 +166,41 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 const jobCancel = `-- name: JobCancel :many
 WITH deleted AS (
     DELETE FROM ojs.jobs j
-    WHERE j.id = ANY($1::uuid[]) AND j.state = ANY($2::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock_timestamp() AS cancelled_at, ($3::json[])[width_bucket(j.id, $1::uuid[])] AS event_data
+    WHERE j.id = ANY($2::uuid[]) AND j.state = ANY($3::text[])
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
-        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
+        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
         d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         d.progress, d.progress_message, d.progress_data, d.progress_at,
-        d.checkpoint, d.checkpoint_seq, d.checkpoint_at
+        d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
     FROM deleted d
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT $4::text, $5::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $6::integer, d.event_data
+    SELECT $5::text, $6::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $7::integer, d.event_data
     FROM deleted d
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+FROM moved m
 `
 
 type JobCancelParams struct {
+	MaxSize   int32
 	Ids       [][16]byte
 	States    []string
 	EventData [][]byte
@@ -248,12 +261,15 @@ type JobCancelRow struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 // Cancels jobs by moving them to jobs_done. The row keeps worker_id and previous_state, to answer a late ack of the
-// worker that ran the job. ids are sorted; see JobComplete.
+// worker that ran the job. ids are sorted, and large jobs are cut; see
+// JobComplete.
 func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCancelRow, error) {
 	rows, err := q.db.Query(ctx, jobCancel,
+		arg.MaxSize,
 		arg.Ids,
 		arg.States,
 		arg.EventData,
@@ -320,6 +336,7 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -333,40 +350,52 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 
 const jobComplete = `-- name: JobComplete :many
 WITH setting AS MATERIALIZED (
-    SELECT set_config('lock_timeout', $1::text, true) AS patience
+    SELECT set_config('lock_timeout', $2::text, true) AS patience
 ), deleted AS (
     DELETE FROM ojs.jobs j
-    WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY($2::uuid[]) AND j.state = 'active'
-        AND (j.worker_id IS NULL OR ($3::text[])[($4::integer[])[width_bucket(j.id, $2::uuid[])]] IN ('', j.worker_id))
-        AND ($5::integer[])[width_bucket(j.id, $2::uuid[])] IN (-1, j.attempt)
+    WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY($3::uuid[]) AND j.state = 'active'
+        AND (j.worker_id IS NULL OR ($4::text[])[($5::integer[])[width_bucket(j.id, $3::uuid[])]] IN ('', j.worker_id))
+        AND ($6::integer[])[width_bucket(j.id, $3::uuid[])] IN (-1, j.attempt)
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $6::bigint) AS ttl_s, width_bucket(j.id, $2::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $7::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
         retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron,
-        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at)
+        progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
-        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($7::json[])[d.n] END,
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($8::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
-        d.checkpoint, d.checkpoint_seq, d.checkpoint_at
+        d.checkpoint, d.checkpoint_seq, d.checkpoint_at,
+        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($8::json[])[d.n]::text), 0)), 8191)
     FROM deleted d
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT $8::text, COALESCE(NULLIF(($9::text[])[($4::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $10::integer,
-        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($11::json[])[d.n]
+    SELECT $9::text, COALESCE(NULLIF(($10::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $11::integer,
+        (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($12::json[])[d.n]
     FROM deleted d
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result FROM moved
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+FROM moved m
 `
 
 type JobCompleteParams struct {
+	MaxSize           int32
 	LockTimeout       string
 	Ids               [][16]byte
 	Workers           []string
@@ -432,6 +461,7 @@ type JobCompleteRow struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 // Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
@@ -440,8 +470,12 @@ type JobCompleteRow struct {
 // width_bucket, a binary search, finds the elements of a row in the other arrays: a join with an unnest has no cheap plan
 // but a hash join, which has read all of ojs.jobs for three acks. owners is an index of workers and sources; results and
 // event_data are empty if no ack has a result.
+//
+// A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
+// jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
+		arg.MaxSize,
 		arg.LockTimeout,
 		arg.Ids,
 		arg.Workers,
@@ -513,6 +547,7 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -630,20 +665,20 @@ func (q *Queries) JobDelete(ctx context.Context, arg JobDeleteParams) ([]JobDele
 
 const jobFail = `-- name: JobFail :many
 WITH request AS (
-    SELECT unnest($1::uuid[]) AS id,
-        unnest($2::text[]) AS worker_id,
-        unnest($3::integer[]) AS attempt,
-        unnest($4::timestamptz[]) AS started_at,
-        unnest($5::boolean[]) AS due_only,
-        unnest($6::text[]) AS outcome,
-        unnest($7::boolean[]) AS release,
-        unnest($8::boolean[]) AS dead_letter,
-        unnest($9::bigint[]) AS delay_ms,
-        unnest($10::text[]) AS error,
-        unnest($11::text[]) AS event_error,
-        unnest($12::text[]) AS reason,
-        unnest($13::text[]) AS event_type,
-        unnest($14::text[]) AS source
+    SELECT unnest($2::uuid[]) AS id,
+        unnest($3::text[]) AS worker_id,
+        unnest($4::integer[]) AS attempt,
+        unnest($5::timestamptz[]) AS started_at,
+        unnest($6::boolean[]) AS due_only,
+        unnest($7::text[]) AS outcome,
+        unnest($8::boolean[]) AS release,
+        unnest($9::boolean[]) AS dead_letter,
+        unnest($10::bigint[]) AS delay_ms,
+        unnest($11::text[]) AS error,
+        unnest($12::text[]) AS event_error,
+        unnest($13::text[]) AS reason,
+        unnest($14::text[]) AS event_type,
+        unnest($15::text[]) AS source
 ), locked AS MATERIALIZED (
     SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
     FROM request r CROSS JOIN LATERAL (
@@ -674,19 +709,21 @@ WITH request AS (
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, clock.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $15::integer) END
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $16::integer) END,
+        size = CASE WHEN l.release THEN j.size
+            ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $16::integer, e.ran_ms, e.data::json
+        e.priority, e.ready_seq, $17::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 1 AS step, $17::text AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
+        SELECT 1 AS step, $18::text AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
@@ -703,16 +740,21 @@ WITH request AS (
     ) e
     ORDER BY e.id, e.step
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at,
-    finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms,
-    stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed,
-    dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors,
-    previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at,
-    result
-FROM failed
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
+FROM failed m
 `
 
 type JobFailParams struct {
+	MaxSize         int32
 	Ids             [][16]byte
 	Workers         []string
 	Attempts        []int32
@@ -784,6 +826,7 @@ type JobFailRow struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 // Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
@@ -793,6 +836,7 @@ type JobFailRow struct {
 // what a request names, a LATERAL with FOR UPDATE leaves a look-up per id as the only plan.
 func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow, error) {
 	rows, err := q.db.Query(ctx, jobFail,
+		arg.MaxSize,
 		arg.Ids,
 		arg.Workers,
 		arg.Attempts,
@@ -870,6 +914,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -885,8 +930,8 @@ const jobFetch = `-- name: JobFetch :many
 WITH probe AS (
     SELECT unnest($1::text[]) AS queue, unnest($2::smallint[]) AS priority, unnest($3::bigint[]) AS low
 ), found AS (
-    SELECT c.id, c.ready_seq FROM probe p CROSS JOIN LATERAL (
-        SELECT j.id, j.ready_seq FROM ojs.jobs j
+    SELECT c.id, c.ready_seq, c.size FROM probe p CROSS JOIN LATERAL (
+        SELECT j.id, j.ready_seq, j.size FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
             AND (j.due_at IS NULL OR j.due_at > now())
         ORDER BY j.ready_seq
@@ -896,28 +941,30 @@ WITH probe AS (
     WHERE (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
     LIMIT $4::integer
 ), picked AS MATERIALIZED (
-    SELECT f.id, f.ready_seq, row_number() OVER () AS slot FROM found f
+    SELECT f.id, f.ready_seq, row_number() OVER w AS slot, sum(COALESCE(f.size, 8192)) OVER w - COALESCE(f.size, 8192) AS bytes_before
+    FROM found f WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ), owned AS MATERIALIZED (
     SELECT p.id, p.ready_seq, p.slot, ($5::text[])[o.n] AS worker_id, ($6::text[])[o.n] AS source,
         NULLIF(($7::bigint[])[o.n], 0) AS lease_ms
     FROM picked p CROSS JOIN LATERAL (SELECT ($8::integer[])[p.slot] AS n) o
+    WHERE p.bytes_before <= $9::bigint
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
     SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(o.worker_id, ''),
-        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, $9::bigint),
-        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, $9::bigint) * interval '1 millisecond',
-        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, $9::bigint),
-            COALESCE(j.timeout_ms, $10::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
+        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, $10::bigint),
+        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, $10::bigint) * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, $10::bigint),
+            COALESCE(j.timeout_ms, $11::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
         ttl_due_at = NULL, stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM owned o CROSS JOIN clock
     WHERE j.id = o.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, o.ready_seq AS fetched_seq, o.source, o.slot
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT $11::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $12::integer,
+    SELECT $12::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $13::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
@@ -926,7 +973,7 @@ SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS r
     lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
     failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error,
     errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
-    checkpoint_at, result
+    checkpoint_at, result, size
 FROM claimed ORDER BY slot
 `
 
@@ -939,6 +986,7 @@ type JobFetchParams struct {
 	Sources          []string
 	LeasesMs         []int64
 	Owners           []int32
+	MaxBytes         int64
 	DefaultLeaseMs   int64
 	DefaultTimeoutMs int64
 	EventType        string
@@ -997,6 +1045,7 @@ type JobFetchRow struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 // Claims the next available jobs. probe lists queues and priorities in dispatch order, each with the cursor of this node:
@@ -1004,7 +1053,10 @@ type JobFetchRow struct {
 // picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
 // more jobs than wanted. owners has, for each job in that order, the index of the fetch that gets it; workers, sources and
 // leases_ms have one element per fetch. They are read by subscript: a join with an unnest has no cheap plan but a hash
-// join, which the pool's settings rule out because of ojs.jobs.
+// join, which the pool's settings rule out because of ojs.jobs. The claim ends with the job with which the sum of sizes
+// exceeds max_bytes, so the caller sees from the sum that it was cut. A job without size counts 8 KiB, and 1 000 of them are
+// less than the default: claims of small jobs are never cut. The rows beyond the end were locked for nothing and stay
+// available.
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
 		arg.Queues,
@@ -1015,6 +1067,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 		arg.Sources,
 		arg.LeasesMs,
 		arg.Owners,
+		arg.MaxBytes,
 		arg.DefaultLeaseMs,
 		arg.DefaultTimeoutMs,
 		arg.EventType,
@@ -1079,6 +1132,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -1263,21 +1317,22 @@ WITH clock AS MATERIALIZED (
         unnest($19::json[]) AS retry,
         unnest($20::json[]) AS args,
         unnest($21::json[]) AS meta,
-        unnest($22::json[]) AS extra
+        unnest($22::json[]) AS extra,
+        unnest($23::integer[]) AS size
 ), timed AS (
-    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, clock.now,
+    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, i.size, clock.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
         CASE WHEN i.expires_in_us >= 0 THEN clock.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
         clock.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
         clock.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
     FROM request i CROSS JOIN clock
 ), placed AS (
-    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
+    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.size, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
     FROM timed d
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
-        total_due_at, ttl_due_at, stall_ms, result_ttl_s)
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
         CASE WHEN p.state = 'available' THEN nextval('ojs.ready_seq') END,
         LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
@@ -1288,7 +1343,7 @@ WITH clock AS MATERIALIZED (
             ELSE ('{' || concat_ws(',', NULLIF(substr(p.extra::text, 2, length(p.extra::text) - 2), ''),
                 CASE WHEN p.scheduled_in_us >= 0 THEN '"scheduled_at":"' || ojs.time_text(p.run_at) || '"' END,
                 CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
-        p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2)
+        p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2), NULLIF(p.size, 0)
     FROM placed p
     ON CONFLICT (id) DO NOTHING
     RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
@@ -1298,7 +1353,7 @@ WITH clock AS MATERIALIZED (
     FROM inserted i
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT d.event_type, $23::text, d.created_at, d.id, d.type, d.queue, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $24::integer,
+    SELECT d.event_type, $24::text, d.created_at, d.id, d.type, d.queue, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $25::integer,
         CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json END
     FROM described d
 )
@@ -1328,6 +1383,7 @@ type JobInsertParams struct {
 	Args          [][]byte
 	Meta          [][]byte
 	Extra         [][]byte
+	Sizes         []int32
 	Source        string
 	Node          int32
 }
@@ -1374,6 +1430,7 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 		arg.Args,
 		arg.Meta,
 		arg.Extra,
+		arg.Sizes,
 		arg.Source,
 		arg.Node,
 	)
@@ -1413,17 +1470,17 @@ WITH clock AS MATERIALIZED (
         unnest($4::smallint[]) AS priority, unnest($5::bigint[]) AS max_attempts,
         unnest($6::bigint[]) AS timeout_ms, unnest($7::bigint[]) AS visibility_ms,
         unnest($8::text[]) AS trace_id, unnest($9::json[]) AS retry, unnest($10::json[]) AS args,
-        unnest($11::json[]) AS meta, unnest($12::json[]) AS extra
+        unnest($11::json[]) AS meta, unnest($12::json[]) AS extra, unnest($13::integer[]) AS size
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, created_at, enqueued_at,
-        timeout_ms, visibility_ms, trace_id, retry, args, meta, extra)
+        timeout_ms, visibility_ms, trace_id, retry, args, meta, extra, size)
     SELECT r.id, r.type, r.queue, 'available', r.priority, r.max_attempts, nextval('ojs.ready_seq'), clock.now, clock.now,
-        NULLIF(r.timeout_ms, 0), NULLIF(r.visibility_ms, 0), NULLIF(r.trace_id, ''), r.retry, r.args, r.meta, r.extra
+        NULLIF(r.timeout_ms, 0), NULLIF(r.visibility_ms, 0), NULLIF(r.trace_id, ''), r.retry, r.args, r.meta, r.extra, NULLIF(r.size, 0)
     FROM request r CROSS JOIN clock
     RETURNING id, type, queue, priority, ready_seq, created_at, trace_id
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, priority, ready_seq, node)
-    SELECT $13::text, $14::text, i.created_at, i.id, i.type, i.queue, i.trace_id, 'available', i.priority, i.ready_seq, $15::integer
+    SELECT $14::text, $15::text, i.created_at, i.id, i.type, i.queue, i.trace_id, 'available', i.priority, i.ready_seq, $16::integer
     FROM inserted i
 )
 SELECT id, ready_seq, created_at FROM inserted
@@ -1442,6 +1499,7 @@ type JobInsertPlainParams struct {
 	Args         [][]byte
 	Meta         [][]byte
 	Extra        [][]byte
+	Sizes        []int32
 	EventType    string
 	Source       string
 	Node         int32
@@ -1470,6 +1528,7 @@ func (q *Queries) JobInsertPlain(ctx context.Context, arg JobInsertPlainParams) 
 		arg.Args,
 		arg.Meta,
 		arg.Extra,
+		arg.Sizes,
 		arg.EventType,
 		arg.Source,
 		arg.Node,
@@ -1550,21 +1609,90 @@ func (q *Queries) JobListByDeadWorkers(ctx context.Context, arg JobListByDeadWor
 }
 
 const jobListByID = `-- name: JobListByID :many
-SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
-UNION ALL
-SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result FROM ojs.job_finished d WHERE d.id = ANY($1::uuid[])
+SELECT
+    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
+    m.progress_data, m.progress_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
+    m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.result END)::json AS result, m.size
+FROM (
+    SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j WHERE j.id = ANY($2::uuid[])
+    UNION ALL
+    SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d WHERE d.id = ANY($2::uuid[])
+) m
 `
 
-// Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once.
-func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error) {
-	rows, err := q.db.Query(ctx, jobListByID, ids)
+type JobListByIDRow struct {
+	ID              [16]byte
+	Type            string
+	Queue           string
+	State           string
+	Priority        int16
+	Attempt         int32
+	MaxAttempts     int64
+	ReadySeq        pgtype.Int8
+	DueAt           pgtype.Timestamptz
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
+	StartedAt       pgtype.Timestamptz
+	FinishedAt      pgtype.Timestamptz
+	ScheduledAt     pgtype.Timestamptz
+	NextAttemptAt   pgtype.Timestamptz
+	ExpiresAt       pgtype.Timestamptz
+	TotalDueAt      pgtype.Timestamptz
+	TtlDueAt        pgtype.Timestamptz
+	WorkerID        pgtype.Text
+	LeaseUntil      pgtype.Timestamptz
+	LeaseMs         pgtype.Int8
+	StallDueAt      pgtype.Timestamptz
+	VisibilityMs    pgtype.Int8
+	TimeoutMs       pgtype.Int8
+	GraceMs         pgtype.Int8
+	StallMs         pgtype.Int8
+	RetryDelayMs    pgtype.Int8
+	ResultTtlS      pgtype.Int8
+	PreviousState   pgtype.Text
+	Failed          bool
+	DeadLetteredAt  pgtype.Timestamptz
+	ReEnqueuedAt    pgtype.Timestamptz
+	ReplayCount     int32
+	TraceID         pgtype.Text
+	Cron            pgtype.Text
+	CronSerial      bool
+	Retry           []byte
+	Args            []byte
+	Meta            []byte
+	Extra           []byte
+	Error           []byte
+	Errors          [][]byte
+	PreviousErrors  [][]byte
+	Progress        pgtype.Float8
+	ProgressMessage pgtype.Text
+	ProgressData    []byte
+	ProgressAt      pgtype.Timestamptz
+	Checkpoint      []byte
+	CheckpointSeq   pgtype.Int8
+	CheckpointAt    pgtype.Timestamptz
+	Result          []byte
+	Size            pgtype.Int4
+}
+
+// Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once. Large jobs
+// are cut as by JobComplete, unless one is asked for.
+func (q *Queries) JobListByID(ctx context.Context, maxSize int32, ids [][16]byte) ([]JobListByIDRow, error) {
+	rows, err := q.db.Query(ctx, jobListByID, maxSize, ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Job
+	var items []JobListByIDRow
 	for rows.Next() {
-		var i Job
+		var i JobListByIDRow
 		if err := rows.Scan(
 			&i.ID,
 			&i.Type,
@@ -1617,6 +1745,7 @@ func (q *Queries) JobListByID(ctx context.Context, ids [][16]byte) ([]Job, error
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -1919,21 +2048,29 @@ func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, 
 }
 
 const jobListPage = `-- name: JobListPage :many
-SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result FROM (
-    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result FROM ojs.jobs j
+SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
+    s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
+    s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
+    s.result, s.size FROM (
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
+    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
      WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
         AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
      ORDER BY j.id DESC LIMIT $5::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result FROM ojs.job_finished d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d
      WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         AND (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
         AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
         AND (cardinality($4::text[]) = 0 OR d.type = ANY($4::text[]))
      ORDER BY d.id DESC LIMIT $5::bigint)
-) p ORDER BY p.id DESC OFFSET $6::bigint LIMIT $7::bigint
+) p ORDER BY p.id DESC OFFSET $6::bigint LIMIT $7::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $8::bigint
+ORDER BY s.n
 `
 
 type JobListPageParams struct {
@@ -1944,10 +2081,12 @@ type JobListPageParams struct {
 	MaxRows  int64
 	SkipRows int64
 	PageRows int64
+	MaxBytes int64
 }
 
 // Jobs, newest id first. Both branches walk an index on id and stop at the limit. COALESCE is used instead of IS NULL
-// OR, which a generic plan cannot turn into an index condition.
+// OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
+// exceeds max_bytes; the caller takes it for the sign that there are more, unless it is the only one.
 func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListPage,
 		arg.Before,
@@ -1957,6 +2096,7 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 		arg.MaxRows,
 		arg.SkipRows,
 		arg.PageRows,
+		arg.MaxBytes,
 	)
 	if err != nil {
 		return nil, err
@@ -2017,6 +2157,7 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
 			&i.Result,
+			&i.Size,
 		); err != nil {
 			return nil, err
 		}
@@ -2315,7 +2456,8 @@ WITH request AS (
         args = COALESCE($9, j.args),
         meta = COALESCE($10, j.meta),
         trace_id = CASE WHEN CAST($10 AS json) IS NULL THEN j.trace_id ELSE $11::text END,
-        extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END
+        extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
+        size = ojs.stored_size(COALESCE($9::json, j.args), COALESCE($10::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $12::text END AS event_type

@@ -143,6 +143,7 @@ type Job struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 type JobDone struct {
@@ -197,6 +198,7 @@ type JobDone struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
 }
 
 type JobFinished struct {
@@ -251,6 +253,7 @@ type JobFinished struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          interface{}
+	Size            pgtype.Int4
 }
 
 type OjsEventPublished struct {

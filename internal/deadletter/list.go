@@ -71,7 +71,7 @@ var (
 	anyIDs  = [][16]byte{}
 )
 
-// List returns a page, whether there are more pages, and the number of matches up to queue.CountLimit.
+// List returns a page, which may be shorter than the limit if its jobs are large, whether there are more pages, and the number of matches up to queue.CountLimit.
 func (s *Store) List(ctx context.Context, f Filter, page Page) (jobs []*job.Record, more bool, total int64, err error) {
 	w, err := s.criteria(ctx, f)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (jobs []*job.Reco
 	list := dbsqlc.DeadLetterListPageParams{
 		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
 		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: pg.End, BeforeID: highest,
-		SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1,
+		SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1, MaxBytes: job.MaxBytes,
 	}
 	if page.Before != nil {
 		list.Before, list.BeforeID = pgtype.Timestamptz{Time: page.Before.At, Valid: true}, page.Before.ID
@@ -108,12 +108,7 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (jobs []*job.Reco
 	if err != nil {
 		return nil, false, 0, pg.ClientError(err)
 	}
-	if more = len(rows) > page.Limit; more {
-		rows = rows[:page.Limit]
-	}
-	for i := range rows {
-		jobs = append(jobs, (*job.Record)(&rows[i]))
-	}
+	jobs, more = job.CutPage(rows, page.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) })
 	return jobs, more, total, nil
 }
 

@@ -3,6 +3,7 @@ package job
 import (
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -19,10 +20,12 @@ type Fetch struct {
 	WorkerID     string
 	VisibilityMS int64         // 0: the job's or the server's value
 	Wait         time.Duration // up to 20 s; 0: answer at once
+	MaxBytes     int           // the answer ends with the job that exceeds it; 0: MaxBytes
 }
 
 const (
 	maxFetch  = 1000
+	maxQueues = 100 // a claim looks into every queue of its list, and the node remembers a cursor for each
 	maxWaitMS = 20_000
 )
 
@@ -57,6 +60,10 @@ func checkQueues(queues []string, ps *payload.Problems) []string {
 		errNoQueues(ps, nil)
 		return nil
 	}
+	if len(queues) > maxQueues {
+		errManyQueues(ps, len(queues))
+		return nil
+	}
 	for _, name := range queues {
 		if kind, expected := queueProblem(name, true); kind != "" {
 			ps.Add(kind, "queues", "$.queues", expected, payload.Quote(name))
@@ -70,6 +77,10 @@ func errNoQueues(ps *payload.Problems, received jsontext.Value) {
 	ps.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", received)
 }
 
+func errManyQueues(ps *payload.Problems, n int) {
+	ps.Add(ojs.KindInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names", payload.Quote(strconv.Itoa(n)+" names"))
+}
+
 func (b *body) queues() []string {
 	list := b.Get("queues")
 	if list == nil {
@@ -77,6 +88,10 @@ func (b *body) queues() []string {
 	}
 	if list[0] != '[' || rawjson.Len(list) == 0 {
 		errNoQueues(&b.Problems, list)
+		return nil
+	}
+	if n := rawjson.Len(list); n > maxQueues {
+		errManyQueues(&b.Problems, n)
 		return nil
 	}
 	names := make([]string, 0, 4)

@@ -1,6 +1,10 @@
 package job
 
-import "github.com/jackc/pgx/v5/pgtype"
+import (
+	"math"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
 
 // Record is a job as it is stored. Its fields are the columns of ojs.jobs, in their order, so that a row of a statement
 // converts to it without a copy and the compiler notices a column that was added to one and not to the other.
@@ -56,4 +60,45 @@ type Record struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
+	Size            pgtype.Int4
+}
+
+// MaxBytes bounds, together with one more job, what one statement reads of jobs and what one answer shows of them: with
+// 1 000 jobs of 1 MiB in an answer a node runs out of memory, and jobs that it has claimed are lost until their leases end.
+const MaxBytes = 8 << 20
+
+// smallSize is what a job without Size counts: less than that has no effect on memory, and is not stored.
+const smallSize = 8192
+
+// Weight is what the job counts towards MaxBytes.
+func (r *Record) Weight() int {
+	if r.Size.Valid {
+		return int(r.Size.Int32)
+	}
+	return smallSize
+}
+
+// SizeOfEach is the largest Size of a job that is read whole, if a statement reads n.
+func SizeOfEach(n int) int32 {
+	if n <= 1 {
+		return math.MaxInt32
+	}
+	return int32(MaxBytes / n)
+}
+
+// Cut reports whether the statement has left out what the client sent, because the job is large and not the only one.
+func (r *Record) Cut() bool { return r.Args == nil }
+
+// CutPage returns the jobs of a page, up to limit and MaxBytes but at least one, and whether there are more. The statement
+// has read one job beyond either limit.
+func CutPage[Row any](rows []Row, limit int, record func(*Row) *Record) (jobs []*Record, more bool) {
+	bytes := 0
+	for i := range rows {
+		r := record(&rows[i])
+		if bytes += r.Weight(); i == limit || i > 0 && bytes > MaxBytes {
+			return jobs, true
+		}
+		jobs = append(jobs, r)
+	}
+	return jobs, false
 }

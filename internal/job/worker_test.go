@@ -1,8 +1,10 @@
 package job
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +31,7 @@ func TestDecodeFetch(t *testing.T) {
 		`{"queue":"a"}`:               {Queues: []string{"a"}, Count: 1},
 		`{"queues":null,"queue":"a"}`: {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"queue":5}`:  {Queues: []string{"a"}, Count: 1},
-		`{"queues":["a","b","a"],"count":0,"worker_id":"w","visibility_timeout_ms":30000,"wait_ms":5000}`: {[]string{"a", "b"}, 1, "w", 30000, 5 * time.Second},
+		`{"queues":["a","b","a"],"count":0,"worker_id":"w","visibility_timeout_ms":30000,"wait_ms":5000}`: {Queues: []string{"a", "b"}, Count: 1, WorkerID: "w", VisibilityMS: 30000, Wait: 5 * time.Second},
 		`{"queues":["a"],"count":-5}`:                                     {Queues: []string{"a"}, Count: 1},
 		`{"queues":["a"],"count":1001}`:                                   {Queues: []string{"a"}, Count: 1000},
 		`{"queues":["a"],"max_jobs":7}`:                                   {Queues: []string{"a"}, Count: 7},
@@ -46,7 +48,8 @@ func TestDecodeFetch(t *testing.T) {
 		`{}`: {"invalid_queue", "queues"}, `{"queues":[]}`: {"invalid_queue", "queues"}, `{"queues":"a"}`: {"invalid_queue", "queues"}, `{"queues":[1]}`: {"invalid_queue", "queues"},
 		`{"queues":["A"]}`: {"invalid_queue", "queues"}, `{"queues":["a",""]}`: {"invalid_queue", "queues"}, `{"queues":[null]}`: {"invalid_queue", "queues"},
 		`{"queues":["` + strings.Repeat("a", 129) + `"]}`: {"queue_name_too_long", "queues"}, `{"queue":"_"}`: {"invalid_queue", "queue"},
-		`{"queues":["a"],"count":1.5}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":"5"}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":1e30}`: {"invalid_payload", "count"},
+		`{"queues":[` + strings.Repeat(`"a",`, 100) + `"a"]}`: {"invalid_queue", "queues"},
+		`{"queues":["a"],"count":1.5}`:                        {"invalid_payload", "count"}, `{"queues":["a"],"count":"5"}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":1e30}`: {"invalid_payload", "count"},
 		`{"queues":["a"],"worker_id":5}`: {"invalid_payload", "worker_id"}, `{"queues":["a"],"worker_id":"a\u0000"}`: {"invalid_payload", "worker_id"},
 		`{"queues":["a"],"worker_id":"` + strings.Repeat("w", 256) + `"}`: {"invalid_payload", "worker_id"},
 		`{"queues":["a"],"visibility_timeout_ms":-1}`:                     {"invalid_payload", "visibility_timeout_ms"}, `{"queues":["a"],"visibility_timeout_ms":604800001}`: {"invalid_payload", "visibility_timeout_ms"},
@@ -59,6 +62,23 @@ func TestDecodeFetch(t *testing.T) {
 		require.Equal(t, c[0], err.Type, text)
 		require.Equal(t, c[1], err.Details["field"], text)
 	}
+}
+
+func TestFetchOfManyQueues(t *testing.T) {
+	t.Parallel()
+	names := make([]string, 101)
+	for i := range names {
+		names[i] = "q" + strconv.Itoa(i)
+	}
+	_, err := NewFetch(names[:100], 1, "w")
+	require.Nil(t, err)
+	_, err = NewFetch(names, 1, "w")
+	require.NotNil(t, err)
+	require.Equal(t, "invalid_queue", err.Type)
+	text, _ := json.Marshal(map[string]any{"queues": names[:100]})
+	got, err := DecodeFetch(text)
+	require.Nil(t, err)
+	require.Len(t, got.Queues, 100)
 }
 
 func TestDecodeAck(t *testing.T) {

@@ -71,7 +71,7 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	if len(eligible) == len(b.IDs) {
 		return res, nil
 	}
-	rows, err := dbsqlc.New(t.tx).JobListByID(ctx, b.IDs)
+	rows, err := dbsqlc.New(t.tx).JobListByID(ctx, job.SizeOfEach(len(b.IDs)), b.IDs)
 	for _, r := range rows {
 		if !eligible[r.ID] {
 			res.Skipped[r.ID] = ojs.JobState(r.State)

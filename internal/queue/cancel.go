@@ -97,7 +97,7 @@ func (s *Store) cancelRows(ctx context.Context, q *dbsqlc.Queries, cs []cancella
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	cs = slices.SortedFunc(slices.Values(cs), func(a, b cancellation) int { return bytes.Compare(a.id[:], b.id[:]) })
-	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.commits.Node, EventType: ojs.EventJobCancelled}
+	p := dbsqlc.JobCancelParams{States: texts(states), Source: "api", Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(cs))}
 	for _, c := range cs {
 		p.Ids = append(p.Ids, c.id)
 		p.EventData = append(p.EventData, c.data)

@@ -67,7 +67,7 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
-		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout, DefaultResultTtlS: s.resultTTL(),
+		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout, DefaultResultTtlS: s.resultTTL(), MaxSize: job.SizeOfEach(n),
 	}
 	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
 		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)

@@ -77,7 +77,7 @@ func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][1
 	if len(ids) == 0 {
 		return Cancelled{s, nil}, nil
 	}
-	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled}
+	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(ids))}
 	for _, c := range cancels {
 		p.EventData = append(p.EventData, c.eventData())
 	}

@@ -70,7 +70,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 		jobs[read[i].ID] = &read[i]
 	}
 
-	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed}
+	p := dbsqlc.JobFailParams{MaxErrors: maxErrorHistory, Node: s.commits.Node, FailedEventType: ojs.EventJobFailed, MaxSize: job.SizeOfEach(len(nacks))}
 	for _, n := range nacks {
 		job := jobs[n.JobID]
 		if job == nil || !n.concerns(job) {

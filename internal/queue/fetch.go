@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -40,11 +41,9 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 			return nil, err
 		}
 	}
-	b := s.fetchers.get(s, f.Queues)
-	c := newClaimant(f)
-	jobs, err := b.Do(ctx, c)
+	jobs, err := s.share(ctx, f)
 	if err != nil || len(jobs) > 0 {
-		return jobs, pg.ClientError(err)
+		return jobs, err
 	}
 	due := s.cursors.surveyDue(f.Queues, true)
 	if len(due) == 0 {
@@ -53,8 +52,19 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if found, err := s.survey(ctx, due); err != nil || len(found) == 0 {
 		return nil, err
 	}
-	jobs, err = b.Do(ctx, c)
-	return jobs, pg.ClientError(err)
+	return s.share(ctx, f)
+}
+
+// share claims in a statement with other fetches. If large jobs have used up the bytes of the statement before this fetch had
+// one, it takes part in the next: each has at least one job.
+func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+	b, c := s.fetchers.get(s, f.Queues), newClaimant(f)
+	for {
+		res, err := b.Do(ctx, c)
+		if err != nil || len(res.jobs) > 0 || !res.cut || ctx.Err() != nil || s.workers.Quiet(f.WorkerID) {
+			return res.jobs, pg.ClientError(err)
+		}
+	}
 }
 
 // survey reads the first available job per priority of the queues, without the lower bound of the cursors.
@@ -85,16 +95,23 @@ type claimant struct {
 	worker  string
 	source  string
 	leaseMS int64
+	bytes   int
+}
+
+// share is what one fetch gets of a claim.
+type share struct {
+	jobs []*job.Record
+	cut  bool // the claim ended because its jobs are large; there may be more
 }
 
 func newClaimant(f job.Fetch) claimant {
-	return claimant{queues: f.Queues, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS}
+	return claimant{queues: f.Queues, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS, bytes: cmp.Or(f.MaxBytes, job.MaxBytes)}
 }
 
 // fetchers has one batcher for each list of queues, because a claim follows one order.
 type fetchers struct {
 	mu       sync.Mutex
-	byQueues map[string]*batch.Batcher[claimant, []*job.Record]
+	byQueues map[string]*batch.Batcher[claimant, share]
 }
 
 const (
@@ -102,7 +119,7 @@ const (
 	maxFetchers = 10_000 // remembered lists of queues, which clients choose
 )
 
-func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*job.Record] {
+func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, share] {
 	key := strings.Join(queues, ",")
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -111,7 +128,7 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*jo
 		if len(f.byQueues) >= maxFetchers {
 			clear(f.byQueues) // safe: fetches in flight keep their batcher, and two batchers may claim from the same queues
 		}
-		b = batch.New(batch.Config[claimant, []*job.Record]{
+		b = batch.New(batch.Config[claimant, share]{
 			Flush: s.flushFetch, Retry: pg.IsTransient, Max: maxClaim, Flushed: s.flushed("fetch"),
 			Weight: func(c claimant) int { return c.count },
 		})
@@ -121,10 +138,10 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, []*jo
 }
 
 // flushFetch claims jobs for all claimants in one statement.
-func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*job.Record, error) {
+func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, error) {
 	c, ok := s.beginClaim(claimants, s.cursors.begin(claimants[0].queues))
 	if !ok {
-		return make([][]*job.Record, len(claimants)), nil
+		return make([]share, len(claimants)), nil
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -133,12 +150,15 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([][]*job.
 		s.cursors.fail(c.probes)
 		return nil, err
 	}
-	s.endClaim(c, rows)
-	jobs := s.afterClaim(ctx, c, rows)
+	cut := s.endClaim(c, rows)
+	shares := make([]share, len(claimants))
+	for i, jobs := range s.afterClaim(ctx, c, rows) {
+		shares[i] = share{jobs, cut}
+	}
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	return jobs, nil
+	return shares, nil
 }
 
 // claim is one statement JobFetch.
@@ -166,9 +186,16 @@ func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) 
 	return c, true
 }
 
-// endClaim raises the cursors.
-func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) {
-	s.cursors.end(c.probes, lastClaimed(c.probes, rows), len(rows) == len(c.owners))
+// endClaim raises the cursors, and reports whether the claim was cut at its bytes. A claim that was cut is like one that got
+// all that it wanted: it has not read beyond its last job.
+func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
+	bytes := int64(0)
+	for i := range rows {
+		bytes += int64((*job.Record)(&rows[i]).Weight())
+	}
+	cut = bytes > c.params.MaxBytes
+	s.cursors.end(c.probes, lastClaimed(c.probes, rows), cut || len(rows) == len(c.owners))
+	return cut
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
@@ -193,6 +220,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		Lows:             make([]int64, len(probes)),
 		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
+		MaxBytes:         job.MaxBytes,
 		Node:             s.commits.Node,
 		EventType:        ojs.EventJobStarted,
 	}
@@ -201,6 +229,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
+		params.MaxBytes = min(params.MaxBytes, int64(c.bytes))
 	}
 	return params
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -104,6 +105,77 @@ func TestFetchFindsJobsThatTheCursorHasPassed(t *testing.T) {
 		_, err := b.Fail(t.Context(), job.Nack{JobID: jobs[0].ID, Attempt: -1, Requeue: true})
 		require.NoError(t, err)
 		require.Equal(t, []string{`["1"]`}, args(b.Fetched(5, "q")))
+	})
+}
+
+// addLarge adds jobs of 1 MiB, which Postgres compresses to 12 KiB.
+func (b *bundle) addLarge(queue string, n int) {
+	b.T.Helper()
+	args := []byte(`["` + strings.Repeat("x", 1<<20) + `"]`)
+	for range n {
+		in := domaintest.NewJob(queue)
+		in.Args = args
+		b.Enqueued(in)
+	}
+}
+
+func TestFetchOfLargeJobs(t *testing.T) {
+	t.Parallel()
+
+	t.Run("EndsWithTheJobThatExceedsTheBytes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.addLarge("q", 20)
+		b.add("q", 0, "small")
+		// The cursor is exact after a cut: no survey is due before all have been claimed.
+		require.Len(t, b.Fetched(1000, "q", "other"), 8)
+		require.Len(t, b.Fetched(1000, "q", "other"), 8)
+		require.Equal(t, `["small"]`, args(b.Fetched(1000, "q", "other"))[4])
+		require.Empty(t, b.Fetched(1000, "q"))
+	})
+
+	t.Run("KeepsToTheBytesOfTheFetch", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.addLarge("q", 4)
+		for range 4 {
+			jobs, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 10, WorkerID: "w1", MaxBytes: 1})
+			require.NoError(t, err)
+			require.Len(t, jobs, 1)
+		}
+	})
+
+	t.Run("CountsCheckpointsAndErrors", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.add("q", 0, "1", "2")
+		b.Exec(`UPDATE ojs.jobs SET checkpoint = to_json(repeat('x', 9000000)), errors = ARRAY[to_json(repeat('x', 1000))]`)
+		require.Len(t, b.Fetched(10, "q"), 1)
+		require.Equal(t, len(`["1"]`)+len(`""`)+9_000_000+len(`""`)+1000, b.Number(`SELECT size FROM ojs.jobs WHERE state = 'active'`))
+	})
+
+	t.Run("GivesEveryFetchAJob", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.addLarge("q", 30)
+		var wg sync.WaitGroup
+		got := make(chan int, 30)
+		for range 30 { // they share statements, none of which has room for 30 jobs
+			wg.Go(func() { got <- len(b.Fetched(1, "q")) })
+		}
+		wg.Wait()
+		close(got)
+		for n := range got {
+			assert.Equal(t, 1, n)
+		}
+	})
+
+	t.Run("NeverCutsSmallOnes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args)
+			SELECT gen_random_uuid(), 'test.job', 'q', 'available', nextval('ojs.ready_seq'), now(), now(), to_json(ARRAY[repeat('x', 8000)]) FROM generate_series(1, 1000)`)
+		require.Len(t, b.Fetched(1000, "q"), 1000)
 	})
 }
 

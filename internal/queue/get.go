@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"log/slog"
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -12,7 +13,7 @@ import (
 func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListByID(ctx, [][16]byte{id})
+	rows, err := s.db.Q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
@@ -22,14 +23,14 @@ func (s *Store) Get(ctx context.Context, id [16]byte) (*job.Record, error) {
 	return (*job.Record)(&rows[0]), nil
 }
 
-// getEach reads many jobs. Unknown ids are missing from the map.
+// getEach reads many jobs, of which large ones are cut. Unknown ids are missing from the map.
 func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.Record, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListByID(ctx, ids)
+	rows, err := s.db.Q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
@@ -38,6 +39,18 @@ func (s *Store) getEach(ctx context.Context, ids [][16]byte) (map[[16]byte]*job.
 		jobs[rows[i].ID] = (*job.Record)(&rows[i])
 	}
 	return jobs, nil
+}
+
+// complement reads what a statement for many jobs has left out of a large one. Its caller has changed the job already, so
+// that an error only leaves these parts out of the answer.
+func (s *Store) complement(ctx context.Context, j *job.Record) {
+	whole, err := s.Get(ctx, j.ID)
+	if err != nil {
+		s.logger.WarnContext(ctx, "a large job was changed but cannot be read; the answer lacks its args", slog.String("category", "job"),
+			slog.Group("ojs", "job_id", ojs.FormatID(j.ID)), slog.Any("error", err))
+		return
+	}
+	j.Args, j.Meta, j.Extra, j.Errors, j.PreviousErrors = whole.Args, whole.Meta, whole.Extra, whole.Errors, whole.PreviousErrors
 }
 
 func texts(states []ojs.JobState) []string {

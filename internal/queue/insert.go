@@ -203,7 +203,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), GraceMs: make([]int64, n),
 		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
-		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
+		Sizes: make([]int32, n), Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
 		j := in.jobs[i]
@@ -217,8 +217,20 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 			p.ResultTtlS[n] = *j.ResultTTL
 		}
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
+		p.Sizes[n] = storedSize(j)
 	}
 	return p
+}
+
+// smallJob is the size below which a job has no stored size.
+const smallJob = 8192
+
+// storedSize is column size of a new job; 0: none. ojs.stored_size is the same in SQL.
+func storedSize(j *job.Job) int32 {
+	if size := len(j.Args) + len(j.Meta) + len(j.Extra); size >= smallJob {
+		return int32(size) //nolint:gosec // a request is smaller
+	}
+	return 0
 }
 
 // statement is the insert of jobs without client-chosen ids.
@@ -258,13 +270,14 @@ func (in *insertion) plainParams(node int32) dbsqlc.JobInsertPlainParams {
 		Ids: make([][16]byte, n), Types: make([]string, n), Queues: make([]string, n), Priorities: make([]int16, n),
 		MaxAttempts: make([]int64, n), TimeoutMs: make([]int64, n), VisibilityMs: make([]int64, n), TraceIds: make([]string, n),
 		Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
-		EventType: ojs.EventJobEnqueued, Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
+		Sizes: make([]int32, n), EventType: ojs.EventJobEnqueued, Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
 		j := in.jobs[i]
 		p.Ids[n], p.Types[n], p.Queues[n], p.Priorities[n], p.MaxAttempts[n] = j.ID, j.Type, j.Queue, j.Priority, j.MaxAttempts
 		p.TimeoutMs[n], p.VisibilityMs[n], p.TraceIds[n] = j.TimeoutMS, j.VisibilityMS, j.TraceID
 		p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.Retry, j.Args, j.Meta, j.Extra
+		p.Sizes[n] = storedSize(j)
 	}
 	return p
 }

@@ -20,14 +20,14 @@ type List struct {
 // CountLimit bounds the number of matches that a list counts.
 const CountLimit = 10_000
 
-// List returns a page, whether there are more pages, and the number of matches up to CountLimit.
+// List returns a page, which may be shorter than the limit if its jobs are large, whether there are more pages, and the number of matches up to CountLimit.
 func (s *Store) List(ctx context.Context, l List) (jobs []*job.Record, more bool, total int64, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	before, skip := before(l.Before), int64(l.Offset)
 	rows, err := s.db.Q.JobListPage(ctx, dbsqlc.JobListPageParams{
 		States: pg.Strings(l.States), Queues: pg.Strings(l.Queues), Types: pg.Strings(l.Types), Before: before,
-		MaxRows: skip + int64(l.Limit) + 1, SkipRows: skip, PageRows: int64(l.Limit) + 1,
+		MaxRows: skip + int64(l.Limit) + 1, SkipRows: skip, PageRows: int64(l.Limit) + 1, MaxBytes: job.MaxBytes,
 	})
 	if err != nil {
 		return nil, false, 0, pg.ClientError(err)
@@ -38,12 +38,7 @@ func (s *Store) List(ctx context.Context, l List) (jobs []*job.Record, more bool
 	if err != nil {
 		return nil, false, 0, pg.ClientError(err)
 	}
-	if more = len(rows) > l.Limit; more {
-		rows = rows[:l.Limit]
-	}
-	for i := range rows {
-		jobs = append(jobs, (*job.Record)(&rows[i]))
-	}
+	jobs, more = job.CutPage(rows, l.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) })
 	return jobs, more, min(total, CountLimit), nil
 }
 

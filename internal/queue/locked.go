@@ -96,7 +96,7 @@ func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
 	return jobs[0], errs[0]
 }
 
-// doEach performs the requests as if each were sent alone, in order. errs is nil if none failed.
+// doEach performs the requests as if each were sent alone, in order. Large jobs among them are cut. errs is nil if none failed.
 func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Record, errs []error) {
 	runs := make([]Run, len(reqs))
 	for i, req := range reqs {
@@ -118,6 +118,9 @@ func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
 	}
 	if stored == nil {
 		return o.store.refuse(ctx, o.run(req))
+	}
+	if stored.Cut() {
+		o.store.complement(ctx, stored)
 	}
 	return stored, nil
 }

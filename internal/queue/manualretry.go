@@ -23,7 +23,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 			return err
 		}
 		tx.after = append(tx.after, func() { s.afterRetry(ctx, rows) })
-		jobs, err := q.JobListByID(ctx, [][16]byte{id})
+		jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
 		if err == nil {
 			retried = (*job.Record)(&jobs[0])
 		}

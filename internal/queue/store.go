@@ -87,7 +87,7 @@ func New(deps Deps, config Config) *Store {
 		config: config, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
-		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, []*job.Record]{}},
+		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {},
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }

@@ -9,6 +9,10 @@ import (
 // room for the rest of a message.
 const room = 64 << 10
 
+// claimBytes bounds what a fetch claims, so that it fits maxMessage with one more job of the default size. Numbers take more
+// room in a message than as JSON; what does not fit all the same is handed back (see fitting).
+const claimBytes = 2 << 20
+
 // fitting is how many of the jobs, at least one, a client takes in one message: beyond maxMessage it would refuse all of
 // them, fetched as they are.
 func fitting(jobs []*ojsv1.Job) int {

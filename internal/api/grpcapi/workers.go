@@ -16,6 +16,7 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 	if wire != nil {
 		return nil, wire
 	}
+	want.MaxBytes = claimBytes
 	jobs, err := a.Jobs.Fetch(ctx, want)
 	if err != nil {
 		return nil, err

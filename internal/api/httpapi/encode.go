@@ -36,13 +36,16 @@ func appendJobFields(b []byte, j *job.Record, as shape) []byte {
 	b = append(b, j.Type...)
 	b = append(b, `","queue":"`...)
 	b = append(b, j.Queue...)
-	b = append(b, `","args":`...)
-	b = append(b, j.Args...)
-	b = append(b, `,"meta":`...)
-	if j.Meta == nil {
-		b = append(b, '{', '}')
-	} else {
-		b = append(b, j.Meta...)
+	b = append(b, '"')
+	if !j.Cut() {
+		b = append(b, `,"args":`...)
+		b = append(b, j.Args...)
+		b = append(b, `,"meta":`...)
+		if j.Meta == nil {
+			b = append(b, '{', '}')
+		} else {
+			b = append(b, j.Meta...)
+		}
 	}
 	b = append(b, `,"priority":`...)
 	b = strconv.AppendInt(b, int64(j.Priority), 10)
