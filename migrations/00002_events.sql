@@ -204,7 +204,22 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The notification of an event that is too long: its identity and where to read the rest. A notification that PostgreSQL
+-- error, and last_error if the event has it, with the code and the beginning of the message only, each with a leading comma.
+-- They are cut out of the text, as in error_code; the expression ends the message between two characters of JSON.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.error_members(data text) RETURNS text
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE(CASE WHEN starts_with(data, '{"last_error":') THEN ',"last_error":' || t.short ELSE '' END || ',"error":' || t.short, '')
+    FROM (
+        SELECT '{"code":"' || split_part(r.rest, '","type":"', 1) || '","message":"' || substring(
+            left(split_part(split_part(r.rest, '","message":"', 2), '","retryable":', 1), 512)
+            FROM E'^(?:[^\\\\]|\\\\u[0-9a-fA-F]{4}|\\\\[^u])*') || '"}' AS short
+        FROM (SELECT substr(data, strpos(data, 'error":{"code":"') + 16) AS rest WHERE strpos(data, 'error":{"code":"') > 0) r
+    ) t
+$$;
+-- +goose StatementEnd
+
+-- The notification of an event that is too long: its identity, for failures the code and a cut message, and where to read the rest. A notification that PostgreSQL
 -- refuses would stop the relay, so the last form contains nothing that a client chose.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_short(at_seq bigint, at_sub integer, full_bytes integer) RETURNS text
@@ -217,6 +232,7 @@ LANGUAGE sql STABLE AS $$
             ojs.event_head(e, r.service) AS head,
             CASE WHEN r.compat THEN ojs.event_compat(e) ELSE '' END AS compat,
             ',"data":' || CASE WHEN e.subject IS NULL THEN ojs.event_members(e)
+                    || CASE WHEN e.type IN ('job.failed', 'job.retrying', 'job.discarded') THEN ojs.error_members(e.data::text) ELSE '' END
                 ELSE '{' || COALESCE(CASE split_part(e.type, '.', 1) WHEN 'worker' THEN '"worker_id":' WHEN 'queue' THEN '"queue":'
                     WHEN 'workflow' THEN '"workflow_id":' WHEN 'cron' THEN '"cron_name":' END || to_json(e.subject)::text, '') END || '}' AS data,
             ',"truncated":true,"truncated_bytes":' || full_bytes
@@ -672,6 +688,7 @@ DROP VIEW ojs.event_shown;
 DROP VIEW ojs.event_published;
 DROP FUNCTION ojs.event_notice(text, bigint, integer);
 DROP FUNCTION ojs.event_short(bigint, integer, integer);
+DROP FUNCTION ojs.error_members(text);
 DROP FUNCTION ojs.event_text(ojs.events, text, boolean);
 DROP FUNCTION ojs.event_data(ojs.events);
 DROP FUNCTION ojs.event_members(ojs.events);

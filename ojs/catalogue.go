@@ -93,7 +93,7 @@ var catalogue = map[ErrorKind]class{
 	KindTimeout:                {"backend_error", true, "", "Send the request again; divide a large one. If it keeps failing, the database is overloaded or another transaction holds a lock."},
 	KindJobTypeNotAllowed:      {"", false, "", "Use a queue that admits this job type, or extend allowed_job_types."},
 	KindWaitTimeout:            {"", true, "", "Send the request again; the job has not finished yet."},
-	KindCursorExpired:          {"", false, "", "Events were deleted since: read the current state of your jobs, then continue from oldest_id in details."},
+	KindCursorExpired:          {"", false, "", "Events were deleted since: read the current state of your jobs, then read the events that are kept by a request without after, because after leaves out the event that it names."},
 	KindResultPruned:           {"", false, "", "Read results before their result_ttl is over, or enqueue jobs with a longer result_ttl."},
 }
 

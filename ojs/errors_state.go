@@ -18,7 +18,7 @@ var missingByType = map[string]missing{
 	"queue":                {"Queue", "Check the name of the queue. A queue exists from its first job on."},
 	"cron":                 {"Cron", "Check the name of the cron; GET /ojs/v1/cron lists those that are registered."},
 	"event":                {"Event", "Check the event id. Events are deleted when their retention period is over; GET /ojs/v1/events lists those that are stored."},
-	"checkpoint":           {"A checkpoint of job", "The job has saved no checkpoint, or it has ended, which deletes the checkpoint. Start the work from its beginning."},
+	"checkpoint":           {"A checkpoint of job", "The job has saved no checkpoint, or it was deleted. Start the work from its beginning."},
 	"webhook_subscription": {"Webhook subscription", "Check the id, which starts with sub_; GET /ojs/v1/webhooks lists the subscriptions."},
 	"webhook_delivery":     {"Webhook delivery", "Check the id, which starts with del_. Deliveries are deleted when their retention period is over; GET /ojs/v1/webhooks/deliveries lists those that are stored."},
 	"service":              {"Service", "Ask for the empty name, ojs.v1.OJSService or ojs.events.v1.OJSEvents."},

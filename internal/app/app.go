@@ -205,14 +205,17 @@ func (n *Node) API() *httpapi.API { return n.httpapi }
 // SetDraining makes readiness fail, as Stop does first.
 func (n *Node) SetDraining() { n.health.SetDraining() }
 
-// Stop ends the node: readiness fails, waiting fetches and streams return, requests finish, services stop, connections close.
-// No job changes its state. Requests that take longer than the shutdown timeout are cut off. That is not an error: a slow
+// Stop ends the node: readiness fails, for the shutdown delay all else goes on, then waiting fetches and streams return,
+// requests finish, services stop, connections close. No job changes its state. Requests that take longer than the shutdown timeout are cut off. That is not an error: a slow
 // client must not make a restart look failed.
 func (n *Node) Stop() error {
 	n.stopOnce.Do(func() {
+		n.SetDraining()
+		if n.addr != nil { // it serves
+			time.Sleep(n.config.ShutdownDelay)
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), n.config.ShutdownTimeout)
 		defer cancel()
-		n.SetDraining()
 		n.httpapi.StopStreams()
 		n.domains.Jobs.Drain()
 		n.stopInterfaces(ctx)

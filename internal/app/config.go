@@ -105,6 +105,9 @@ type Config struct {
 	// TimerPollInterval is how often this node looks for due times of other nodes while jobs move. 0: 5 s. No setting.
 	TimerPollInterval time.Duration
 
+	// ShutdownDelay is how long the node serves on after a stop while readiness fails already. Zero: not at all.
+	ShutdownDelay time.Duration
+
 	// ShutdownTimeout bounds how long requests may take to end after a stop.
 	ShutdownTimeout time.Duration
 

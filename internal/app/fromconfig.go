@@ -18,7 +18,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 	return Config{
 		DatabaseURL: c.Database.URL, DatabaseListenURL: c.Database.ListenURL,
 		DatabaseMaxConns: int32(c.Database.MaxConns), DatabasePooler: c.Database.Pooler, Migrate: c.Database.Migrate,
-		Listen: c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownTimeout: c.Server.ShutdownTimeout,
+		Listen: c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownDelay: c.Server.ShutdownDelay, ShutdownTimeout: c.Server.ShutdownTimeout,
 		PublicURL: publicURL(c), Version: version, Logger: logger,
 		Limits:        job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
 		MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +24,9 @@ func (v Value) Shown() string {
 	case v.Text == "":
 		return ""
 	case v.Secret:
+		if list, err := v.parse(v.Text); err == nil && reflect.ValueOf(list).Len() == 0 {
+			return "" // a text without a key, such as a lone comma
+		}
 		return masked
 	case v.Kind == kindPostgres:
 		return withoutPassword(v.Text)

@@ -114,13 +114,24 @@ func TestTrace(t *testing.T) {
 					require.Len(t, enqueue.Links, 1)
 					require.Equal(t, row.link, idOf(enqueue.Links[0].SpanContext))
 				}
-				if row.meta != "" || row.header == "" || row.header == "nonsense" {
+				if row.meta != "" {
 					require.Equal(t, meta, r.at("job.meta"), "never altered")
 				} else {
 					require.Equal(t, "00-"+idOf(enqueue.SpanContext)+"-01", r.at("job.meta.traceparent"))
 				}
 			})
 		}
+	})
+
+	t.Run("ExecuteContinuesTheTraceOfItsRequest", func(t *testing.T) {
+		t.Parallel()
+		a, q := a.in(t), queue()
+		id := a.post("/ojs/v1/jobs", `{"type":"alone","args":[],"queue":"`+q+`"}`, "X-Request-Id: "+q).is(201).at("job.id")
+		a.fetch(q)
+		a.ack(id).is(200)
+		request, enqueue := a.span("POST /ojs/v1/jobs", "ojs.request.id", q), a.span("ojs.enqueue alone", "ojs.job.id", id)
+		require.Equal(t, idOf(enqueue.SpanContext), parentOf(a.span("ojs.execute alone", "ojs.job.id", id)))
+		require.Equal(t, request.SpanContext.TraceID(), enqueue.SpanContext.TraceID())
 	})
 
 	t.Run("EveryEndOfAnAttempt", func(t *testing.T) {
@@ -181,7 +192,7 @@ func TestTrace(t *testing.T) {
 		var attempts []string
 		for _, s := range a.spans("ojs.execute again", "ojs.job.id", id) {
 			attempts = append(attempts, attr(s, "ojs.job.attempt")+" "+attr(s, "ojs.job.state"))
-			require.False(t, s.Parent.IsValid(), "the job carries no trace context")
+			require.Equal(t, idOf(a.span("ojs.enqueue again", "ojs.job.id", id).SpanContext), parentOf(s), "all in the trace of the request")
 		}
 		require.Equal(t, []string{"1 retryable", "2 retryable", "3 completed"}, attempts)
 		eventually(t, func() bool { return len(a.spans("ojs.retry.evaluate", "ojs.backend.type", "postgres")) > 0 })
@@ -209,13 +220,11 @@ func TestTrace(t *testing.T) {
 		for _, s := range spans {
 			r := a.job(attr(s, "ojs.job.id"))
 			metas = append(metas, r.at("job.meta.traceparent"))
-			if parent := r.at("job.meta.traceparent"); parent != "" {
-				require.Equal(t, "00-"+idOf(s.SpanContext)+"-01", parent)
-				require.Equal(t, trace1, s.SpanContext.TraceID().String())
-			}
+			require.Equal(t, "00-"+idOf(s.SpanContext)+"-01", r.at("job.meta.traceparent"))
+			require.Equal(t, r.at("job.id") != id, s.SpanContext.TraceID().String() == trace1, "the last request had no trace context")
 		}
 		slices.Sort(metas)
-		require.Len(t, slices.Compact(metas), 5, "each job its own; one request had none")
+		require.Len(t, slices.Compact(metas), 5, "each job its own")
 	})
 
 	t.Run("RequestsEndAsTheyEnd", func(t *testing.T) {

@@ -79,6 +79,41 @@ func TestNotify(t *testing.T) {
 		}
 	})
 
+	t.Run("KeepsTheErrorOfAFailure", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		client := b.listen(t, "ojs_events")
+		for _, message := range []string{strings.Repeat("m", 600), strings.Repeat(`\u0001`, 300), "x" + strings.Repeat(`\\`, 300), strings.Repeat(`\"`, 300), strings.Repeat("ß", 600), "short"} {
+			failure := `{"code":"E \"1\"","type":"T","message":"` + message + `","retryable":true,"stack_trace":"` + strings.Repeat("s", 8000) + `"}`
+			for kind, data := range map[string]string{
+				"job.discarded": `{"last_error":` + failure + `,"error":` + failure + `}`, "job.failed": `{"error":` + failure + `,"next_state":"retryable"}`,
+				"job.retrying": `{"max_attempts":3,"next_retry_at":"2026-01-01T00:00:00.000Z","error":` + failure + `,"next_attempt":2}`,
+			} {
+				b.exec(t, `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, data)
+					VALUES ($1, 'workers/w', clock_timestamp(), gen_random_uuid(), 'test', 'q', 1, $2::json)`, kind, data)
+				b.publishAll(t)
+				payload := client.next(t)
+				require.Less(t, len(payload), 8000)
+				type cut struct{ Code, Message string }
+				var e struct {
+					Truncated bool
+					Data      struct {
+						Error     *cut
+						LastError *cut `json:"last_error"`
+					}
+				}
+				var whole string
+				require.NoError(t, json.Unmarshal([]byte(payload), &e), payload)
+				require.NoError(t, json.Unmarshal([]byte(`"`+message+`"`), &whole))
+				require.True(t, e.Truncated)
+				require.Equal(t, `E "1"`, e.Data.Error.Code)
+				require.True(t, strings.HasPrefix(whole, e.Data.Error.Message))
+				require.GreaterOrEqual(t, len(e.Data.Error.Message), min(80, len(whole)))
+				require.Equal(t, kind == "job.discarded", e.Data.LastError != nil)
+			}
+		}
+	})
+
 	// A notification that PostgreSQL refused would stop all that follow.
 	t.Run("NeverTooLong", func(t *testing.T) {
 		t.Parallel()

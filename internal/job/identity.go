@@ -43,6 +43,7 @@ func (d *decoder) args() {
 		d.refuse(ojs.KindInvalidArgs, g, "an array")
 	case d.tooDeep(g.value):
 		d.refuse(ojs.KindInvalidArgs, g, shallow(d.lim))
+		d.problems.Hint(flatten)
 	}
 }
 

@@ -44,5 +44,8 @@ func orDefault(n, otherwise int) int {
 	return otherwise
 }
 
+// flatten is the hint for what is nested too deeply.
+const flatten = "Flatten the value, or send its inner part as a string of JSON."
+
 // shallow says how deep a value may be nested.
 func shallow(l Limits) string { return "nested at most " + strconv.Itoa(l.Depth()) + " levels" }

@@ -21,6 +21,7 @@ func (d *decoder) metaSources() []jsontext.Value {
 			d.refuse(ojs.KindInvalidMetadata, g, "an object")
 		case d.tooDeep(g.value):
 			d.refuse(ojs.KindInvalidMetadata, g, shallow(d.lim))
+			d.problems.Hint(flatten)
 		default:
 			list = append(list, g.value)
 		}

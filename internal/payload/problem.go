@@ -1,6 +1,7 @@
 package payload
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,6 +18,7 @@ type Problem struct {
 	Expected string
 	Received jsontext.Value // nil: missing
 	Message  string
+	Hint     string // empty: that of the kind
 }
 
 // Problems collects what is wrong, so that a client sees all of it at once. The first one decides code and details.
@@ -34,7 +36,12 @@ func (ps *Problems) Add(kind ojs.ErrorKind, field, path, expected string, v json
 	if v == nil {
 		message = fmt.Sprintf("'%s' is required: send %s.", field, expected)
 	}
-	*ps = append(*ps, Problem{kind, field, path, expected, v, message})
+	*ps = append(*ps, Problem{Kind: kind, Field: field, Path: path, Expected: expected, Received: v, Message: message})
+}
+
+// Hint replaces the hint of the latest problem, for a mistake that the hint of its kind does not fit.
+func (ps Problems) Hint(hint string) {
+	ps[len(ps)-1].Hint = hint
 }
 
 // Err is the 400 for all problems, or nil.
@@ -44,6 +51,7 @@ func (ps Problems) Err() *ojs.Error {
 	}
 	first := ps[0]
 	e := ojs.ErrInvalidField(first.Kind, first.Field, first.Expected, rawjson.Show(first.Received), first.Message)
+	e.Hint = cmp.Or(first.Hint, e.Hint)
 	return e.With("validation_errors", ps.list())
 }
 

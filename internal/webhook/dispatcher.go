@@ -106,6 +106,9 @@ func (d *Dispatcher) loop(ctx, sending context.Context) {
 		case <-d.wake:
 		case <-timer.C:
 		}
+		if ctx.Err() != nil {
+			return
+		}
 		start := time.Now()
 		timer.Reset(d.pass(ctx, sending))
 		serviceutil.CancellableSleep(ctx, min(max(claimRest, claimShare*time.Since(start)), longClaimRest))
@@ -118,7 +121,8 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	if want <= 0 {
 		return busyPoll // a request that finishes wakes the loop
 	}
-	claimed, err := d.store.ClaimDeliveries(ctx, want)
+	// A stop must not cut the claim off from its result: what it has leased would wait for the end of the lease.
+	claimed, err := d.store.ClaimDeliveries(context.WithoutCancel(ctx), want)
 	if err != nil {
 		if ctx.Err() == nil {
 			d.failing.CompareAndSwap(0, time.Now().UnixNano())

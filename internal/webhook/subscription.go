@@ -56,8 +56,10 @@ func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webho
 			return err
 		}
 		if len(rows) == 0 {
-			return ojs.NewError(ojs.KindValidation, "There are too many webhook subscriptions; delete one that is not needed.",
+			refused := ojs.NewError(ojs.KindValidation, "There are too many webhook subscriptions; delete one that is not needed.",
 				map[string]any{"field": "subscriptions", "max_subscriptions": s.config.MaxWebhooks})
+			refused.Hint = "Delete a subscription that is not needed; GET /ojs/v1/webhooks lists them. The server's setting OJS_WEBHOOKS_MAX_SUBSCRIPTIONS is the limit."
+			return refused
 		}
 		secret, err := s.addSecret(ctx, q, id, in.Secret)
 		made = &Webhook{Record(rows[0]), []SecretRecord{secret}}

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"strconv"
@@ -186,7 +185,7 @@ func sentJobID(item jsontext.Value) (id string) {
 }
 
 func (a *API) appendError(b []byte, c echo.Context, err error) []byte {
-	shown, mErr := json.Marshal(a.itemError(c, err))
+	shown, mErr := marshal(a.itemError(c, err))
 	if mErr != nil {
 		shown = []byte(`{"code":"internal_error"}`)
 	}

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -28,12 +29,21 @@ func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
 	if shown.Type == string(ojs.KindBatchSize) {
 		body.MaxBatchSize, _ = shown.Details["max_batch_size"].(int)
 	}
-	text, mErr := json.Marshal(map[string]any{"error": body})
+	text, mErr := marshal(map[string]any{"error": body})
 	if mErr != nil { // details hold only what was decoded from JSON
 		text = []byte(`{"error":{"code":"internal_error","type":"internal_error","message":"The error could not be shown.","retryable":true}}`)
 	}
 	_ = send(c, status, text) // fails only if the connection is closed
 	return shown, cause
+}
+
+// marshal is json.Marshal that leaves <, > and & as they are, for people who read the messages.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // shownError repeats a batch limit where bulk clients look for it.

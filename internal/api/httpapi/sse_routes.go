@@ -22,8 +22,11 @@ type streamRequest struct {
 }
 
 func readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) {
-	req := streamRequest{channel: "events", from: readResume(c)}
+	req := streamRequest{channel: "events"}
 	var err error
+	if req.from, err = readResume(c); err != nil {
+		return req, err
+	}
 	if req.query, err = readEventFilter(c); err != nil {
 		return req, err
 	}
@@ -42,19 +45,21 @@ func readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) 
 	return req, err
 }
 
-// readResume takes the header before the query. What is no event id is ignored.
-func readResume(c echo.Context) *eventlog.Position {
-	for _, text := range []string{c.Request().Header.Get("Last-Event-ID"), c.QueryParam("last_event_id"), c.QueryParam("after")} {
-		if text == "" {
+// readResume takes the header before the query; nil without either.
+func readResume(c echo.Context) (*eventlog.Position, error) {
+	for _, sent := range []struct{ name, text string }{
+		{"Last-Event-ID", c.Request().Header.Get("Last-Event-ID")}, {"last_event_id", c.QueryParam("last_event_id")}, {"after", c.QueryParam("after")},
+	} {
+		if sent.text == "" {
 			continue
 		}
-		position, err := eventlog.ParsePosition(text)
+		position, err := eventlog.ParsePosition(sent.text)
 		if err != nil {
-			return nil
+			return nil, ojs.ErrInvalidRequest(sent.name, "an event id", sent.text, sent.name+" must be an event id, such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90.")
 		}
-		return &position
+		return &position, nil
 	}
-	return nil
+	return nil, nil
 }
 
 // narrow applies a channel, which is shorthand for job_id or queues.

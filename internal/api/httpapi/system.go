@@ -3,6 +3,8 @@ package httpapi
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -71,7 +73,7 @@ func (a *API) getManifest(c echo.Context) error {
 			"supported_compression": []string{"gzip"}, "external_references": true, "chunking": false, "per_queue_limits": false,
 		},
 		"events": map[string]any{
-			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": a.config.EventRetention.String(),
+			"delivery_guarantee": "at_least_once", "ordering": "per_subject", "retention_period": hours(a.config.EventRetention),
 			"max_count": a.config.EventMaxCount, "transports": a.transports(),
 		},
 	})
@@ -98,4 +100,16 @@ func (a *API) transports() []string {
 		list = append(list, "webhook")
 	}
 	return list
+}
+
+// hours is a duration without the zero parts that String adds: 168h, not 168h0m0s.
+func hours(d time.Duration) string {
+	text := d.String()
+	if cut, ok := strings.CutSuffix(text, "m0s"); ok {
+		text = cut + "m"
+	}
+	if cut, ok := strings.CutSuffix(text, "h0m"); ok {
+		text = cut + "h"
+	}
+	return text
 }

@@ -38,7 +38,9 @@ func (a *API) serveSocket(c echo.Context) error {
 		return err
 	}
 	if !a.allowedOrigin(r) {
-		return ojs.NewError(ojs.KindPermissionDenied, "This origin may not open a WebSocket here; the server's setting allowed_origins lists those that may.", nil)
+		refused := ojs.NewError(ojs.KindPermissionDenied, "Pages of this origin may not open a WebSocket here.", map[string]any{"origin": r.Header.Get("Origin")})
+		refused.Hint = "Open the page from the server's own host, or add its origin to the server's setting OJS_CORS_ORIGINS."
+		return refused
 	}
 	leave, err := a.streams.Admit(a.caller(r).Client())
 	if err != nil {

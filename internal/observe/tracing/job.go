@@ -30,13 +30,21 @@ func (t *Tracer) Enqueue(ctx context.Context, j *job.Job) Enqueue {
 	if t.recording() {
 		e = t.startEnqueue(ctx, request, own, j)
 	}
-	if request.IsValid() && !own.Present {
-		if e.span != nil && e.span.IsRecording() {
-			request = e.span.SpanContext()
-		}
-		t.inject(j, request)
+	if carried := e.carried(ctx, request); carried.IsValid() && !own.Present {
+		t.inject(j, carried)
 	}
 	return e
+}
+
+// carried is the context that a job without one of its own takes along: that of the enqueue span if it is recorded, else that
+// of the request. If the request has none, the span's context goes along unrecorded too, with its flag, so that the
+// execution is in the same trace and is recorded exactly if the enqueue was.
+func (e Enqueue) carried(ctx context.Context, request trace.SpanContext) trace.SpanContext {
+	inPass := ctx.Value(passKey{}) != nil
+	if e.span == nil || request.IsValid() && !e.span.IsRecording() || inPass && !request.IsValid() {
+		return request
+	}
+	return e.span.SpanContext()
 }
 
 // startEnqueue chooses the parent: the request if it is part of a trace, else the context in meta. If both exist and differ,

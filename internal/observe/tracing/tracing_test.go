@@ -173,3 +173,34 @@ func TestProvider(t *testing.T) { // not parallel: the environment is everybody'
 		require.ErrorContains(t, err, "http/json")
 	})
 }
+
+// Without a trace context of the producer the job carries that of its enqueue span, with the decision whether it is sampled.
+func TestJobCarriesTheEnqueueSpan(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sampler sdktrace.Sampler
+		flags   string
+	}{"Sampled": {sdktrace.AlwaysSample(), "-01"}, "Unsampled": {sdktrace.NeverSample(), "-00"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			exporter := tracetest.NewInMemoryExporter()
+			config := Config{Provider: sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter), sdktrace.WithSampler(c.sampler))}
+			ctx, request := New(config).Request(context.Background(), "POST /ojs/v1/jobs")
+			j := &job.Job{Type: "t"}
+			New(config).Enqueue(ctx, j).Accepted([16]byte{}, "available")
+			request.End(Outcome{})
+			carried := job.TraceContextOf(j.Meta).Traceparent
+			require.Equal(t, c.flags, carried[len(carried)-3:])
+			require.Equal(t, trace.SpanContextFromContext(ctx).TraceID().String(), j.TraceID)
+
+			// The node that records the attempt samples everything by itself, but follows its parent.
+			config.Provider = sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
+			New(config).Execute(Attempt{Type: "t", Meta: j.Meta})
+			spans := exporter.GetSpans()
+			require.Equal(t, c.flags == "-01", len(spans) == 3, "request, enqueue and execution, or none")
+			for _, s := range spans {
+				require.Equal(t, j.TraceID, s.SpanContext.TraceID().String())
+			}
+		})
+	}
+}
