@@ -88,15 +88,18 @@ func (a *node) vanishes(url string, p *proxy, kind vanishing) {
 	direct.database = url
 	conn := direct.connect()
 	defer func() { _ = conn.Close(context.Background()) }()
-	_, err := conn.Exec(t.Context(), "BEGIN; "+kind.lock)
-	require.NoError(t, err)
-	kind.begin(a)
-	eventually(t, func() bool {
-		return direct.one(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '-- name: ' || $1 || ' %'
-			AND datname = current_database())::text`, kind.within) == "true"
-	})
+	// A session that has not prepared the statement yet waits outside of the transaction: then once more.
+	for held := false; !held; {
+		_, err := conn.Exec(t.Context(), "ROLLBACK; BEGIN; "+kind.lock)
+		require.NoError(t, err)
+		kind.begin(a)
+		for start := time.Now(); !held && time.Since(start) < 5*time.Second; {
+			held = direct.one(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '-- name: ' || $1 || ' %'
+				AND xact_start < query_start AND datname = current_database())::text`, kind.within) == "true"
+		}
+	}
 	p.swallow()
-	_, err = conn.Exec(t.Context(), "COMMIT")
+	_, err := conn.Exec(t.Context(), "COMMIT")
 	require.NoError(t, err)
 	eventually(t, func() bool {
 		return direct.one(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database())::text`) == "true"
