@@ -34,12 +34,12 @@ func TestNodeVanishes(t *testing.T) {
 	e := newEndpoint(t)
 	kinds := map[string]vanishing{
 		"RelayPass": {
-			lock:  "LOCK TABLE ojs.event_gaps IN ACCESS EXCLUSIVE MODE", within: "RelayScan",
+			lock: "LOCK TABLE ojs.event_gaps IN ACCESS EXCLUSIVE MODE", within: "RelayScan",
 			begin: func(a *node) { a.push(`"type":"t","args":[],"queue":"q"`) },
 			works: func(b *node) bool { return b.get("/ojs/v1/events").is(200).at("events.0.id") != "" },
 		},
 		"WebhookFanOut": {
-			lock:  "LOCK TABLE ojs.webhook_deliveries IN SHARE MODE", within: "WebhookDeliveryCreate",
+			lock: "LOCK TABLE ojs.webhook_deliveries IN SHARE MODE", within: "WebhookDeliveryCreate",
 			begin: func(a *node) { a.push(`"type":"t","args":[],"queue":"q"`) },
 			works: func(*node) bool { return len(e.received("/WebhookFanOut")) > 0 },
 		},
