@@ -244,8 +244,8 @@ SELECT id, webhook_id, event_seq, event_sub, event_time, event_type, subject, tr
 FROM claimed ORDER BY turn, event_seq, event_sub;
 
 -- name: WebhookDeliveryGetNextDue :one
--- The time until the next delivery is due, in ms; -1 if none waits.
-SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
+-- The time until the next delivery is due, in ms; -1 if none waits. And the time, for the timestamps of requests.
+SELECT clock_timestamp()::timestamptz AS now, CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
         ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
 FROM ojs.webhooks w CROSS JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d

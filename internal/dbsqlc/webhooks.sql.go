@@ -313,7 +313,7 @@ func (q *Queries) WebhookDeliveryCreate(ctx context.Context, arg WebhookDelivery
 }
 
 const webhookDeliveryGetNextDue = `-- name: WebhookDeliveryGetNextDue :one
-SELECT CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
+SELECT clock_timestamp()::timestamptz AS now, CASE WHEN min(n.next_attempt_at) IS NULL THEN -1
         ELSE GREATEST(date_part('epoch', min(n.next_attempt_at) - clock_timestamp()) * 1000, 0) END::bigint AS wait_ms
 FROM ojs.webhooks w CROSS JOIN LATERAL (
     SELECT d.next_attempt_at FROM ojs.webhook_deliveries d
@@ -322,12 +322,17 @@ FROM ojs.webhooks w CROSS JOIN LATERAL (
 WHERE w.active
 `
 
-// The time until the next delivery is due, in ms; -1 if none waits.
-func (q *Queries) WebhookDeliveryGetNextDue(ctx context.Context) (int64, error) {
+type WebhookDeliveryGetNextDueRow struct {
+	Now    pgtype.Timestamptz
+	WaitMs int64
+}
+
+// The time until the next delivery is due, in ms; -1 if none waits. And the time, for the timestamps of requests.
+func (q *Queries) WebhookDeliveryGetNextDue(ctx context.Context) (WebhookDeliveryGetNextDueRow, error) {
 	row := q.db.QueryRow(ctx, webhookDeliveryGetNextDue)
-	var wait_ms int64
-	err := row.Scan(&wait_ms)
-	return wait_ms, err
+	var i WebhookDeliveryGetNextDueRow
+	err := row.Scan(&i.Now, &i.WaitMs)
+	return i, err
 }
 
 const webhookDeliveryInsertTest = `-- name: WebhookDeliveryInsertTest :exec

@@ -1,6 +1,8 @@
 package doctor_test
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,6 +57,31 @@ func TestExamine(t *testing.T) {
 		var kind, name string
 		require.NoError(t, conn.QueryRow(t.Context(), `SELECT kind, name FROM ojs.xmin_holder()`).Scan(&kind, &name))
 		require.Equal(t, []string{"standby", "replica"}, []string{kind, name}, "for metrics the oldest")
+	})
+
+	t.Run("NamesWhoKeepsTheRelayFromPublishing", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		for _, lock := range []string{
+			`SELECT pg_try_advisory_xact_lock(hashtext('ojs'), hashtext('event_relay'))`, `LOCK TABLE ojs.event_relay IN SHARE MODE`,
+		} {
+			holder, err := pool.Begin(t.Context())
+			require.NoError(t, err)
+			_, err = holder.Exec(t.Context(), lock)
+			require.NoError(t, err)
+			_, err = holder.Exec(t.Context(), "SELECT pg_sleep(5.1)")
+			require.NoError(t, err)
+			conn, err := pool.Acquire(t.Context())
+			require.NoError(t, err)
+			findings, err := doctor.Examine(t.Context(), conn.Conn())
+			require.NoError(t, err)
+			conn.Release()
+			pid := strconv.Itoa(int(holder.Conn().PgConn().PID()))
+			require.True(t, slices.ContainsFunc(findings, func(f doctor.Finding) bool {
+				return !f.OK && strings.Contains(f.Text, "session "+pid+" ") && strings.Contains(f.Text, "keeps every relay from publishing")
+			}), "%s: %v", lock, findings)
+			require.NoError(t, holder.Rollback(t.Context()))
+		}
 	})
 
 	t.Run("FindsNothingInANewDatabase", func(t *testing.T) {

@@ -9,7 +9,12 @@ package e2e_test
 import (
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
+// A goroutine of toxiproxy may wait for ever for one that a removed toxic has ended.
+func TestMain(m *testing.M) {
+	dbtest.Main(m, goleak.IgnoreTopFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
+}

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,9 +18,10 @@ const soon = 20 * time.Second
 
 // vanishing is a transaction of one kind in which a node loses its network.
 type vanishing struct {
-	lock  string             // what the transaction waits for when it holds its locks
-	begin func(a *node)      // has the node begin it; called with the lock taken
-	works func(b *node) bool // whether another node can do what the locks forbid
+	lock   string             // keeps the transaction in a statement
+	within string             // that statement
+	begin  func(a *node)      // has the node begin it; called with the lock taken
+	works  func(b *node) bool // whether another node can do what the locks of the transaction forbid
 }
 
 // TestNodeVanishes: a node whose packets are lost while its transaction holds locks stops the others for seconds only, although
@@ -27,39 +29,36 @@ type vanishing struct {
 func TestNodeVanishes(t *testing.T) {
 	t.Parallel()
 	const ownID = "01a20000-0000-7000-8000-000000000001"
-	bulk := func(a *node) reply {
-		return a.post("/ojs/v1/jobs/bulk", `{"jobs":[{"type":"t","args":[]}],"idempotency_key":"k"}`)
-	}
-	chosen := func(a *node) reply { return a.post("/ojs/v1/jobs", `{"type":"t","args":[],"id":"`+ownID+`"}`) }
-	async := func(call func(a *node) reply) func(a *node) {
-		return func(a *node) { go func() { call(a) }() }
-	}
+	const bulk, bulkBody = "/ojs/v1/jobs/bulk", `{"jobs":[{"type":"t","args":[]}],"idempotency_key":"k"}`
+	const single, singleBody = "/ojs/v1/jobs", `{"type":"t","args":[],"id":"` + ownID + `"}`
 	e := newEndpoint(t)
 	kinds := map[string]vanishing{
 		"RelayPass": {
-			lock:  "LOCK TABLE ojs.event_gaps IN ACCESS EXCLUSIVE MODE",
+			lock: "LOCK TABLE ojs.event_gaps IN ACCESS EXCLUSIVE MODE", within: "RelayScan",
 			begin: func(a *node) { a.push(`"type":"t","args":[],"queue":"q"`) },
 			works: func(b *node) bool { return b.get("/ojs/v1/events").is(200).at("events.0.id") != "" },
 		},
 		"WebhookFanOut": {
-			lock:  "LOCK TABLE ojs.webhook_deliveries IN SHARE MODE",
+			lock: "LOCK TABLE ojs.webhook_deliveries IN SHARE MODE", within: "WebhookDeliveryCreate",
 			begin: func(a *node) { a.push(`"type":"t","args":[],"queue":"q"`) },
 			works: func(*node) bool { return len(e.received("/WebhookFanOut")) > 0 },
 		},
 		"CronFires": {
-			lock: "LOCK TABLE ojs.cron_runs IN SHARE MODE",
+			lock: "LOCK TABLE ojs.cron_runs IN SHARE MODE", within: "CronRecordTick",
 			begin: func(a *node) {
 				a.post("/ojs/v1/cron", `{"name":"c","expression":"@every 1s","type":"tick","options":{"queue":"cron"}}`).is(201)
 			},
 			works: func(b *node) bool { return b.fetch("cron", `"wait_ms":1000`).at("jobs.0.id") != "" },
 		},
 		"BulkWithKey": {
-			lock: "LOCK TABLE ojs.jobs IN SHARE MODE", begin: async(bulk),
-			works: func(b *node) bool { return bulk(b).status == http.StatusCreated },
+			lock: "LOCK TABLE ojs.jobs IN SHARE MODE", within: "JobInsert",
+			begin: func(a *node) { a.postUnanswered(bulk, bulkBody) },
+			works: func(b *node) bool { return b.post(bulk, bulkBody).status == http.StatusCreated },
 		},
 		"ChosenID": {
-			lock: "LOCK TABLE ojs.jobs_done IN ACCESS EXCLUSIVE MODE", begin: async(chosen),
-			works: func(b *node) bool { return chosen(b).status == http.StatusCreated },
+			lock: "LOCK TABLE ojs.jobs_done IN ACCESS EXCLUSIVE MODE", within: "JobListDoneIDs",
+			begin: func(a *node) { a.postUnanswered(single, singleBody) },
+			works: func(b *node) bool { return b.post(single, singleBody).status == http.StatusCreated },
 		},
 	}
 	for name, kind := range kinds {
@@ -89,16 +88,30 @@ func (a *node) vanishes(url string, p *proxy, kind vanishing) {
 	direct.database = url
 	conn := direct.connect()
 	defer func() { _ = conn.Close(context.Background()) }()
-	_, err := conn.Exec(t.Context(), "BEGIN; "+kind.lock)
-	require.NoError(t, err)
-	kind.begin(a)
-	eventually(t, func() bool {
-		return direct.one(`SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))::text`) == "true"
-	})
+	// A session that has not prepared the statement yet waits outside of the transaction: then once more.
+	for held := false; !held; {
+		_, err := conn.Exec(t.Context(), "ROLLBACK; BEGIN; "+kind.lock)
+		require.NoError(t, err)
+		kind.begin(a)
+		for start := time.Now(); !held && time.Since(start) < 5*time.Second; {
+			held = direct.one(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '-- name: ' || $1 || ' %'
+				AND xact_start < query_start AND datname = current_database())::text`, kind.within) == "true"
+		}
+	}
 	p.swallow()
-	_, err = conn.Exec(t.Context(), "COMMIT")
+	_, err := conn.Exec(t.Context(), "COMMIT")
 	require.NoError(t, err)
 	eventually(t, func() bool {
 		return direct.one(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database())::text`) == "true"
 	})
+}
+
+// postUnanswered sends a request whose answer does not matter.
+func (a *node) postUnanswered(path, body string) {
+	go func() {
+		res, err := a.client.Post(a.url+path, "application/json", strings.NewReader(body))
+		if err == nil {
+			_ = res.Body.Close()
+		}
+	}()
 }

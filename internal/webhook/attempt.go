@@ -69,7 +69,7 @@ func (d *Dispatcher) message(delivery *Delivery, signer Secret, attempt int) *Me
 		URL: delivery.Url, ID: DeliveryID(delivery.ID), Webhook: ID(delivery.WebhookID),
 		EventID: eventID(delivery), EventType: delivery.EventType, Attempt: attempt, Body: delivery.Body,
 		Secrets: delivery.Secrets, Signer: signer, Standard: delivery.StandardWebhooks, CloudEvents: delivery.Format == "cloudevents",
-		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond,
+		Timeout: time.Duration(delivery.TimeoutMs) * time.Millisecond, Clock: delivery.Clock,
 	}
 }
 

@@ -15,6 +15,7 @@ const leaseRoom = 30 * time.Second
 type Delivery struct {
 	dbsqlc.WebhookDeliveryClaimRow
 	Secrets []Secret // newest first
+	Clock   Clock
 }
 
 // Claimed is the result of a claim.
@@ -31,8 +32,11 @@ func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err e
 		if c.Deliveries, c.Sealed, err = s.claimDeliveries(ctx, q, want); err != nil {
 			return err
 		}
-		waitMS, err := q.WebhookDeliveryGetNextDue(ctx)
-		c.Next = time.Duration(waitMS) * time.Millisecond
+		due, err := q.WebhookDeliveryGetNextDue(ctx)
+		c.Next = time.Duration(due.WaitMs) * time.Millisecond
+		for i := range c.Deliveries {
+			c.Deliveries[i].Clock = NewClock(due.Now.Time)
+		}
 		return err
 	})
 	return c, err
@@ -53,7 +57,7 @@ func (s *Store) claimDeliveries(ctx context.Context, q *dbsqlc.Queries, want int
 		WebhookIds: notNil(ours), MaxRows: int32(want), LeaseRoomMs: int32(leaseRoom.Milliseconds()),
 	})
 	for _, row := range rows {
-		list = append(list, Delivery{row, secrets[row.WebhookID]})
+		list = append(list, Delivery{WebhookDeliveryClaimRow: row, Secrets: secrets[row.WebhookID]})
 	}
 	return list, sealed, err
 }

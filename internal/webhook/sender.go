@@ -38,6 +38,7 @@ type Message struct {
 	CloudEvents bool
 	Traceparent string
 	Timeout     time.Duration
+	Clock       Clock
 }
 
 // Result is the result of a request.
@@ -120,7 +121,7 @@ func (s *sender) attempt(ctx context.Context, m *Message) Result {
 		return Result{Error: classify(ctx, err)}
 	}
 	defer func() { _ = resp.Body.Close() }() // it has been read
-	res := Result{Code: resp.StatusCode, RetryAfter: retryAfter(resp)}
+	res := Result{Code: resp.StatusCode, RetryAfter: retryAfter(resp, m.Clock.Now())}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
 	if err != nil {
 		res.Error = "body"
@@ -146,7 +147,7 @@ func (s *sender) headers(h http.Header, m *Message) {
 	if m.Traceparent != "" {
 		h.Set("traceparent", m.Traceparent)
 	}
-	m.sign(h, time.Now())
+	m.sign(h, m.Clock.Now())
 }
 
 // classify turns an error into the word that the delivery log shows. Its text may contain internals that clients must not see.
@@ -178,7 +179,7 @@ func classify(ctx context.Context, err error) string {
 }
 
 // retryAfter reads the header Retry-After of a 429 or 503: seconds or a date.
-func retryAfter(resp *http.Response) time.Duration {
+func retryAfter(resp *http.Response, now time.Time) time.Duration {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0
 	}
@@ -191,7 +192,7 @@ func retryAfter(resp *http.Response) time.Duration {
 		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	if at, err := http.ParseTime(text); err == nil {
-		return min(max(time.Until(at), 0), maxRetryAfter)
+		return min(max(at.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
 }

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func endpoint(t *testing.T, h http.HandlerFunc, change ...func(*Config)) (*sende
 
 func message(url string) *Message {
 	secret := Secret{Value: "secret-0123456789"}
-	return &Message{URL: url, ID: "del_1", Body: `{"a":1}`, Secrets: []Secret{secret}, Signer: secret, Timeout: 5 * time.Second, Attempt: 1}
+	return &Message{URL: url, ID: "del_1", Body: `{"a":1}`, Secrets: []Secret{secret}, Signer: secret, Timeout: 5 * time.Second, Attempt: 1, Clock: NewClock(time.Now())}
 }
 
 func TestSend(t *testing.T) {
@@ -57,6 +58,19 @@ func TestSend(t *testing.T) {
 		require.Empty(t, res.Error)
 		require.True(t, strings.HasPrefix(res.Snippet, "aéxxx"), res.Snippet[:10])
 		require.LessOrEqual(t, len(res.Snippet), maxSnippet)
+	})
+
+	t.Run("SignsTheTimeOfTheDatabase", func(t *testing.T) {
+		t.Parallel()
+		for _, shift := range []time.Duration{-time.Hour, time.Hour} { // how far the clock of the node is off
+			var stamp string
+			s, m := endpoint(t, func(_ http.ResponseWriter, r *http.Request) { stamp = r.Header.Get("X-OJS-Timestamp") })
+			m.Clock = NewClock(time.Now().Add(shift))
+			require.Equal(t, 200, s.send(t.Context(), m).Code)
+			seconds, err := strconv.ParseInt(stamp, 10, 64)
+			require.NoError(t, err)
+			require.InDelta(t, time.Now().Add(shift).Unix(), seconds, 10)
+		}
 	})
 
 	t.Run("DoesNotFollowRedirects", func(t *testing.T) {
@@ -204,15 +218,15 @@ func TestRetryAfter(t *testing.T) {
 		for code, answers := range map[int]bool{429: true, 503: true, 500: false, 200: false} {
 			resp := &http.Response{StatusCode: code, Header: http.Header{"Retry-After": {value}}}
 			if answers {
-				require.Equal(t, want, retryAfter(resp), value)
+				require.Equal(t, want, retryAfter(resp, time.Now()), value)
 			} else {
-				require.Zero(t, retryAfter(resp), value)
+				require.Zero(t, retryAfter(resp, time.Now()), value)
 			}
 		}
 	}
 	before := time.Now()
 	resp := &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{"Retry-After": {before.Add(time.Hour).UTC().Format(http.TimeFormat)}}}
-	wait := retryAfter(resp)
+	wait := retryAfter(resp, time.Now())
 	require.LessOrEqual(t, wait, time.Hour)
 	require.GreaterOrEqual(t, wait, time.Hour-time.Second-time.Since(before), "the header has whole seconds")
 }

@@ -84,6 +84,7 @@ func (d *Dispatcher) testMessage(w *Webhook, secrets []Secret, now time.Time) (*
 		URL: w.Url, ID: DeliveryID(job.NewID()), Webhook: webhook, EventID: e.ID, EventType: testType, Attempt: 1,
 		Body: string(body), Secrets: secrets, Signer: signer(secrets, w.ProvenSecret.Bytes, 1), Standard: w.StandardWebhooks,
 		CloudEvents: w.PayloadFormat == "cloudevents", Timeout: time.Duration(w.TimeoutMs) * time.Millisecond,
+		Clock: NewClock(now),
 	}, nil
 }
 
