@@ -27,7 +27,7 @@ const (
 // Lossy is a network to the database that breaks a connection at a statement, once.
 type Lossy struct {
 	mu     sync.Mutex
-	at     string // part of the SQL; "": none
+	at     string // "name: X " of a query, or a whole command; "": none
 	loss   Loss
 	broken int
 	away   bool // no new connections
@@ -57,7 +57,7 @@ func NewLossy(t testing.TB, pool *pgxpool.Pool) (*pgxpool.Pool, *Lossy) {
 	return lossy, l
 }
 
-// Break breaks the connection at the next statement that contains the text.
+// Break breaks the connection at the next statement: "name: X " for a query, else the whole command.
 func (l *Lossy) Break(loss Loss, at string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func (l *Lossy) Broken() int {
 func (l *Lossy) start(conn *pgx.Conn, sql string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.at == "" || !strings.Contains(sql, l.at) {
+	if l.at == "" || sql != l.at && (!strings.HasPrefix(l.at, "name: ") || !strings.Contains(sql, l.at)) {
 		return
 	}
 	conn.PgConn().Conn().(*lossyConn).lose(l.loss)

@@ -91,13 +91,13 @@ func TestLostAnswer(t *testing.T) {
 	plain := func(*job.Job) {}
 	named := func(j *job.Job) { j.ClientID, j.ID = true, job.NewID() }
 	calls := map[string]call{
-		"Enqueue":      {"name: JobInsert ", "", ojs.StateAvailable, insert(plain, one)},
+		"Enqueue":      {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, one)},
 		"EnqueueNamed": {"commit", "", ojs.StateAvailable, insert(named, one)},
 		"EnqueueLater": {"name: JobInsert ", "", ojs.StateScheduled, insert(func(j *job.Job) {
 			j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
 		}, one)},
-		"EnqueueEach": {"name: JobInsert ", "", ojs.StateAvailable, insert(plain, each)},
-		"EnqueueAll":  {"name: JobInsert ", "", ojs.StateAvailable, insert(plain, all)},
+		"EnqueueEach": {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, each)},
+		"EnqueueAll":  {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, all)},
 		"Complete": {"name: JobComplete ", ojs.StateActive, ojs.StateCompleted, func(b *lossyBundle, id [16]byte) error {
 			stored, err := b.Complete(b.T.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
 			if err == nil {
