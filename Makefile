@@ -9,7 +9,7 @@ SQLC          := $(GO) run github.com/sqlc-dev/sqlc/cmd/sqlc@v1.31.1
 BUF           := $(GO) run github.com/bufbuild/buf/cmd/buf@v1.75.0
 PROTO         := internal/api/grpcapi/proto
 
-.PHONY: help run build test lint generate verify conformance bench postgres
+.PHONY: help run build test lint generate verify conformance bench mutants postgres
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ conformance: build ## Run the conformance suites of ../shared/conformance or OJS
 
 bench: build postgres ## Measure a fresh server on a private Postgres, briefly.
 	bin/ojsd-bench --private --short
+
+mutants: postgres ## Put each slip of .ci/mutants into the code and run the test that must notice it. By hand; the tree must be clean.
+	@.ci/mutants/run
 
 # Installs PostgreSQL if it is needed and missing.
 postgres:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -237,6 +238,24 @@ func TestBatcher(t *testing.T) {
 		res, err := b.Do(ctx, 1)
 		require.NoError(t, err)
 		require.Equal(t, 7, res)
+	})
+
+	// A call over several flushes: the error must be that of its own item, whichever flush that is in.
+	t.Run("BadItemOfALaterRound", func(t *testing.T) {
+		t.Parallel()
+		b := New(Config[int, int]{
+			Max:   2,
+			Split: func(err error) bool { return errors.Is(err, errBad) },
+			Flush: func(_ context.Context, reqs []int) ([]int, error) {
+				if slices.Contains(reqs, 3) {
+					return nil, errBad
+				}
+				return reqs, nil
+			},
+		})
+		res, errs := b.DoMany(ctx, []int{0, 1, 2, 3, 4, 5})
+		require.Equal(t, []error{nil, nil, nil, errBad, nil, nil}, errs)
+		require.Equal(t, []int{0, 1, 2, 0, 4, 5}, res)
 	})
 
 	t.Run("SurvivesAPanic", func(t *testing.T) {

@@ -65,6 +65,18 @@ func TestMaintainer(t *testing.T) {
 		require.Equal(t, Pruned{Keys: 1, Minutes: 1}, await(t, m.TestSignals.Pruned.WaitC()))
 	})
 
+	// Writes fail for a number without a partition, so there is more room before it is used up.
+	t.Run("RefillsWhenHalfIsUsed", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
+		m.TestSignals.Init(t)
+		require.NoError(t, m.ensure(t.Context(), time.Now(), RelayStatus{}))
+		below := await(t, m.TestSignals.Ensured.WaitC())
+		require.False(t, m.ensureDue(time.Now(), RelayStatus{Head: below/2 - 1}))
+		require.True(t, m.ensureDue(time.Now(), RelayStatus{Head: below/2 + 1}))
+	})
+
 	// Many queues and keys make more rows between two runs than one statement deletes: without repeating it the tables grow
 	// for ever.
 	t.Run("DeletesUntilNothingIsLeft", func(t *testing.T) {

@@ -12,8 +12,6 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
-func TestMain(m *testing.M) { dbtest.Main(m) }
-
 func TestPipeline(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

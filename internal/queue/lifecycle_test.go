@@ -158,6 +158,19 @@ func TestLifecycle(t *testing.T) {
 		require.Equal(t, []string{"job.enqueued>available", "job.expired:available>discarded"}, b.EventTypes(j.ID))
 	})
 
+	// A retry is promoted when it is due, not before: due_at and next_attempt_at are one time.
+	t.Run("RetryIsDueWhenItIsAnnounced", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		j := domaintest.NewJob("q")
+		j.Retry = []byte(`{"initial_interval":"PT1H","jitter":false}`)
+		id := b.Enqueued(j)[0].ID
+		b.Fetched(1, "q")
+		_, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: 1, Error: domaintest.DecodeError(t, `{"code":"x","message":"no"}`)})
+		require.NoError(t, err)
+		require.Equal(t, "true", b.One(`SELECT (due_at = next_attempt_at AND due_at > now() + interval '50 minutes')::text FROM ojs.jobs WHERE id = $1`, id))
+	})
+
 	t.Run("LostLeaseMakesTheJobAvailable", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -1,8 +1,11 @@
 package queue_test
 
 import (
+	"context"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/domaintest"
@@ -52,6 +55,24 @@ func TestLateForTheRun(t *testing.T) {
 		require.Equal(t, 1, failed)
 	})
 
+	t.Run("HeartbeatBetweenLookAndChange", func(t *testing.T) {
+		t.Parallel()
+		beat := &before{statement: "-- name: JobFail "}
+		b := setup(t)
+		sweeper := domaintest.On(t, domaintest.Traced(t, b.Pool, beat))
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		b.Fetched(1, "q")
+		b.Exec(`UPDATE ojs.jobs SET due_at = now(), lease_until = now()`)
+		beat.do = func() {
+			b.Exec(`UPDATE ojs.jobs SET due_at = now() + interval '1 hour', lease_until = now() + interval '1 hour'`)
+		}
+		found, failed, err := sweeper.FailOverdue(t.Context(), pg.Beginning)
+		require.NoError(t, err)
+		require.Equal(t, 1, found)
+		require.Zero(t, failed, "the worker is alive and has extended its lease")
+		require.Equal(t, ojs.StateActive, b.State(id))
+	})
+
 	// JobComplete checks and changes the row at once, so it sees the second run.
 	t.Run("AckOfTheFirstWorkerIsRefused", func(t *testing.T) {
 		t.Parallel()
@@ -64,3 +85,18 @@ func TestLateForTheRun(t *testing.T) {
 		require.Empty(t, b.Texts(`SELECT source FROM ojs.events WHERE job_id = $1 AND source = 'workers/w1' AND seq > (SELECT max(seq) FROM ojs.events WHERE type = 'job.started')`, id))
 	})
 }
+
+// before is a tracer that calls do before each statement of that name.
+type before struct {
+	statement string
+	do        func()
+}
+
+func (b *before) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(q.SQL, b.statement) {
+		b.do()
+	}
+	return ctx
+}
+
+func (*before) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

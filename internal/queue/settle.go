@@ -18,7 +18,10 @@ import (
 // commits with its event, so they tell even of a job that has been fetched, completed or deleted since.
 
 const (
-	// settlePause is the time between two tries. They end after the statement timeout; the outcome then stays unknown.
+	// settleTimeout bounds the wait for a database that is away: clients give up soon after. Then the outcome stays unknown.
+	settleTimeout = 8 * time.Second
+
+	// settlePause is the time between two tries.
 	settlePause = 100 * time.Millisecond
 
 	// clockSlack is how much the clock of the database may have been set back meanwhile, for example by a failover.
@@ -93,7 +96,7 @@ func notDone(err error) error {
 
 // flushSettle answers many callers with one look, as soon as the database can be reached.
 func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, error) {
-	ctx, cancel := s.db.Bounded(ctx)
+	ctx, cancel := context.WithTimeout(ctx, min(settleTimeout, s.db.StatementTimeout))
 	defer cancel()
 	for {
 		res, err := s.lookUp(ctx, reqs)
