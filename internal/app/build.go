@@ -89,14 +89,14 @@ func (n *Node) buildWebhooks() error {
 
 func (n *Node) buildHTTP() error {
 	c := n.config
-	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains), n.components)
+	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains, pg.New(n.probePool, statementTimeout).Now), n.components)
 	n.streams = api.NewStreams(c.Realtime)
 	n.httpapi = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
 	}, httpapi.Deps{
-		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Reset: n.reset, NextPrune: n.pruner.NextIn,
+		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
 		Webhooks: n.httpWebhooks(), Tracer: n.tracer,
 		RequestDone: n.metrics.Request, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})
