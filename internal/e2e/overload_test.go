@@ -77,6 +77,26 @@ func TestStalledDatabase(t *testing.T) {
 	require.Less(t, peak, uint64(1<<30))
 }
 
+// TestHealthHasAConnectionOfItsOwn keeps all other connections waiting.
+func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	id := a.push(`"type":"t","args":[]`)
+	release := a.lockJobs()
+	var reads sync.WaitGroup
+	for range 8 {
+		reads.Go(func() { a.job(id) })
+	}
+	eventually(t, func() bool {
+		return a.one(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd' AND wait_event_type = 'Lock'`) == "8"
+	})
+	a.get("/readyz").is(200)
+	time.Sleep(1100 * time.Millisecond) // a look is shared for a second
+	a.get("/readyz").is(200)
+	release()
+	reads.Wait()
+}
+
 // TestFetchOfAThousandLargeJobs asks for all jobs at once, as often as there are some, and counts each.
 func TestFetchOfAThousandLargeJobs(t *testing.T) {
 	a := setup(t)

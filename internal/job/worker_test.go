@@ -49,7 +49,7 @@ func TestDecodeFetch(t *testing.T) {
 		`{"queues":["A"]}`: {"invalid_queue", "queues"}, `{"queues":["a",""]}`: {"invalid_queue", "queues"}, `{"queues":[null]}`: {"invalid_queue", "queues"},
 		`{"queues":["` + strings.Repeat("a", 129) + `"]}`: {"queue_name_too_long", "queues"}, `{"queue":"_"}`: {"invalid_queue", "queue"},
 		`{"queues":[` + strings.Repeat(`"a",`, 100) + `"a"]}`: {"invalid_queue", "queues"},
-		`{"queues":["a"],"count":1.5}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":"5"}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":1e30}`: {"invalid_payload", "count"},
+		`{"queues":["a"],"count":1.5}`:                        {"invalid_payload", "count"}, `{"queues":["a"],"count":"5"}`: {"invalid_payload", "count"}, `{"queues":["a"],"count":1e30}`: {"invalid_payload", "count"},
 		`{"queues":["a"],"worker_id":5}`: {"invalid_payload", "worker_id"}, `{"queues":["a"],"worker_id":"a\u0000"}`: {"invalid_payload", "worker_id"},
 		`{"queues":["a"],"worker_id":"` + strings.Repeat("w", 256) + `"}`: {"invalid_payload", "worker_id"},
 		`{"queues":["a"],"visibility_timeout_ms":-1}`:                     {"invalid_payload", "visibility_timeout_ms"}, `{"queues":["a"],"visibility_timeout_ms":604800001}`: {"invalid_payload", "visibility_timeout_ms"},

@@ -156,7 +156,7 @@ func send(c echo.Context, status int, body []byte) error {
 		return nil
 	}
 	if len(body) > largeAnswer {
-		return writeLarge(c, body)
+		return writeLarge(c, body, timeFor(len(body)))
 	}
 	_, err := w.Write(body)
 	return err
@@ -174,9 +174,9 @@ const (
 )
 
 // writeLarge writes an answer with a deadline, which it takes away again: the connection may serve a stream next.
-func writeLarge(c echo.Context, body []byte) error {
+func writeLarge(c echo.Context, body []byte, within time.Duration) error {
 	control := http.NewResponseController(c.Response())
-	timed := control.SetWriteDeadline(time.Now().Add(timeFor(len(body)))) == nil // a recorder of a test has no deadlines
+	timed := control.SetWriteDeadline(time.Now().Add(within)) == nil // a recorder of a test has no deadlines
 	if _, err := c.Response().Write(body); err != nil || !timed {
 		return err
 	}
