@@ -7,7 +7,7 @@ import (
 )
 
 // maxMemory bounds the bytes of requests that a node works on: while the database is stalled, every producer's body waits in
-// memory. The process takes up to five times as much (1.2 GiB at 256 MiB, with 500 producers of 1 MiB): a body is decoded and
+// memory. The process takes up to six times as much (750 MiB, with 500 producers of 1 MiB in the same process): a body is decoded and
 // sent on, and the garbage collector frees it only later.
 const maxMemory = 128 << 20
 

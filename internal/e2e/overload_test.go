@@ -103,24 +103,21 @@ func TestFetchOfAThousandLargeJobs(t *testing.T) {
 	const jobs = 1000
 	a.exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args)
 		SELECT overlay(gen_random_uuid()::text placing '7' from 15)::uuid, 't', 'large', 'available', nextval('ojs.ready_seq'), now(), now(), to_json(ARRAY[repeat('x', 1048576)]) FROM generate_series(1, $1)`, jobs)
-	times, largest := map[string]int{}, 0
-	for len(times) < jobs {
-		r := a.fetch("large", `"count":1000,"worker_id":"w"`)
-		largest = max(largest, len(r.body))
-		ids := r.list("jobs", "id")
-		require.NotEmpty(t, ids)
-		for i, id := range ids {
-			times[id]++
-			ids[i] = `{"worker_id":"w","job_id":"` + id + `"}`
+	var acks []string
+	for claimed := 0; claimed < jobs; {
+		r := a.fetch("large", `"count":1000,"worker_id":"w","visibility_timeout_ms":600000`)
+		require.Less(t, len(r.body), 10<<20)
+		n := strings.Count(r.body, `"attempt":1,`)
+		require.Positive(t, n)
+		if claimed += n; len(acks) < 20 {
+			for _, id := range r.list("jobs", "id") {
+				acks = append(acks, `{"worker_id":"w","job_id":"`+id+`"}`)
+			}
 		}
-		answer := a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(ids, ",")+`]}`).is(200)
-		require.NotContains(t, answer.body, `"failed"`)
-		require.Less(t, len(answer.body), 10<<20)
 	}
-	require.Less(t, largest, 10<<20)
-	for id, n := range times {
-		require.Equal(t, 1, n, id)
-	}
-	require.Equal(t, strconv.Itoa(jobs), a.one(`SELECT count(*)::text FROM ojs.jobs_done WHERE state = 'completed' AND attempt = 1`))
+	require.Equal(t, strconv.Itoa(jobs), a.one(`SELECT count(*)::text FROM ojs.jobs WHERE state = 'active' AND attempt = 1`))
 	require.Less(t, len(a.get("/ojs/v1/jobs?limit=200").is(200).body), 10<<20)
+	answer := a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(acks, ",")+`]}`).is(200)
+	require.Equal(t, len(acks), strings.Count(answer.body, `"status":"ok"`))
+	require.Less(t, len(answer.body), 10<<20)
 }
