@@ -117,6 +117,11 @@ func ErrUnavailable() *Error {
 	return NewError(KindUnavailable, "The database cannot be reached, no connection to it is free, or the server is stopping; send the request again shortly.", nil)
 }
 
+// ErrOverloaded says that a node has as many bytes of requests in memory as it takes, because the database is slow: 503.
+func ErrOverloaded() *Error {
+	return NewError(KindUnavailable, "This node has no memory left for request bodies while earlier ones wait for the database; nothing was done. Send the request again shortly.", nil)
+}
+
 // ErrTimeout says that the database did not answer in time: 504.
 func ErrTimeout() *Error {
 	return NewError(KindTimeout, "The database did not complete the request in time; send the request again.", nil)

@@ -37,6 +37,7 @@ type Node struct {
 	config    Config
 	archetype *baseservice.Archetype
 	pool      *pgxpool.Pool
+	probePool *pgxpool.Pool // one connection for health
 	tracer    *tracing.Tracer
 	traces    *sdktrace.TracerProvider // nil: none, or that of Config
 	metrics   *metrics.Metrics
@@ -55,6 +56,7 @@ type Node struct {
 
 	health  *api.Health
 	streams *api.Streams
+	memory  api.Memory
 	httpapi *httpapi.API
 	http    *http.Server
 	grpc    *grpcapi.API // nil: switched off
@@ -95,8 +97,14 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{config: config, pool: pool, failed: make(chan error, 1)}
+	probePool, err := pg.Connect(ctx, pg.ConnectConfig{URL: config.DatabaseURL, MaxConns: 1, Pooler: config.DatabasePooler})
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	n := &Node{config: config, pool: pool, probePool: probePool, failed: make(chan error, 1)}
 	if err := n.build(ctx); err != nil {
+		probePool.Close()
 		pool.Close()
 		return nil, err
 	}
@@ -221,6 +229,7 @@ func (n *Node) Stop() error {
 		n.stopInterfaces(ctx)
 		startstop.StopAllParallel(n.services...)
 		n.stopMetrics()
+		n.probePool.Close()
 		n.pool.Close()
 		n.flushTraces()
 		n.config.Logger.Info("server stopped", slog.String("category", "lifecycle"))

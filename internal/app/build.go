@@ -51,6 +51,15 @@ func (n *Node) buildEventLog() error {
 	return nil
 }
 
+// probe asks the database on a connection of its own. On a read-only one all connections are made anew (pg.DB.Probe).
+func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err error) {
+	now, readOnly, err = pg.New(n.probePool, statementTimeout).Probe(ctx)
+	if readOnly {
+		n.pool.Reset()
+	}
+	return now, readOnly, err
+}
+
 func (n *Node) buildLoops() error {
 	c := n.config
 	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters}, retention.Config{
@@ -89,14 +98,14 @@ func (n *Node) buildWebhooks() error {
 
 func (n *Node) buildHTTP() error {
 	c := n.config
-	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains), n.components)
+	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains, n.probe), n.components)
 	n.streams = api.NewStreams(c.Realtime)
 	n.httpapi = httpapi.New(httpapi.Config{
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
 	}, httpapi.Deps{
-		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Reset: n.reset, NextPrune: n.pruner.NextIn,
+		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
 		Webhooks: n.httpWebhooks(), Tracer: n.tracer,
 		RequestDone: n.metrics.Request, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})

@@ -19,7 +19,7 @@ func (n *Node) buildGRPC() (err error) {
 		APIKeys: c.APIKeys, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
 		TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA, Webhooks: c.Webhooks.Enabled,
 	}, grpcapi.Deps{
-		Domains: n.domains.Domains, Health: n.health, Streams: n.streams, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
+		Domains: n.domains.Domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,
 	})
 	return err
 }

@@ -43,7 +43,7 @@ type Config struct {
 type Database struct {
 	URL       string `env:"DATABASE_URL" kind:"postgres" help:"The database, as postgres://user:password@host/name."`
 	ListenURL string `env:"DATABASE_LISTEN_URL" kind:"postgres" help:"Where LISTEN is issued, if DATABASE_URL leads to a pooler; empty: DATABASE_URL."`
-	MaxConns  int    `env:"OJS_DATABASE_MAX_CONNS" default:"16" range:"4..10000" help:"The most connections of a node, besides one for LISTEN."`
+	MaxConns  int    `env:"OJS_DATABASE_MAX_CONNS" default:"16" range:"4..10000" help:"The most connections of a node, besides one for LISTEN and one for health checks."`
 	Pooler    bool   `env:"OJS_DATABASE_POOLER" default:"false" help:"DATABASE_URL leads to a pooler such as pgbouncer: statements are not prepared by name."`
 	Migrate   bool   `env:"OJS_MIGRATE" default:"false" dev:"true" help:"Bring the schema up to date before serving; any number of nodes may do so at once."`
 }

@@ -453,3 +453,25 @@ func writePEM(t testing.TB, path, kind string, der []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }
+
+// TestGRPCReadsNothingWithoutAKey sends headers only: the refusal must not wait for a message.
+func TestGRPCReadsNothingWithoutAKey(t *testing.T) {
+	t.Parallel()
+	r := setupGRPC(t, func(c *app.Config) { c.APIKeys = []string{"one"} })
+	open := func(method string, options ...grpc.CallOption) grpc.ClientStream {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(r.ctx(), beforeItsTime)
+		t.Cleanup(cancel)
+		stream, err := r.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, method, options...)
+		require.NoError(t, err)
+		return stream
+	}
+	for _, method := range []string{ojsv1.OJSService_EnqueueBatch_FullMethodName, ojsv1.OJSService_Ack_FullMethodName, "/no.Service/Method"} {
+		refused(t, open(method).RecvMsg(&ojsv1.AckResponse{}), codes.Unauthenticated, "unauthenticated")
+	}
+	require.NoError(t, open(ojsv1.OJSService_Manifest_FullMethodName).RecvMsg(&ojsv1.ManifestResponse{}))
+	// A message of many zeros is small on the wire.
+	health := open("/grpc.health.v1.Health/Check", grpc.UseCompressor("gzip"))
+	_ = health.SendMsg(&ojsv1.AckRequest{JobId: repeated('x', 1<<20)}) // io.EOF if the call has been refused already
+	refused(t, health.RecvMsg(&ojsv1.AckResponse{}), codes.Unauthenticated, "unauthenticated")
+}

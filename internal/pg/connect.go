@@ -27,7 +27,7 @@ func Connect(ctx context.Context, config ConnectConfig) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("parse database url: %w", err)
 	}
 	pc.MaxConns = config.MaxConns
-	pc.MinIdleConns = 2
+	pc.MinIdleConns = min(2, config.MaxConns)
 	pc.MaxConnIdleTime = 5 * time.Minute
 	Prepare(pc.ConnConfig, "ojsd")
 	if config.Pooler {

@@ -29,6 +29,21 @@ func IsRowError(err error) bool {
 	return pg.Code == "55P03"
 }
 
+// IsDivisible reports whether a part of the rows of a statement may succeed where all of them failed: after the error of a
+// row, and if the message of the statement was too large for the driver or for Postgres.
+func IsDivisible(err error) bool {
+	return IsRowError(err) || isTooLarge(err)
+}
+
+// isTooLarge recognises the error of pgx, which has no type, and those of Postgres: a protocol violation by the length of a
+// message, and memory that could not be allocated for it.
+func isTooLarge(err error) bool {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code == "08P01" && strings.Contains(pg.Message, "message length") || pg.Code == "53200"
+	}
+	return err != nil && strings.Contains(err.Error(), "message body too large")
+}
+
 // IsTransient reports a deadlock or a serialization failure. Nothing has changed, so the transaction can be tried again.
 func IsTransient(err error) bool {
 	var pg *pgconn.PgError

@@ -23,6 +23,11 @@ type nack struct {
 	source    string             // of the events; "": the worker
 }
 
+// bytes is about the size of the error as it is stored.
+func (n nack) bytes() int {
+	return len(n.Error.Message) + len(n.Error.Details) + 32*len(n.Error.Backtrace)
+}
+
 // concerns reports whether a nack is about the run that the job is in. A job that was handed back and fetched again has the
 // same attempt, and perhaps the same worker, so started_at is compared too.
 func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {

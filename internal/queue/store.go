@@ -91,42 +91,51 @@ func New(deps Deps, config Config) *Store {
 		onCronJobs: func(context.Context, []string) {},
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
-	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID)
-	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID)
-	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun)
+	jobBytes := func(j *job.Job) int { return len(j.Args) + len(j.Meta) + len(j.Extra) + len(j.Retry) }
+	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
+	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
+	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
 		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
 	}
 	s.complete.after = func(ctx context.Context, j *job.Record) {
 		s.afterComplete(ctx, []dbsqlc.JobCompleteRow{dbsqlc.JobCompleteRow(*j)})
 	}
-	s.fail = newOperation(s, "fail", s.flushFail, nackedRun)
+	s.fail = newOperation(s, "fail", s.flushFail, nackedRun, nack.bytes)
 	s.fail.did = func(n nack, c dbsqlc.EventListOwnByJobRow) bool {
 		return nackedRun(n).ended(c) && (c.ToState == string(ojs.StateAvailable)) == n.Requeue
 	}
 	s.fail.after = func(ctx context.Context, j *job.Record) { s.afterFail(ctx, []dbsqlc.JobFailRow{dbsqlc.JobFailRow(*j)}) }
-	s.cancel = newOperation(s, "cancel", s.flushCancel, cancelledRun)
+	s.cancel = newOperation(s, "cancel", s.flushCancel, cancelledRun, func(c cancellation) int { return len(c.data) })
 	s.cancel.did = func(_ cancellation, c dbsqlc.EventListOwnByJobRow) bool {
 		return c.ToState == string(ojs.StateCancelled)
 	}
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
 		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
-	s.settling = newBatcher(s, "settle", s.flushSettle, nil)
-	s.results = newBatcher(s, "result", s.flushResults, nil)
+	s.settling = newBatcher(s, "settle", s.flushSettle, nil, func(unsettled) int { return 0 })
+	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
 	return s
 }
 
-// newBatcher returns a batcher. Requests with the same key never share a statement.
-func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context, []Req) ([]Res, error), key func(Req) ([16]byte, bool)) *batch.Batcher[Req, Res] {
+// A flush has up to 1 000 requests and up to 16 MiB: each request weighs one, and one more for every 16 KiB. A statement of
+// 1 000 jobs of 1 MiB would be a message of 1 GiB, which Postgres refuses after both sides have held it in memory.
+const weightBytes = 16 << 10
+
+// readBytes is what a read of a result counts, of unknown size but up to 1 MiB by default.
+const readBytes = 160 << 10
+
+// newBatcher returns a batcher. Requests with the same key never share a statement. bytes is the size of a request.
+func newBatcher[Req, Res any](s *Store, name string, flush func(context.Context, []Req) ([]Res, error), key func(Req) ([16]byte, bool), bytes func(Req) int) *batch.Batcher[Req, Res] {
 	return batch.New(batch.Config[Req, Res]{
-		Flush: flush, Key: key, Split: pg.IsRowError, Retry: pg.IsTransient, Flushed: s.flushed(name),
+		Weight: func(req Req) int { return 1 + bytes(req)/weightBytes },
+		Flush:  flush, Key: key, Split: pg.IsDivisible, Retry: pg.IsTransient, Flushed: s.flushed(name),
 	})
 }
 
-func newOperation[Req any](s *Store, name string, flush func(context.Context, []Req) ([]*job.Record, error), run func(Req) Run) operation[Req] {
+func newOperation[Req any](s *Store, name string, flush func(context.Context, []Req) ([]*job.Record, error), run func(Req) Run, bytes func(Req) int) operation[Req] {
 	key := func(req Req) ([16]byte, bool) { return run(req).JobID, true }
-	return operation[Req]{store: s, batch: newBatcher(s, name, flush, key), run: run}
+	return operation[Req]{store: s, batch: newBatcher(s, name, flush, key, bytes), run: run}
 }
 
 // flushed is OnFlush for one operation, or nil.

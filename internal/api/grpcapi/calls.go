@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -85,19 +86,22 @@ func public(method string) bool {
 		strings.HasPrefix(method, "/grpc.health.v1.Health/")
 }
 
-func (a *API) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := a.begin(ctx, info.FullMethod, func(md metadata.MD) error { return grpc.SetHeader(ctx, md) })
-	if err == nil {
-		err = a.checkMessage(ctx, req)
+// asStreams makes streams of all methods of a service; clients see no difference. The library reads the message of a unary
+// method, up to 36 MiB after decompression, before an interceptor can look at the key of the caller. A stream is handled when
+// its headers have arrived, and reads its message itself. The library runs interceptors only for streams that say so.
+func asStreams(service grpc.ServiceDesc) *grpc.ServiceDesc {
+	service.Streams = slices.Clone(service.Streams)
+	for _, method := range service.Methods {
+		service.Streams = append(service.Streams, grpc.StreamDesc{StreamName: method.MethodName, ServerStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
+			res, err := method.Handler(srv, stream.Context(), stream.RecvMsg, nil)
+			if err != nil {
+				return err
+			}
+			return stream.SendMsg(res)
+		}})
 	}
-	var res any
-	if err == nil {
-		res, err = recovered(func() (any, error) { return handler(ctx, req) })
-	}
-	if err = a.end(ctx, err); err != nil {
-		return nil, err
-	}
-	return res, nil
+	service.Methods = nil
+	return &service
 }
 
 // checkMessage refuses what could not be read, and what is of a size that only EnqueueBatch may have.
@@ -117,11 +121,12 @@ func (a *API) checkMessage(ctx context.Context, req any) error {
 	return nil
 }
 
-// stream serves the streams of this package, and those of libraries, which know nothing of a node that stops.
+// stream serves the calls and streams of this package, and those of libraries, which know nothing of a node that stops.
 func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, err := a.begin(stream.Context(), info.FullMethod, stream.SetHeader)
 	if err == nil {
-		wrapped := &serverStream{stream, a, ctx}
+		wrapped := &serverStream{ServerStream: stream, api: a, ctx: ctx}
+		defer func() { a.Memory.Free(wrapped.reserved) }()
 		run := func() (any, error) { return nil, handler(srv, wrapped) }
 		if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
 			err = a.untilStop(run)
@@ -152,14 +157,32 @@ type serverStream struct {
 	grpc.ServerStream
 	api *API
 	ctx context.Context
+
+	reserved int // bytes of messages, until the call ends
 }
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// RecvMsg refuses what unary refuses.
+// RecvMsg refuses what no method takes. Callers without a key may not have large messages read for them: those of the
+// methods that are open have no fields, and only what the library serves, the health of services, reads its message.
 func (s *serverStream) RecvMsg(m any) error {
+	if len(s.api.keys) > 0 && callOf(s.ctx).caller.Principal == "" {
+		if !strings.HasPrefix(callOf(s.ctx).method, "/grpc.") {
+			return nil
+		}
+		if t, ok := grpc.ServerTransportStreamFromContext(s.ctx).(interface{ RecvCompress() string }); ok && t.RecvCompress() != "" {
+			return ojs.ErrUnauthenticated()
+		}
+	}
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
+	}
+	if message, ok := m.(proto.Message); ok {
+		size := proto.Size(message)
+		if err := s.api.Memory.Take(size); err != nil {
+			return err
+		}
+		s.reserved += size
 	}
 	return s.api.checkMessage(s.ctx, m)
 }

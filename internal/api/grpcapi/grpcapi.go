@@ -5,6 +5,7 @@
 package grpcapi
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -77,6 +78,7 @@ type Deps struct {
 	api.Domains
 	Health  *api.Health
 	Streams *api.Streams
+	Memory  *api.Memory // counts the bytes of requests of all interfaces; nil: of this one
 	Logger  *slog.Logger
 
 	Tracer *tracing.Tracer // nil: nothing is traced
@@ -102,6 +104,9 @@ type API struct {
 // pingsAllowed leaves a client that pings every 10 s a little for its clock and the network.
 const pingsAllowed = 9 * time.Second
 
+// maxStreams bounds the calls and streams of one connection; clients wait with further ones.
+const maxStreams = 250
+
 // maxMessage bounds every message but that of EnqueueBatch.
 const maxMessage = 4 << 20
 
@@ -113,7 +118,7 @@ func New(config Config, deps Deps) (*API, error) {
 		grpc.MaxRecvMsgSize(max(a.config.MaxBatchBytes, maxMessage) + maxMessage),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(a.unary), grpc.StreamInterceptor(a.stream), grpc.UnknownServiceHandler(unknown),
+		grpc.StreamInterceptor(a.stream), grpc.UnknownServiceHandler(unknown), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StatsHandler(deliveries{a}),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protobuf.Name)}),
 	}
@@ -124,10 +129,11 @@ func New(config Config, deps Deps) (*API, error) {
 		}
 		options = append(options, grpc.Creds(credentials.NewTLS(tlsConfig)))
 	}
+	a.Memory = cmp.Or(a.Memory, &api.Memory{})
 	a.server = grpc.NewServer(options...)
-	a.server.RegisterService(&ojsv1.OJSService_ServiceDesc, a)
-	a.server.RegisterService(&eventsv1.OJSEvents_ServiceDesc, &eventsAPI{api: a})
-	a.server.RegisterService(&grpc_health_v1.Health_ServiceDesc, &healthAPI{api: a})
+	a.server.RegisterService(asStreams(ojsv1.OJSService_ServiceDesc), a)
+	a.server.RegisterService(asStreams(eventsv1.OJSEvents_ServiceDesc), &eventsAPI{api: a})
+	a.server.RegisterService(asStreams(grpc_health_v1.Health_ServiceDesc), &healthAPI{api: a})
 	reflection.Register(a.server)
 	a.routes = routesOf(a.server)
 	return a, nil

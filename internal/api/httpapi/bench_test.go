@@ -57,7 +57,7 @@ func BenchmarkHandler(b *testing.B) {
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			e := a.echo()
-			e.POST("/ojs/v1/bench", withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, bench.handle))
+			e.POST("/ojs/v1/bench", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, bench.handle))
 			r, err := http.NewRequest(http.MethodPost, "/ojs/v1/bench", nil)
 			if err != nil {
 				b.Fatal(err)

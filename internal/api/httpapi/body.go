@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
@@ -22,11 +23,24 @@ type bodyLimit struct {
 }
 
 // withBody reads the whole body for h, which must not keep it: its buffer serves the next request.
-func withBody(limit bodyLimit, h func(c echo.Context, body []byte) error) echo.HandlerFunc {
+func (a *API) withBody(limit bodyLimit, h func(c echo.Context, body []byte) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		buf := buffers.Get().(*[]byte)
 		defer release(buf)
-		body, err := readBody(c, limit, (*buf)[:0])
+		reserved := cap(*buf)
+		if err := a.memory.Take(reserved); err != nil {
+			return err
+		}
+		defer func() { a.memory.Free(reserved) }()
+		body, err := readBody(c, limit, (*buf)[:0], func(capacity int) error {
+			more := capacity - reserved
+			if err := a.memory.Take(more); err != nil {
+				closeAfter(c)
+				return err
+			}
+			reserved += more
+			return nil
+		})
 		*buf = body
 		if err != nil {
 			return err
@@ -35,8 +49,8 @@ func withBody(limit bodyLimit, h func(c echo.Context, body []byte) error) echo.H
 	}
 }
 
-// readBody appends the body to buf.
-func readBody(c echo.Context, limit bodyLimit, buf []byte) ([]byte, error) {
+// readBody appends the body to buf. grow is called before buf grows to a capacity.
+func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity int) error) ([]byte, error) {
 	r := c.Request()
 	if r.ContentLength == 0 {
 		return buf, nil
@@ -61,8 +75,11 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte) ([]byte, error) {
 		return buf, ojs.ErrCompression(encoding)
 	}
 
-	buf, err := readUpTo(src, limit.bytes, buf)
+	buf, err := readUpTo(src, limit.bytes, buf, grow)
+	var refused *ojs.Error
 	switch {
+	case errors.As(err, &refused):
+		return buf, err
 	case err != nil:
 		return buf, brokenStream(err)
 	case len(buf) > limit.bytes:
@@ -74,10 +91,14 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte) ([]byte, error) {
 
 // readUpTo appends to empty buf until the end, or until one byte more than the limit. Memory grows with what arrives,
 // not with what a Content-Length promises.
-func readUpTo(src io.Reader, limit int, buf []byte) ([]byte, error) {
+func readUpTo(src io.Reader, limit int, buf []byte, grow func(capacity int) error) ([]byte, error) {
 	for len(buf) <= limit {
 		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
+			capacity := max(2*cap(buf), 512)
+			if err := grow(capacity); err != nil {
+				return buf, err
+			}
+			buf = append(make([]byte, 0, capacity), buf...)
 		}
 		n, err := src.Read(buf[len(buf):min(cap(buf), limit+1)])
 		buf = buf[:len(buf)+n]
@@ -134,8 +155,39 @@ func send(c echo.Context, status int, body []byte) error {
 	if c.Request().Method == http.MethodHead {
 		return nil
 	}
+	if len(body) > largeAnswer {
+		return writeLarge(c, body, timeFor(len(body)))
+	}
 	_, err := w.Write(body)
 	return err
+}
+
+const (
+	// largeAnswer is more than the buffers of a connection without other answers take at once: a smaller answer never waits
+	// for its client.
+	largeAnswer = 64 << 10
+
+	// A client has answerTime for an answer, and a second more for each answerRate bytes. Without a limit a client that does
+	// not read keeps the answer in memory for as long as it likes.
+	answerTime = 30 * time.Second
+	answerRate = 256 << 10
+)
+
+// writeLarge writes an answer with a deadline, which it takes away again: the connection may serve a stream next.
+func writeLarge(c echo.Context, body []byte, within time.Duration) error {
+	control := http.NewResponseController(c.Response())
+	timed := control.SetWriteDeadline(time.Now().Add(within)) == nil // a recorder of a test has no deadlines
+	if _, err := c.Response().Write(body); err != nil || !timed {
+		return err
+	}
+	if err := control.Flush(); err != nil {
+		return err
+	}
+	return control.SetWriteDeadline(time.Time{})
+}
+
+func timeFor(bytes int) time.Duration {
+	return answerTime + time.Duration(bytes/answerRate)*time.Second
 }
 
 // blank reports whether a body holds nothing but white space.

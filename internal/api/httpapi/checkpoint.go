@@ -17,13 +17,13 @@ import (
 func (a *API) checkpointRoutes(v1 *echo.Group) {
 	limit := bodyLimit{job.MaxCheckpoint + reportRoom, "checkpoint"}
 	reading := []string{http.MethodGet, http.MethodHead}
-	save := withBody(limit, a.checkpointSaver(false))
+	save := a.withBody(limit, a.checkpointSaver(false))
 	v1.PUT("/jobs/:id/checkpoint", save)
 	v1.POST("/jobs/:id/checkpoint", save)
 	v1.Match(reading, "/jobs/:id/checkpoint", a.getCheckpoint)
 	v1.DELETE("/jobs/:id/checkpoint", a.deleteCheckpoint)
 	for _, g := range []*echo.Group{v1, v1.Group("/ojs/v1")} {
-		g.POST("/checkpoints/:id", withBody(limit, a.checkpointSaver(true)))
+		g.POST("/checkpoints/:id", a.withBody(limit, a.checkpointSaver(true)))
 		g.DELETE("/checkpoints/:id", a.deleteCheckpoint)
 		g.Match(reading, "/checkpoints/:id/resume", a.getResume)
 	}

@@ -22,15 +22,15 @@ func (a *API) cronRoutes(v1 *echo.Group) {
 	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	get := []string{http.MethodGet, http.MethodHead}
 	for _, prefix := range []string{"/cron", "/crons"} {
-		v1.POST(prefix, withBody(body, a.postCron))
+		v1.POST(prefix, a.withBody(body, a.postCron))
 		v1.Match(get, prefix, a.listCrons(prefix == "/crons"))
 		v1.Match(get, prefix+"/:name", a.getCron)
-		v1.PUT(prefix+"/:name", withBody(body, a.putCron))
-		v1.PATCH(prefix+"/:name", withBody(body, a.patchCron))
+		v1.PUT(prefix+"/:name", a.withBody(body, a.putCron))
+		v1.PATCH(prefix+"/:name", a.withBody(body, a.patchCron))
 		v1.DELETE(prefix+"/:name", a.deleteCron)
-		v1.POST(prefix+"/:name/pause", withBody(body, a.enableCron(false)))
-		v1.POST(prefix+"/:name/resume", withBody(body, a.enableCron(true)))
-		v1.POST(prefix+"/:name/trigger", withBody(body, a.triggerCron))
+		v1.POST(prefix+"/:name/pause", a.withBody(body, a.enableCron(false)))
+		v1.POST(prefix+"/:name/resume", a.withBody(body, a.enableCron(true)))
+		v1.POST(prefix+"/:name/trigger", a.withBody(body, a.triggerCron))
 		v1.Match(get, prefix+"/:name/history", a.getCronHistory)
 	}
 }

@@ -24,19 +24,19 @@ func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	v1.Match(reading, "/dead-letter", a.listDeadLetters("jobs"))
 	v1.DELETE("/dead-letter", a.purgeConfirmed)
 	v1.Match(reading, "/dead-letter/stats", a.getDeadLetterStats)
-	v1.POST("/dead-letter/retry", withBody(many, a.retryDeadLetters))
-	v1.POST("/dead-letter/purge", withBody(one, a.postPurge))
+	v1.POST("/dead-letter/retry", a.withBody(many, a.retryDeadLetters))
+	v1.POST("/dead-letter/purge", a.withBody(one, a.postPurge))
 	v1.Match(reading, "/dead-letter/:id", notCommand(a.getDeadLetter))
 	v1.DELETE("/dead-letter/:id", notCommand(a.deleteDeadLetter))
-	v1.POST("/dead-letter/:id/retry", withBody(one, a.retryDeadLetter))
+	v1.POST("/dead-letter/:id/retry", a.withBody(one, a.retryDeadLetter))
 
 	v1.Match(reading, "/admin/dead-letter", a.listDeadLetters("items"))
-	v1.DELETE("/admin/dead-letter", withBody(one, a.adminPurge))
+	v1.DELETE("/admin/dead-letter", a.withBody(one, a.adminPurge))
 	v1.Match(reading, "/admin/dead-letter/stats", a.getDeadLetterStats)
-	v1.POST("/admin/dead-letter/retry", withBody(many, a.retryDeadLetters))
+	v1.POST("/admin/dead-letter/retry", a.withBody(many, a.retryDeadLetters))
 	v1.DELETE("/admin/dead-letter/:id", notCommand(a.adminDeleteDeadLetter))
-	v1.POST("/admin/dead-letter/:id/retry", withBody(one, a.adminRetryDeadLetter))
-	v1.POST("/admin/jobs/:id/retry", withBody(one, a.adminRetryJob))
+	v1.POST("/admin/dead-letter/:id/retry", a.withBody(one, a.adminRetryDeadLetter))
+	v1.POST("/admin/jobs/:id/retry", a.withBody(one, a.adminRetryJob))
 }
 
 // notCommand is notLiteral for the names beside the ids of dead letters.

@@ -4,6 +4,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -64,6 +65,7 @@ type API struct {
 	config Config
 	api.Domains
 	streams  *api.Streams
+	memory   *api.Memory
 	stats    statsView
 	health   *api.Health
 	reset    func(ctx context.Context) error
@@ -89,6 +91,9 @@ type Deps struct {
 	// Streams counts the streams of all interfaces.
 	Streams *api.Streams
 
+	// Memory counts the bytes of requests of all interfaces. nil: of this one.
+	Memory *api.Memory
+
 	// Webhooks are the settings of subscriptions.
 	Webhooks Webhooks
 
@@ -112,7 +117,7 @@ type Deps struct {
 // New returns the API.
 func New(config Config, deps Deps) *API {
 	return &API{
-		config: config, Domains: deps.Domains, streams: deps.Streams, logger: deps.Logger,
+		config: config, Domains: deps.Domains, streams: deps.Streams, memory: cmp.Or(deps.Memory, &api.Memory{}), logger: deps.Logger,
 		keys: api.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, webhooks: deps.Webhooks,
 		tracer: deps.Tracer, requestDone: deps.RequestDone, metrics: deps.Metrics,
 	}
@@ -163,23 +168,23 @@ func (a *API) routes(e *echo.Echo) {
 
 	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	many := bodyLimit{a.config.MaxBatchBytes, "batch"}
-	v1.POST("/jobs", withBody(one, a.postJob))
+	v1.POST("/jobs", a.withBody(one, a.postJob))
 	get(v1, "/jobs", a.listJobs)
-	v1.POST("/jobs/batch", withBody(many, a.postBatch))
-	v1.POST("/jobs/bulk", withBody(many, a.postBulk))
-	v1.POST("/jobs/bulk/cancel", withBody(many, a.bulkHandler(job.BulkCancel)))
-	v1.POST("/jobs/bulk/retry", withBody(many, a.bulkHandler(job.BulkRetry)))
-	v1.POST("/jobs/bulk/delete", withBody(many, a.bulkHandler(job.BulkDelete)))
+	v1.POST("/jobs/batch", a.withBody(many, a.postBatch))
+	v1.POST("/jobs/bulk", a.withBody(many, a.postBulk))
+	v1.POST("/jobs/bulk/cancel", a.withBody(many, a.bulkHandler(job.BulkCancel)))
+	v1.POST("/jobs/bulk/retry", a.withBody(many, a.bulkHandler(job.BulkRetry)))
+	v1.POST("/jobs/bulk/delete", a.withBody(many, a.bulkHandler(job.BulkDelete)))
 	get(v1, "/jobs/:id", notLiteral(a.getJob))
 	v1.DELETE("/jobs/:id", notLiteral(a.deleteJob))
-	v1.POST("/jobs/:id/activate", withBody(one, a.activateJob))
+	v1.POST("/jobs/:id/activate", a.withBody(one, a.activateJob))
 
-	v1.POST("/workers/fetch", withBody(one, a.postFetch))
-	v1.POST("/workers/ack", withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "result"}, a.postAck))
-	v1.POST("/workers/nack", withBody(many, a.postNack))
-	v1.POST("/workers/ack/batch", withBody(many, a.postAckBatch))
-	v1.POST("/workers/nack/batch", withBody(many, a.postNackBatch))
-	v1.POST("/workers/heartbeat", withBody(one, a.postHeartbeat))
+	v1.POST("/workers/fetch", a.withBody(one, a.postFetch))
+	v1.POST("/workers/ack", a.withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "result"}, a.postAck))
+	v1.POST("/workers/nack", a.withBody(many, a.postNack))
+	v1.POST("/workers/ack/batch", a.withBody(many, a.postAckBatch))
+	v1.POST("/workers/nack/batch", a.withBody(many, a.postNackBatch))
+	v1.POST("/workers/heartbeat", a.withBody(one, a.postHeartbeat))
 	a.registryRoutes(v1)
 
 	a.progressRoutes(v1)
@@ -187,8 +192,8 @@ func (a *API) routes(e *echo.Echo) {
 	a.resultRoutes(v1)
 	a.historyRoutes(v1)
 
-	v1.POST("/jobs/:id/ack", withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}, a.postJobAck))
-	v1.POST("/jobs/:id/nack", withBody(many, a.postJobNack))
+	v1.POST("/jobs/:id/ack", a.withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}, a.postJobAck))
+	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
 
 	a.cronRoutes(v1)

@@ -150,7 +150,7 @@ func TestReadUpTo(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			size, limit, capacity := rapid.IntRange(0, 5000).Draw(t, "size"), rapid.IntRange(0, 5000).Draw(t, "limit"), rapid.IntRange(0, 5000).Draw(t, "capacity")
 			text := bytes.Repeat([]byte("x"), size)
-			got, err := readUpTo(bytes.NewReader(text), limit, make([]byte, 0, capacity))
+			got, err := readUpTo(bytes.NewReader(text), limit, make([]byte, 0, capacity), anyCapacity)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -163,13 +163,15 @@ func TestReadUpTo(t *testing.T) {
 	t.Run("PassesErrorsOn", func(t *testing.T) {
 		t.Parallel()
 		broken := io.MultiReader(strings.NewReader("abc"), brokenReader{})
-		_, err := readUpTo(broken, 10, nil)
+		_, err := readUpTo(broken, 10, nil, anyCapacity)
 		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		got, err := readUpTo(broken, 2, nil)
+		got, err := readUpTo(broken, 2, nil, anyCapacity)
 		require.Error(t, err)
 		require.Empty(t, got)
 	})
 }
+
+func anyCapacity(int) error { return nil }
 
 type brokenReader struct{}
 

@@ -19,8 +19,8 @@ const reportRoom = 65_536
 
 func (a *API) progressRoutes(v1 *echo.Group) {
 	report := bodyLimit{job.MaxCheckpoint + job.MaxProgressData + reportRoom, "envelope"}
-	v1.PUT("/jobs/:id/progress", withBody(report, a.putProgress))
-	v1.POST("/workers/progress", withBody(report, a.postProgress))
+	v1.PUT("/jobs/:id/progress", a.withBody(report, a.putProgress))
+	v1.POST("/workers/progress", a.withBody(report, a.postProgress))
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/progress", a.getProgress)
 }
 

@@ -17,21 +17,21 @@ import (
 func (a *API) registryRoutes(v1 *echo.Group) {
 	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	read := []string{http.MethodGet, http.MethodHead}
-	v1.POST("/workers/beat", withBody(one, a.postHeartbeat))
-	v1.POST("/workers/register", withBody(one, a.postRegister))
+	v1.POST("/workers/beat", a.withBody(one, a.postHeartbeat))
+	v1.POST("/workers/register", a.withBody(one, a.postRegister))
 	v1.Match(read, "/workers", a.listWorkers(workerList{api.DefaultPage, api.MaxPage, "workers"}))
 	v1.Match(read, "/workers/:id", notCall(a.getWorker))
-	v1.DELETE("/workers/:id", notCall(withBody(one, a.deregister)))
-	v1.POST("/workers/:id/deregister", withBody(one, a.deregister))
+	v1.DELETE("/workers/:id", notCall(a.withBody(one, a.deregister)))
+	v1.POST("/workers/:id/deregister", a.withBody(one, a.deregister))
 	v1.Match(read, "/workers/:id/health", a.getWorkerHealth)
 
 	v1.Match(read, "/admin/workers", a.listWorkers(workerList{standard: defaultAdminPage, largest: maxAdminPage}))
-	v1.POST("/admin/workers/directive", withBody(one, a.directWorkers))
+	v1.POST("/admin/workers/directive", a.withBody(one, a.directWorkers))
 	v1.Match(read, "/admin/workers/:id", a.getWorker)
 	v1.DELETE("/admin/workers/:id", a.deleteWorker)
-	v1.POST("/admin/workers/:id/directive", withBody(one, a.directWorker))
+	v1.POST("/admin/workers/:id/directive", a.withBody(one, a.directWorker))
 	for command, directive := range map[string]string{"quiet": "quiet", "terminate": "terminate", "resume": "running"} {
-		v1.POST("/admin/workers/:id/"+command, withBody(one, func(c echo.Context, body []byte) error {
+		v1.POST("/admin/workers/:id/"+command, a.withBody(one, func(c echo.Context, body []byte) error {
 			if err := checkCommand(body); err != nil {
 				return err
 			}

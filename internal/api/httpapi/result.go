@@ -18,7 +18,7 @@ const (
 
 func (a *API) resultRoutes(v1 *echo.Group) {
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/jobs/:id/result", a.getResult)
-	v1.POST("/jobs/results", withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postResults))
+	v1.POST("/jobs/results", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postResults))
 }
 
 // getResult is docs/reference/jobs.md, Results, with wait a long poll.

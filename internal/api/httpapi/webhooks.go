@@ -58,21 +58,21 @@ func (a *API) webhookRoutes(v1 *echo.Group) {
 	get := []string{http.MethodGet, http.MethodHead}
 	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
 	for _, base := range []string{"/webhooks", "/webhooks/subscriptions"} {
-		v1.POST(base, withBody(body, a.postWebhook))
+		v1.POST(base, a.withBody(body, a.postWebhook))
 		v1.Match(get, base, a.listWebhooks)
 		v1.Match(get, base+"/:id", a.getWebhook)
-		v1.PATCH(base+"/:id", withBody(body, a.patchWebhook))
-		v1.PUT(base+"/:id", withBody(body, a.patchWebhook))
+		v1.PATCH(base+"/:id", a.withBody(body, a.patchWebhook))
+		v1.PUT(base+"/:id", a.withBody(body, a.patchWebhook))
 		v1.DELETE(base+"/:id", a.deleteWebhook)
-		v1.POST(base+"/:id/test", withBody(body, a.testWebhook))
-		v1.POST(base+"/:id/rotate-secret", withBody(body, a.rotateSecret))
+		v1.POST(base+"/:id/test", a.withBody(body, a.testWebhook))
+		v1.POST(base+"/:id/rotate-secret", a.withBody(body, a.rotateSecret))
 		v1.DELETE(base+"/:id/secrets/previous", a.dropPreviousSecret)
-		v1.POST(base+"/:id/replay", withBody(body, a.replayWebhook))
+		v1.POST(base+"/:id/replay", a.withBody(body, a.replayWebhook))
 		v1.Match(get, base+"/:id/deliveries", a.listDeliveries)
 	}
 	v1.Match(get, "/webhooks/deliveries", a.listDeliveries)
 	v1.Match(get, "/webhooks/deliveries/:id", a.getDelivery)
-	v1.POST("/webhooks/deliveries/:id/retry", withBody(body, a.retryDelivery))
+	v1.POST("/webhooks/deliveries/:id/retry", a.withBody(body, a.retryDelivery))
 }
 
 func webhooksOff(echo.Context) error {

@@ -26,7 +26,7 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 		return ctx.Err()
 	}
 	err = fetched(c, jobs)
-	if err != nil && ctx.Err() != nil { // the connection broke before the end of the answer, which is nothing without it
+	if err != nil { // the connection broke or was too slow before the end of the answer, which is nothing without it
 		a.Jobs.HandBack(ctx, jobs)
 	}
 	return err
