@@ -54,7 +54,7 @@ type Server struct {
 	PublicURL       *url.URL      `env:"OJS_PUBLIC_URL" help:"Base of the URLs in the manifest, such as https://jobs.example.com; empty: taken from each request."`
 	APIKeys         []string      `env:"OJS_API_KEY" secret:"true" help:"Keys that clients may show as bearer tokens, separated by commas; empty: the API is open."`
 	CORSOrigins     []string      `env:"OJS_CORS_ORIGINS" help:"Origins from which browsers may call the API and open WebSockets, separated by commas; * for all, without API keys only; empty: none but the server's own."`
-	ShutdownDelay   time.Duration `env:"OJS_SHUTDOWN_DELAY" default:"0" range:"0..1h" help:"How long a node serves on after SIGTERM while /readyz answers 503, so that load balancers notice; 0: not at all."`
+	ShutdownDelay   time.Duration `env:"OJS_SHUTDOWN_DELAY" default:"0" range:"0..7d" help:"How long a node serves on after SIGTERM while /readyz answers 503, so that load balancers notice; 0: not at all."`
 	ShutdownTimeout time.Duration `env:"OJS_SHUTDOWN_TIMEOUT" default:"30s" range:"1ms..7d" help:"How long requests may take to end after SIGTERM."`
 }
 

@@ -101,8 +101,8 @@ func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
 func TestFetchOfAThousandLargeJobs(t *testing.T) {
 	a := setup(t)
 	const jobs = 1000
-	a.exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args)
-		SELECT overlay(gen_random_uuid()::text placing '7' from 15)::uuid, 't', 'large', 'available', nextval('ojs.ready_seq'), now(), now(), to_json(ARRAY[repeat('x', 1048576)]) FROM generate_series(1, $1)`, jobs)
+	a.exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args, size)
+		SELECT overlay(gen_random_uuid()::text placing '7' from 15)::uuid, 't', 'large', 'available', nextval('ojs.ready_seq'), now(), now(), to_json(ARRAY[repeat('x', 1048576)]), 1048580 FROM generate_series(1, $1)`, jobs)
 	var acks []string
 	for claimed := 0; claimed < jobs; {
 		r := a.fetch("large", `"count":1000,"worker_id":"w","visibility_timeout_ms":600000`)

@@ -145,13 +145,25 @@ func TestFetchOfLargeJobs(t *testing.T) {
 		}
 	})
 
-	t.Run("CountsCheckpointsAndErrors", func(t *testing.T) {
+	t.Run("CountsErrorsAndResults", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		b.add("q", 0, "1", "2")
-		b.Exec(`UPDATE ojs.jobs SET checkpoint = to_json(repeat('x', 9000000)), errors = ARRAY[to_json(repeat('x', 1000))]`)
-		require.Len(t, b.Fetched(10, "q"), 1)
-		require.Equal(t, len(`["1"]`)+len(`""`)+9_000_000+len(`""`)+1000, b.Number(`SELECT size FROM ojs.jobs WHERE state = 'active'`))
+		id := b.add("q", 0, "1")[0].ID
+		size := `SELECT COALESCE(max(size), 0) FROM (SELECT id, size FROM ojs.jobs UNION ALL SELECT id, size FROM ojs.jobs_done) j WHERE id = $1`
+		require.Len(t, b.Fetched(1, "q"), 1)
+		require.Zero(t, b.Number(size, id), "a small job has none")
+
+		failure := domaintest.DecodeError(t, fmt.Sprintf(`{"code":"x","message":"no","details":{"text":%q}}`, strings.Repeat("x", 20_000)))
+		_, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: -1, Error: failure})
+		require.NoError(t, err)
+		require.InDelta(t, 40_000, b.Number(size, id), 2000, "as the latest error and in the history")
+
+		b.Exec(`UPDATE ojs.jobs SET due_at = now()`)
+		b.ApplyDueUntilLeft(id, "retryable")
+		require.Len(t, b.Fetched(1, "q"), 1)
+		_, err = b.Complete(t.Context(), job.Ack{JobID: id, Attempt: -1, Result: []byte(`"` + strings.Repeat("x", 10_000) + `"`)})
+		require.NoError(t, err)
+		require.InDelta(t, 50_000, b.Number(size, id), 2000)
 	})
 
 	t.Run("GivesEveryFetchAJob", func(t *testing.T) {

@@ -146,8 +146,8 @@ func TestEnqueueClaimsForFetchesThatEnd(t *testing.T) {
 	for w := range 8 {
 		wg.Go(func() {
 			for received() < jobs && t.Context().Err() == nil {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(4000))*time.Microsecond)
-				list, err := b.Fetch(ctx, job.Fetch{Queues: []string{"q"}, Count: 3, WorkerID: fmt.Sprint("w", w), Wait: time.Duration(1+rand.IntN(4000)) * time.Microsecond})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rand.IntN(20_000))*time.Microsecond)
+				list, err := b.Fetch(ctx, job.Fetch{Queues: []string{"q"}, Count: 3, WorkerID: fmt.Sprint("w", w), Wait: time.Duration(1+rand.IntN(20_000)) * time.Microsecond})
 				if err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
