@@ -16,8 +16,8 @@ type Step func(db dbsqlc.DBTX) error
 
 // Begin and Commit are the steps around a transaction of several pipelines.
 var (
-	Begin  Step = command("begin isolation level read committed")
-	Commit Step = command("commit")
+	Begin  = command("begin isolation level read committed")
+	Commit = command("commit")
 )
 
 func command(sql string) Step {

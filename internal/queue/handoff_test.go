@@ -170,7 +170,7 @@ func TestEnqueueClaimsForFetchesThatEnd(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	require.Equal(t, jobs, len(got)) //nolint:testifylint // Len prints all of them
+	require.Equal(t, jobs, len(got))
 	for _, n := range got {
 		require.Equal(t, 1, n)
 	}

@@ -127,22 +127,21 @@ func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerI
 	if err == nil {
 		wrapped := &serverStream{ServerStream: stream, api: a, ctx: ctx}
 		defer func() { a.Memory.Free(wrapped.reserved) }()
-		run := func() (any, error) { return nil, handler(srv, wrapped) }
+		run := func() error { return handler(srv, wrapped) }
 		if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
 			err = a.untilStop(run)
 		} else {
-			_, err = recovered(run)
+			err = recovered(run)
 		}
 	}
 	return a.end(ctx, err)
 }
 
 // untilStop leaves a handler to itself when the node stops: its stream has then ended, and so does what it does with it.
-func (a *API) untilStop(run func() (any, error)) error {
+func (a *API) untilStop(run func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		_, err := recovered(run)
-		done <- err
+		done <- recovered(run)
 	}()
 	select {
 	case err := <-done:
@@ -192,10 +191,10 @@ func unknown(_ any, stream grpc.ServerStream) error {
 }
 
 // recovered turns a panic into an error with its stack.
-func recovered(do func() (any, error)) (res any, err error) {
+func recovered(do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			res, err = nil, api.NewPanic(p)
+			err = api.NewPanic(p)
 		}
 	}()
 	return do()

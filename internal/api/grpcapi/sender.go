@@ -58,7 +58,7 @@ func (s *sender) run(do func() error) error {
 		defer s.leave()
 		defer s.flow.Close()
 		defer close(done)
-		_, err = recovered(func() (any, error) { return nil, do() })
+		err = recovered(do)
 	}()
 	stopped := s.api.Streams.Life()
 	select {
