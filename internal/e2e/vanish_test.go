@@ -101,8 +101,10 @@ func (a *node) vanishes(url string, p *proxy, kind vanishing) {
 	p.swallow()
 	_, err := conn.Exec(t.Context(), "COMMIT")
 	require.NoError(t, err)
+	// The statement ends, and its answer is lost. The session is then idle in its transaction, perhaps for a moment only.
 	eventually(t, func() bool {
-		return direct.one(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'idle in transaction' AND datname = current_database())::text`) == "true"
+		return direct.one(`SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '-- name: ' || $1 || ' %'
+			AND datname = current_database())::text`, kind.within) == "false"
 	})
 }
 
