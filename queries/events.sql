@@ -221,7 +221,7 @@ SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq 
 -- name: EventListOwnByJob :many
 -- What a node has changed about jobs, oldest first, and the clock: every change commits with its event, so a node whose
 -- connection broke learns from here what it has done. No index has the order of seq + 0 (see EventListByJob).
-SELECT e.job_id::uuid AS job_id, COALESCE(e.from_state, '')::text AS from_state, COALESCE(e.to_state, '')::text AS to_state,
+SELECT e.job_id::uuid AS job_id, e.type, COALESCE(e.from_state, '')::text AS from_state, COALESCE(e.to_state, '')::text AS to_state,
     COALESCE(e.attempt, 0)::integer AS attempt, COALESCE(e.worker_id, '')::text AS worker_id, e.time, clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest(@ids::uuid[]) AS id) i CROSS JOIN LATERAL (
     SELECT o.* FROM ojs.events o WHERE o.job_id = i.id AND o.node = @node::integer AND (o.from_state IS NOT NULL OR o.to_state IS NOT NULL)

@@ -25,6 +25,3 @@ func (m *Memory) Take(bytes int) error {
 
 // Free gives back what Take has reserved.
 func (m *Memory) Free(bytes int) { m.used.Add(-int64(bytes)) }
-
-// Used is the number of reserved bytes.
-func (m *Memory) Used() int64 { return m.used.Load() }

@@ -37,7 +37,7 @@ type Node struct {
 	config    Config
 	archetype *baseservice.Archetype
 	pool      *pgxpool.Pool
-	probePool *pgxpool.Pool // one connection for health
+	probeDB   *pg.DB // one connection for health
 	tracer    *tracing.Tracer
 	traces    *sdktrace.TracerProvider // nil: none, or that of Config
 	metrics   *metrics.Metrics
@@ -102,7 +102,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 		pool.Close()
 		return nil, err
 	}
-	n := &Node{config: config, pool: pool, probePool: probePool, failed: make(chan error, 1)}
+	n := &Node{config: config, pool: pool, probeDB: pg.New(probePool, statementTimeout), failed: make(chan error, 1)}
 	if err := n.build(ctx); err != nil {
 		probePool.Close()
 		pool.Close()
@@ -229,7 +229,7 @@ func (n *Node) Stop() error {
 		n.stopInterfaces(ctx)
 		startstop.StopAllParallel(n.services...)
 		n.stopMetrics()
-		n.probePool.Close()
+		n.probeDB.Pool.Close()
 		n.pool.Close()
 		n.flushTraces()
 		n.config.Logger.Info("server stopped", slog.String("category", "lifecycle"))

@@ -53,7 +53,7 @@ func (n *Node) buildEventLog() error {
 
 // probe asks the database on a connection of its own. On a read-only one all connections are made anew (pg.DB.Probe).
 func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err error) {
-	now, readOnly, err = pg.New(n.probePool, statementTimeout).Probe(ctx)
+	now, readOnly, err = n.probeDB.Probe(ctx)
 	if readOnly {
 		n.pool.Reset()
 	}

@@ -395,7 +395,7 @@ func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams
 }
 
 const eventListOwnByJob = `-- name: EventListOwnByJob :many
-SELECT e.job_id::uuid AS job_id, COALESCE(e.from_state, '')::text AS from_state, COALESCE(e.to_state, '')::text AS to_state,
+SELECT e.job_id::uuid AS job_id, e.type, COALESCE(e.from_state, '')::text AS from_state, COALESCE(e.to_state, '')::text AS to_state,
     COALESCE(e.attempt, 0)::integer AS attempt, COALESCE(e.worker_id, '')::text AS worker_id, e.time, clock_timestamp()::timestamptz AS now
 FROM (SELECT unnest($1::uuid[]) AS id) i CROSS JOIN LATERAL (
     SELECT o.seq, o.sub, o.type, o.source, o.time, o.subject, o.job_id, o.job_type, o.queue, o.attempt, o.worker_id, o.workflow_id, o.trace_id, o.from_state, o.to_state, o.internal, o.priority, o.ready_seq, o.node, o.duration_ms, o.data FROM ojs.events o WHERE o.job_id = i.id AND o.node = $2::integer AND (o.from_state IS NOT NULL OR o.to_state IS NOT NULL)
@@ -404,6 +404,7 @@ FROM (SELECT unnest($1::uuid[]) AS id) i CROSS JOIN LATERAL (
 
 type EventListOwnByJobRow struct {
 	JobID     [16]byte
+	Type      string
 	FromState string
 	ToState   string
 	Attempt   int32
@@ -425,6 +426,7 @@ func (q *Queries) EventListOwnByJob(ctx context.Context, ids [][16]byte, node in
 		var i EventListOwnByJobRow
 		if err := rows.Scan(
 			&i.JobID,
+			&i.Type,
 			&i.FromState,
 			&i.ToState,
 			&i.Attempt,

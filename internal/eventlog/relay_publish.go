@@ -65,7 +65,7 @@ func (p *publication) claim(ctx context.Context) (bound string, err error) {
 }
 
 func (p *publication) commit(ctx context.Context) error {
-	if _, err := p.conn.Exec(ctx, "commit"); err != nil {
+	if err := pg.Pipeline(ctx, p.conn, pg.Commit); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	return nil

@@ -78,6 +78,17 @@ func (r *Record) Weight() int {
 	return smallSize
 }
 
+// ClientBytes is the size of what the client has sent, as far as answers show it.
+func (j *Job) ClientBytes() int { return len(j.Args) + len(j.Meta) + len(j.Extra) }
+
+// StoredSize is the column size of a new job; 0: none. ojs.stored_size is the same in SQL.
+func (j *Job) StoredSize() int32 {
+	if size := j.ClientBytes(); size >= smallSize {
+		return int32(size) //nolint:gosec // a request is smaller
+	}
+	return 0
+}
+
 // SizeOfEach is the largest Size of a job that is read whole, if a statement reads n.
 func SizeOfEach(n int) int32 {
 	if n <= 1 {

@@ -92,8 +92,8 @@ func IsTimeout(err error) bool {
 	return pgconn.Timeout(err)
 }
 
-// isUnknown reports whether the error is an *Unknown, of a write that Write has sent.
-func isUnknown(err error) bool {
+// IsUnknown reports whether the error is an *Unknown, of a write that Write has sent.
+func IsUnknown(err error) bool {
 	_, ok := errors.AsType[*Unknown](err)
 	return ok
 }
@@ -105,7 +105,7 @@ func ClientError(err error) error {
 	switch {
 	case err == nil, errors.As(err, &wire):
 		return err
-	case isUnknown(err):
+	case IsUnknown(err):
 		return errors.Join(ojs.ErrOutcomeUnknown(), err)
 	case !connecting(err) && IsTimeout(err):
 		return errors.Join(ojs.ErrTimeout(), err)

@@ -98,7 +98,7 @@ func Prepare(config *pgx.ConnConfig, application string) {
 func ConnectSession(ctx context.Context, config *pgx.ConnConfig) (conn *pgx.Conn, pooled bool, err error) {
 	conn, err = pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, false, fmt.Errorf("connect: %w", err)
+		return nil, false, fmt.Errorf("connect to the database: %w", err)
 	}
 	err = checkServer(conn.PgConn())
 	if err == nil {

@@ -163,16 +163,15 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, 
 
 // claim is one statement JobFetch.
 type claim struct {
-	claimants int
-	owners    []int // the claimant of each slot
-	probes    []*probe
-	params    dbsqlc.JobFetchParams
+	owners []int // the claimant of each slot
+	probes []*probe
+	params dbsqlc.JobFetchParams // with one worker per claimant
 }
 
 // beginClaim returns false if nothing can be claimed, and has then ended the probes. It assigns slots in turn, so that few
 // jobs are spread over many claimants; the jobs of each claimant stay in dispatch order.
 func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) {
-	c := claim{claimants: len(claimants), owners: assignSlots(claimants, s.workers.Quiet), probes: probes}
+	c := claim{owners: assignSlots(claimants, s.workers.Quiet), probes: probes}
 	if len(c.owners) == 0 || len(probes) == 0 {
 		s.cursors.fail(probes)
 		return c, false
@@ -200,7 +199,7 @@ func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
 
 // afterClaim emits the events and returns the jobs of each claimant.
 func (s *Store) afterClaim(ctx context.Context, c claim, rows []dbsqlc.JobFetchRow) [][]*job.Record {
-	res := make([][]*job.Record, c.claimants)
+	res := make([][]*job.Record, len(c.params.Workers))
 	eventlog.Emit(ctx, s.commits, rows, fetchChange)
 	for slot := range rows {
 		job, owner := (*job.Record)(&rows[slot]), c.owners[slot]

@@ -47,9 +47,8 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
 		s.cursors.fail(h.claim.probes)
-		hand(h.waiters, nil) // they claim for themselves again
-		_, refused := errors.AsType[*pgconn.PgError](err)
-		if _, unknown := errors.AsType[*pg.Unknown](err); refused && !unknown { // a second insert would find the ids taken
+		hand(h.waiters, nil)                                                                  // they claim for themselves again
+		if _, refused := errors.AsType[*pgconn.PgError](err); refused && !pg.IsUnknown(err) { // else a second insert might find the ids taken
 			return nil, false, nil
 		}
 		return nil, true, err
@@ -104,23 +103,8 @@ func (c *cursors) withdraw(w *waiter) (taken bool) {
 	return w.taken
 }
 
-// Waiting is the number of parked fetches that an enqueue may take. For tests.
-func (s *Store) Waiting() (n int) {
-	s.cursors.mu.Lock()
-	defer s.cursors.mu.Unlock()
-	waiters := map[*waiter]bool{}
-	for _, list := range s.cursors.waiters {
-		for _, w := range list {
-			waiters[w] = w.waiting && !w.taken && len(w.wake) == 0
-		}
-	}
-	for _, waiting := range waiters {
-		if waiting {
-			n++
-		}
-	}
-	return n
-}
+// offered reports whether an enqueue may take the waiter. The caller has locked cursors.mu.
+func (w *waiter) offered() bool { return w.waiting && !w.taken && len(w.wake) == 0 }
 
 // take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues, because a
 // claim follows one order.
@@ -135,7 +119,7 @@ func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
 			continue
 		}
 		for _, w := range c.waiters[j.Queue] {
-			if w.waiting && !w.taken && len(w.wake) == 0 && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) {
+			if w.offered() && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) {
 				w.taken = true
 				taken = append(taken, w)
 				break

@@ -57,7 +57,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic 
 		return nil, err
 	}
 	in := newInsertion(jobs, atomic)
-	pooled := db == pg.Conn(s.db.Pool) // in a caller's transaction no statement can follow an error
+	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
 	for tries := 0; len(in.todo) > 0; {
 		err := s.tryInsert(ctx, db, in)
 		switch {
@@ -94,7 +94,7 @@ func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) e
 	if err := dbsqlc.New(db).QueueInsert(ctx, unknown); err != nil {
 		return err
 	}
-	if db == pg.Conn(s.db.Pool) {
+	if s.isPool(db) {
 		for _, name := range unknown {
 			s.queues.Store(name, struct{}{})
 		}
@@ -102,11 +102,14 @@ func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) e
 	return nil
 }
 
+// isPool reports whether db is the pool and not the transaction of a caller.
+func (s *Store) isPool(db pg.Conn) bool { return db == pg.Conn(s.db.Pool) }
+
 // tryInsert is one statement and, only if clients chose ids, a transaction around it. Ids of finished jobs are taken too.
 // They are read after the insert, in a statement of their own: its new snapshot includes an ack that moved the row of the
 // id to jobs_done while the insert ran.
 func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error {
-	if db != pg.Conn(s.db.Pool) {
+	if !s.isPool(db) {
 		return s.insertOn(ctx, db, in)
 	}
 	return s.db.Write(ctx, func(conn *pgxpool.Conn) error { return s.insertOn(ctx, conn, in) })
@@ -217,20 +220,9 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 			p.ResultTtlS[n] = *j.ResultTTL
 		}
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
-		p.Sizes[n] = storedSize(j)
+		p.Sizes[n] = j.StoredSize()
 	}
 	return p
-}
-
-// smallJob is the size below which a job has no stored size.
-const smallJob = 8192
-
-// storedSize is column size of a new job; 0: none. ojs.stored_size is the same in SQL.
-func storedSize(j *job.Job) int32 {
-	if size := len(j.Args) + len(j.Meta) + len(j.Extra); size >= smallJob {
-		return int32(size) //nolint:gosec // a request is smaller
-	}
-	return 0
 }
 
 // statement is the insert of jobs without client-chosen ids.
@@ -277,7 +269,7 @@ func (in *insertion) plainParams(node int32) dbsqlc.JobInsertPlainParams {
 		p.Ids[n], p.Types[n], p.Queues[n], p.Priorities[n], p.MaxAttempts[n] = j.ID, j.Type, j.Queue, j.Priority, j.MaxAttempts
 		p.TimeoutMs[n], p.VisibilityMs[n], p.TraceIds[n] = j.TimeoutMS, j.VisibilityMS, j.TraceID
 		p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.Retry, j.Args, j.Meta, j.Extra
-		p.Sizes[n] = storedSize(j)
+		p.Sizes[n] = j.StoredSize()
 	}
 	return p
 }

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
@@ -103,11 +104,8 @@ func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, e
 		if err == nil || ctx.Err() != nil || !pg.IsUnavailable(err) && !pg.IsTimeout(err) {
 			return res, err
 		}
-		timer := time.NewTimer(settlePause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		serviceutil.CancellableSleep(ctx, settlePause)
+		if ctx.Err() != nil {
 			return nil, err
 		}
 	}
@@ -189,7 +187,7 @@ func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []erro
 			}
 			then := *stored[i]
 			then.State = o.change.ToState
-			inserted = append(inserted, enqueued{job: &then, eventType: insertEvent(then.State)})
+			inserted = append(inserted, enqueued{job: &then, eventType: o.change.Type})
 		}
 	}
 	if len(inserted) > 0 {
@@ -211,15 +209,4 @@ func (s *Store) settleEnqueueAll(ctx context.Context, jobs []*job.Job, err error
 		}
 	}
 	return stored, nil
-}
-
-// insertEvent is the event that JobInsert writes for a job in the state.
-func insertEvent(state string) string {
-	switch ojs.JobState(state) {
-	case ojs.StateAvailable:
-		return ojs.EventJobEnqueued
-	case ojs.StateScheduled:
-		return ojs.EventJobScheduled
-	}
-	return eventlog.StateChanged
 }

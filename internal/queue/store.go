@@ -91,7 +91,7 @@ func New(deps Deps, config Config) *Store {
 		onCronJobs: func(context.Context, []string) {},
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
-	jobBytes := func(j *job.Job) int { return len(j.Args) + len(j.Meta) + len(j.Extra) + len(j.Retry) }
+	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
 	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })

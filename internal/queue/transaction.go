@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -50,11 +49,12 @@ func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 // committed reports whether a transaction whose answer from the database did not arrive has committed, and otherwise changes
 // err to what clients are shown. A transaction that changed no job is as if it had.
 func (t *Tx) committed(ctx context.Context, err *error) bool {
-	if _, unknown := errors.AsType[*pg.Unknown](*err); unknown && t.changed == nil {
-		return true
-	} else if !unknown {
+	switch {
+	case !pg.IsUnknown(*err):
 		*err = pg.ClientError(*err)
 		return false
+	case t.changed == nil:
+		return true
 	}
 	outcome := t.store.settleOne(ctx, *t.changed, *err, t.did)
 	*err = outcome.err

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -130,7 +129,7 @@ func readEventFilter(c echo.Context) (eventlog.Query, error) {
 	if q.JobID, err = api.ParseFilterID("job_id", c.QueryParam("job_id")); err != nil {
 		return q, err
 	}
-	if q.Subject = c.QueryParam("subject"); strings.ContainsRune(q.Subject, 0) || !utf8.ValidString(q.Subject) {
+	if q.Subject = c.QueryParam("subject"); !api.Storable(q.Subject) {
 		return q, ojs.ErrInvalidRequest("subject", "text without U+0000", q.Subject, "subject must be text without U+0000.")
 	}
 	if q.WorkflowID, err = api.ParseFilterID("workflow_id", c.QueryParam("workflow_id")); err != nil {

@@ -1,0 +1,16 @@
+package queue
+
+// Waiting is the number of parked fetches that an enqueue may take.
+func (s *Store) Waiting() int {
+	s.cursors.mu.Lock()
+	defer s.cursors.mu.Unlock()
+	offered := map[*waiter]bool{} // a waiter is in the list of each of its queues
+	for _, list := range s.cursors.waiters {
+		for _, w := range list {
+			if w.offered() {
+				offered[w] = true
+			}
+		}
+	}
+	return len(offered)
+}
