@@ -236,7 +236,7 @@ func TestLostAnswer(t *testing.T) {
 			}
 		}()
 		defer func() { cancel(); <-ended }()
-		require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
+		require.Eventually(t, func() bool { return b.Parked() == 1 && b.Waiting() == 1 }, domaintest.WaitFor, time.Millisecond)
 		b.network.Break(domaintest.LoseAnswer, "name: JobFetch ") // in the pipeline of the enqueue
 		_, err := b.Enqueue(t.Context(), domaintest.NewJob("q"))
 		require.NoError(t, err)
