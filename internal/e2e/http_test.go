@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 )
 
 const mediaOJS = "application/openjobspec+json"
@@ -27,6 +28,7 @@ type reply struct {
 	status int
 	header http.Header
 	body   string
+	isJSON bool // is known; else find checks it each time
 }
 
 // do sends a request; headers are written "Name: value".
@@ -48,7 +50,7 @@ func (a *node) send(req *http.Request) reply {
 	defer func() { require.NoError(a.t, res.Body.Close()) }()
 	text, err := io.ReadAll(res.Body)
 	require.NoError(a.t, err)
-	return reply{a.t, res.StatusCode, res.Header, string(text)}
+	return reply{a.t, res.StatusCode, res.Header, string(text), json.Valid(text)}
 }
 
 func (a *node) get(path string, headers ...string) reply {
@@ -116,34 +118,14 @@ func (r reply) has(path string) bool {
 
 func (r reply) find(path string) (text string, found bool) {
 	r.t.Helper()
-	value := json.RawMessage(r.body)
-	require.True(r.t, json.Valid(value), "%q", r.body)
-	for name := range strings.SplitSeq(path, ".") {
-		switch value[0] {
-		case '{':
-			members := map[string]json.RawMessage{}
-			require.NoError(r.t, json.Unmarshal(value, &members))
-			value, found = members[name]
-		case '[':
-			var elements []json.RawMessage
-			require.NoError(r.t, json.Unmarshal(value, &elements))
-			i, err := strconv.Atoi(name)
-			require.NoError(r.t, err)
-			if found = i < len(elements); found {
-				value = elements[i]
-			}
-		default:
-			found = false
-		}
-		if !found {
-			return "", false
-		}
+	if !r.isJSON {
+		require.True(r.t, json.Valid([]byte(r.body)), "%q", r.body)
 	}
-	if value[0] == '"' {
-		require.NoError(r.t, json.Unmarshal(value, &text))
-		return text, true
+	value := gjson.Get(r.body, path)
+	if value.Type == gjson.String {
+		return value.Str, true
 	}
-	return string(value), true
+	return value.Raw, value.Exists()
 }
 
 // list gives one member of every element of an array.
@@ -151,7 +133,7 @@ func (r reply) list(array, member string) []string {
 	r.t.Helper()
 	texts := []string{}
 	for _, element := range r.elements(array) {
-		texts = append(texts, reply{t: r.t, body: string(element)}.at(member))
+		texts = append(texts, reply{t: r.t, body: string(element), isJSON: true}.at(member))
 	}
 	return texts
 }
@@ -163,7 +145,12 @@ func (r reply) count(array string) int {
 
 func (r reply) elements(array string) (elements []json.RawMessage) {
 	r.t.Helper()
-	require.NoError(r.t, json.Unmarshal([]byte(r.at(array)), &elements), r.body)
+	list := gjson.Parse(r.at(array))
+	require.True(r.t, list.IsArray(), r.body)
+	list.ForEach(func(_, element gjson.Result) bool {
+		elements = append(elements, json.RawMessage(element.Raw))
+		return true
+	})
 	return elements
 }
 

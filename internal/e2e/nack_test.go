@@ -147,7 +147,7 @@ func TestNack(t *testing.T) {
 			{`{"message":"a\u0000b"}`, "message", "a\x00b"},
 			{`{"message":"\ud800"}`, "message", "�"},
 		} {
-			id := active(a, ``)
+			id := active(a, `,"retry":{"initial_interval":"PT1M"}`) // it does not become available before it is read
 			r := a.nack(id, `"error":`+c.sent).is(200)
 			require.Equal(t, c.want, r.at("job.error."+c.member), "%.100s", c.sent)
 			require.Regexp(t, serverTime, r.at("job.error.occurred_at"))
