@@ -28,7 +28,7 @@ type reply struct {
 	status int
 	header http.Header
 	body   string
-	isJSON bool // is known; else find checks it each time
+	isJSON *bool // once find has checked it
 }
 
 // do sends a request; headers are written "Name: value".
@@ -50,7 +50,7 @@ func (a *node) send(req *http.Request) reply {
 	defer func() { require.NoError(a.t, res.Body.Close()) }()
 	text, err := io.ReadAll(res.Body)
 	require.NoError(a.t, err)
-	return reply{a.t, res.StatusCode, res.Header, string(text), json.Valid(text)}
+	return reply{a.t, res.StatusCode, res.Header, string(text), new(bool)}
 }
 
 func (a *node) get(path string, headers ...string) reply {
@@ -118,8 +118,11 @@ func (r reply) has(path string) bool {
 
 func (r reply) find(path string) (text string, found bool) {
 	r.t.Helper()
-	if !r.isJSON {
+	if r.isJSON == nil || !*r.isJSON {
 		require.True(r.t, json.Valid([]byte(r.body)), "%q", r.body)
+		if r.isJSON != nil {
+			*r.isJSON = true
+		}
 	}
 	value := gjson.Get(r.body, path)
 	if value.Type == gjson.String {
@@ -133,7 +136,7 @@ func (r reply) list(array, member string) []string {
 	r.t.Helper()
 	texts := []string{}
 	for _, element := range r.elements(array) {
-		texts = append(texts, reply{t: r.t, body: string(element), isJSON: true}.at(member))
+		texts = append(texts, reply{t: r.t, body: string(element), isJSON: r.isJSON}.at(member))
 	}
 	return texts
 }
