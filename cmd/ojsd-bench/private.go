@@ -147,7 +147,7 @@ func (s *privateServer) launch() (*privateNode, error) {
 var serverSettings = []string{
 	"OJS_REALTIME_MAX_CONNECTIONS_PER_CLIENT=1000000", "OJS_REALTIME_MAX_CONNECTIONS=1000000", "OJS_REALTIME_RATE_LIMIT_PER_SECOND=0",
 	"OJS_WEBHOOKS_ALLOW_HTTP=true", "OJS_WEBHOOKS_ALLOW_NETWORKS=127.0.0.0/8",
-	"OJS_GRPC_ENABLED=false", // not used here, and its default port may be taken
+	"OJS_GRPC_LISTEN=127.0.0.1:0", // not used here, and its default port may be taken
 }
 
 // withoutServerSettings drops the variables of env that configure a server or a PostgreSQL client, so that a private

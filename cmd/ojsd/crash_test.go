@@ -61,7 +61,7 @@ func (n *serverProcess) start() {
 	n.t.Helper()
 	n.log = &bytes.Buffer{}
 	n.cmd = exec.Command(os.Args[0], n.args...)
-	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1", "OJS_GRPC_ENABLED=false"), crashWebhooks...)
+	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1", "OJS_GRPC_LISTEN=off"), crashWebhooks...)
 	n.cmd.Stderr = n.log
 	require.NoError(n.t, n.cmd.Start())
 	require.Eventually(n.t, func() bool {

@@ -39,7 +39,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 			QueryToken: c.Realtime.AllowQueryToken, AllowedOrigins: c.Server.CORSOrigins, StatsInterval: api.StatsInterval,
 		},
 		GRPC: GRPC{
-			Enabled: c.GRPC.Enabled, Listen: c.GRPC.Listen, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
+			Enabled: c.GRPC.Listen != "off", Listen: c.GRPC.Listen, TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA,
 		},
 		Webhooks: webhooksFromConfig(c.Webhooks),
 		Metrics: Metrics{

@@ -30,7 +30,7 @@ func (n *Node) startGRPC() error {
 	}
 	ln, err := net.Listen("tcp", n.config.GRPC.Listen)
 	if err != nil {
-		return fmt.Errorf("listen for grpc (set another address with OJS_GRPC_LISTEN, or OJS_GRPC_ENABLED=false): %w", err)
+		return fmt.Errorf("listen for grpc (set another address with OJS_GRPC_LISTEN, or off): %w", err)
 	}
 	n.grpcAddr = ln.Addr()
 	go func() {

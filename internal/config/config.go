@@ -17,7 +17,7 @@ import (
 //	env      the variable; the flag has the same words without OJS_: OJS_JOBS_TIMEOUT, --jobs-timeout
 //	default  the default, as a user would write it; dev: the default of `ojsd dev`, if it differs
 //	range    the smallest and largest value
-//	values   the valid values of a text
+//	values   the valid values of a text; of an address, the words that are valid too
 //	pattern  a regular expression that a text must match
 //	kind     the kind of a text: postgres, address or file
 //	schemes  the schemes that a URL may have
@@ -104,8 +104,7 @@ type Realtime struct {
 
 // GRPC is about the gRPC interface.
 type GRPC struct {
-	Enabled  bool   `env:"OJS_GRPC_ENABLED" default:"true" help:"Serve gRPC."`
-	Listen   string `env:"OJS_GRPC_LISTEN" default:":9090" dev:"127.0.0.1:9090" kind:"address" help:"Address of the gRPC interface."`
+	Listen   string `env:"OJS_GRPC_LISTEN" default:":9090" dev:"127.0.0.1:9090" kind:"address" values:"off" help:"Address of the gRPC interface; off: none."`
 	TLSCert  string `env:"OJS_GRPC_TLS_CERT" kind:"file" help:"Certificate of the gRPC interface, in PEM; with it, clients must use TLS."`
 	TLSKey   string `env:"OJS_GRPC_TLS_KEY" kind:"file" help:"Private key of that certificate, in PEM."`
 	ClientCA string `env:"OJS_GRPC_CLIENT_CA" kind:"file" help:"Certificates in PEM; clients must show one that is signed by one of these; empty: clients need none."`

@@ -257,9 +257,18 @@ func TestWriteMarkdown(t *testing.T) {
 func TestDefault(t *testing.T) {
 	t.Parallel()
 	c := Default()
-	require.Equal(t, []any{16, ":8080", 168 * time.Hour, int64(1_000_000), Size(1 << 20), true}, []any{
-		c.Database.MaxConns, c.Server.Listen, c.Events.RetentionPeriod, c.Events.MaxCount, c.Jobs.MaxSize, c.GRPC.Enabled,
+	require.Equal(t, []any{16, ":8080", 168 * time.Hour, int64(1_000_000), Size(1 << 20), ":9090"}, []any{
+		c.Database.MaxConns, c.Server.Listen, c.Events.RetentionPeriod, c.Events.MaxCount, c.Jobs.MaxSize, c.GRPC.Listen,
 	})
 	require.Len(t, c.Webhooks.RetrySchedule, 7)
 	require.Empty(t, c.Database.URL)
+}
+
+func TestGRPCOff(t *testing.T) {
+	t.Parallel()
+	l, err := Load(Input{Settings: Table(), Environ: []string{"OJS_GRPC_LISTEN=off"}})
+	require.NoError(t, err)
+	require.Equal(t, "off", l.Config.GRPC.Listen)
+	_, err = Load(Input{Settings: Table(), Environ: []string{"OJS_LISTEN=off"}})
+	require.Error(t, err)
 }
