@@ -1,6 +1,7 @@
 package domaintest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -72,6 +73,13 @@ func (l *Lossy) BreakForGood(loss Loss, at string) {
 	l.away = true
 }
 
+// Restore lets connections be made again.
+func (l *Lossy) Restore() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = false
+}
+
 // Broken is how many connections have been broken.
 func (l *Lossy) Broken() int {
 	l.mu.Lock()
@@ -131,7 +139,14 @@ func (c *lossyConn) mode() Loss {
 	return c.loss
 }
 
+// cancelRequest is the beginning of the message by which pgx cancels a statement whose connection broke.
+var cancelRequest = []byte{0, 0, 0, 16, 4, 210, 22, 46}
+
+// Write loses cancel requests too: a network that is broken for the statement does not carry them.
 func (c *lossyConn) Write(b []byte) (int, error) {
+	if bytes.HasPrefix(b, cancelRequest) {
+		return 0, io.ErrClosedPipe
+	}
 	if c.mode() == LoseRequest {
 		return len(b), nil
 	}

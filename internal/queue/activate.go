@@ -16,7 +16,7 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 	defer cancel()
 	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, EventType: ojs.EventJobEnqueued})
 	if err != nil {
-		return nil, pg.ClientError(err)
+		return nil, pg.WriteError(err)
 	}
 	if len(rows) == 1 {
 		eventlog.Emit(ctx, s.commits, rows, activateChange)
