@@ -124,6 +124,13 @@ func TestLostAnswer(t *testing.T) {
 			_, err := b.Cancel(b.T.Context(), id, queue.Cancel{By: "test"})
 			return err
 		}},
+		"Retry": {"commit", ojs.StateDiscarded, ojs.StateAvailable, func(b *lossyBundle, id [16]byte) error {
+			stored, err := b.Retry(b.T.Context(), id, nil)
+			if err == nil {
+				require.Equal(b.T, "available", stored.State)
+			}
+			return err
+		}},
 		"BulkCancel": {"commit", ojs.StateAvailable, ojs.StateCancelled, func(b *lossyBundle, id [16]byte) error {
 			return b.bulkCancel(id)
 		}},
@@ -132,7 +139,11 @@ func TestLostAnswer(t *testing.T) {
 		t.Helper()
 		b = setupLossy(t)
 		b.warm()
-		if c.from != "" {
+		switch c.from {
+		case "":
+		case ojs.StateDiscarded:
+			id = b.DeadLetter().ID
+		default:
 			id = b.Enqueued(domaintest.NewJob("q"))[0].ID
 		}
 		if c.from == ojs.StateActive {
