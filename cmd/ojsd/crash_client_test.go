@@ -83,6 +83,7 @@ func (c *crashTest) send(ctx context.Context, node int, r request) reply {
 	require.NoError(c.t, err)
 	req, err := http.NewRequestWithContext(ctx, r.method, c.nodes[node%len(c.nodes)].base+r.path, bytes.NewReader(text))
 	require.NoError(c.t, err)
+	req.GetBody = nil // or net/http repeats requests with a key by itself, and only the last try shows
 	req.Header.Set("Content-Type", "application/json")
 	if r.key != "" {
 		req.Header.Set("Idempotency-Key", r.key)
@@ -470,6 +471,11 @@ func (c *crashTest) closeBooks(conn *pgx.Conn) {
 	completions         %7d: %d twice; workers know of %d`,
 		c.kills, b.requests.Load(), b.again.Load(), b.carriedOut.Load(), b.refused.Load(), b.notDone.Load(), b.unknown.Load(), b.cut.Load(), b.found.Load(),
 		len(c.sent), jobs, jobs-distinct, len(c.sent)-distinct, c.deliveries.Load(), completions, completions-completed, len(c.acked))
+	rows, err := conn.Query(t.Context(), `SELECT args->>0 || ' ' || string_agg(id || ' ' || created_at, ', ') FROM ojs.jobs_done WHERE type = 'crash.test' GROUP BY args->>0 HAVING count(*) > 1`)
+	require.NoError(t, err)
+	twice, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Empty(t, twice, "jobs that are there twice, by the number of their producer")
 	require.Equal(t, len(c.sent), jobs)
 	require.Equal(t, len(c.sent), distinct)
 	require.Equal(t, completed, completions)

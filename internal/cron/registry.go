@@ -138,7 +138,7 @@ type cronChange struct {
 }
 
 func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) error {
-	bounded, cancel := s.db.Bounded(ctx)
+	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the next run is scheduled even if the client hangs up
 	defer cancel()
 	c := &cronChange{store: s}
 	err := s.db.InTx(bounded, func(tx pgx.Tx) error {

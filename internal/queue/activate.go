@@ -12,7 +12,7 @@ import (
 
 // Activate moves a pending job to available.
 func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) {
-	ctx, cancel := s.db.Bounded(ctx)
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // fetches are woken even if the client hangs up
 	defer cancel()
 	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, EventType: ojs.EventJobEnqueued})
 	if err != nil {
