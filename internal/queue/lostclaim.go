@@ -39,7 +39,9 @@ type lostClaim struct {
 }
 
 type lostClaims struct {
-	looking sync.Mutex // held by the caller that looks for them, so that another one learns its result
+	looking sync.Mutex // held by the caller that looks for them
+	failed  error      // of the latest look; guarded by looking
+	ended   time.Time  // the latest look; guarded by looking
 
 	mu   sync.Mutex
 	list []lostClaim
@@ -75,10 +77,21 @@ func (l *lostClaims) remove(over map[int64]bool) {
 	l.list = kept
 }
 
-// handBackLost hands the jobs of lost claims back. After an error it should be called again.
+// handBackLost hands the jobs of lost claims back. After an error it should be called again. Callers that come while another one
+// looks get its error: many fetches may have lost their claims at the same time, and each try may take seconds.
 func (s *Store) handBackLost(ctx context.Context) error {
+	began := time.Now()
 	s.lost.looking.Lock()
 	defer s.lost.looking.Unlock()
+	if s.lost.failed != nil && s.lost.ended.After(began) {
+		return s.lost.failed
+	}
+	s.lost.failed = s.lookForLost(ctx)
+	s.lost.ended = time.Now()
+	return s.lost.failed
+}
+
+func (s *Store) lookForLost(ctx context.Context) error {
 	claims := s.lost.all()
 	if len(claims) == 0 {
 		return nil
