@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,8 +126,12 @@ func (s *Store) handBackClaimed(ctx context.Context, numbers []int64) error {
 			nacks[i] = nackOf(job.Nack{JobID: r.ID, WorkerID: r.WorkerID.String, Attempt: r.Attempt, Requeue: true})
 			nacks[i].startedAt = r.StartedAt
 		}
-		if _, err := s.flushFail(ctx, nacks); err != nil {
+		jobs, err := s.flushFail(ctx, nacks)
+		if err != nil {
 			return err
+		}
+		if slices.Contains(jobs, nil) {
+			return ErrLocked // or changed since the look
 		}
 		s.logger.WarnContext(ctx, "the connection to the database broke during a claim; its jobs were handed back, without counting the attempt",
 			slog.String("category", "worker"), slog.Int("jobs", len(rows)))
