@@ -48,4 +48,4 @@ FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,wor
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
     (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL)
-        AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered;
+        AND j.state <> 'active' AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered;

@@ -112,7 +112,7 @@ SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 -- join, which the pool's settings rule out because of ojs.jobs. The claim ends with the job with which the sum of sizes
 -- exceeds max_bytes, so the caller sees from the sum that it was cut. A job without size counts 8 KiB, and 1 000 of them are
 -- less than the default: claims of small jobs are never cut. The rows beyond the end were locked for nothing and stay
--- available.
+-- available. ready_seq takes the number of the claim (see JobListByClaim).
 WITH probe AS (
     SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
 ), found AS (
@@ -138,7 +138,7 @@ WITH probe AS (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
-    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(o.worker_id, ''),
+    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = @claim::bigint, worker_id = NULLIF(o.worker_id, ''),
         lease_ms = COALESCE(o.lease_ms, j.visibility_ms, @default_lease_ms::bigint),
         lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, @default_lease_ms::bigint) * interval '1 millisecond',
         due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, @default_lease_ms::bigint),
@@ -574,6 +574,14 @@ FROM ojs.jobs j
 WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
     AND j.started_at <= (@dead_at::timestamptz[])[array_position(@worker_ids::text[], j.worker_id)]
     AND j.due_at <= now() + interval '1 millisecond' * @longest_ms::bigint
+LIMIT @max_rows;
+
+-- name: JobListByClaim :many
+-- The jobs of claims whose answer did not reach the node, by the numbers of the claims. Reads index jobs_due like
+-- JobListByDeadWorkers; it runs only after a connection has broken.
+SELECT j.id, j.attempt, j.started_at, j.worker_id
+FROM ojs.jobs j
+WHERE j.state = 'active' AND j.ready_seq = ANY(@claims::bigint[]) AND j.due_at <= now() + interval '1 millisecond' * @longest_ms::bigint
 LIMIT @max_rows;
 
 -- name: JobListByWorker :many

@@ -65,7 +65,7 @@ func (s *Store) Delete(ctx context.Context, name string) (*Record, error) {
 		err = pgx.ErrNoRows
 	}
 	if err != nil {
-		return nil, pg.ClientError(cronMissing(err, name))
+		return nil, pg.WriteError(cronMissing(err, name))
 	}
 	return (*Record)(&rows[0]), nil
 }
@@ -138,10 +138,10 @@ type cronChange struct {
 }
 
 func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) error {
-	bounded, cancel := s.db.Bounded(ctx)
+	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the next run is scheduled even if the client hangs up
 	defer cancel()
 	c := &cronChange{store: s}
-	err := pg.InTx(bounded, s.db.Pool, func(tx pgx.Tx) error {
+	err := s.db.InTx(bounded, func(tx pgx.Tx) error {
 		*c = cronChange{store: s, q: dbsqlc.New(tx)}
 		row, err := c.q.CronNotify(bounded)
 		if err != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 )
 
@@ -50,7 +49,7 @@ func (s *Store) releaseQueued(ctx context.Context, names []string) (places []que
 		names = append(names, c.Cron)
 	}
 	s.timer.Schedule(queuedRetry)
-	err = pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) error {
+	err = s.db.InTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		if err := q.SystemLockTimeout(ctx, releaseLock); err != nil {
 			return err

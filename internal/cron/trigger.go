@@ -18,7 +18,7 @@ import (
 // Trigger enqueues a job of the cron now, even if the cron is paused or has unfinished jobs (docs/reference/scheduling.md, Cron
 // endpoints). With policy enqueue, other jobs of the cron wait for it.
 func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
-	bounded, cancel := s.db.Bounded(ctx)
+	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // fetches are woken even if the client hangs up
 	defer cancel()
 	var res queue.Inserted
 	var span tracing.Enqueue

@@ -137,7 +137,7 @@ const doctorRows = `-- name: DoctorRows :one
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
     (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL)
-        AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered
+        AND j.state <> 'active' AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered
 `
 
 type DoctorRowsRow struct {

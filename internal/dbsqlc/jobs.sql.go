@@ -952,11 +952,11 @@ WITH probe AS (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
-    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = NULL, worker_id = NULLIF(o.worker_id, ''),
-        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, $10::bigint),
-        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, $10::bigint) * interval '1 millisecond',
-        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, $10::bigint),
-            COALESCE(j.timeout_ms, $11::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
+    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = $10::bigint, worker_id = NULLIF(o.worker_id, ''),
+        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, $11::bigint),
+        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, $11::bigint) * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, $11::bigint),
+            COALESCE(j.timeout_ms, $12::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
         ttl_due_at = NULL, stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM owned o CROSS JOIN clock
@@ -964,7 +964,7 @@ WITH probe AS (
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT $12::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $13::integer,
+    SELECT $13::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $14::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
@@ -987,6 +987,7 @@ type JobFetchParams struct {
 	LeasesMs         []int64
 	Owners           []int32
 	MaxBytes         int64
+	Claim            int64
 	DefaultLeaseMs   int64
 	DefaultTimeoutMs int64
 	EventType        string
@@ -1056,7 +1057,7 @@ type JobFetchRow struct {
 // join, which the pool's settings rule out because of ojs.jobs. The claim ends with the job with which the sum of sizes
 // exceeds max_bytes, so the caller sees from the sum that it was cut. A job without size counts 8 KiB, and 1 000 of them are
 // less than the default: claims of small jobs are never cut. The rows beyond the end were locked for nothing and stay
-// available.
+// available. ready_seq takes the number of the claim (see JobListByClaim).
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
 		arg.Queues,
@@ -1068,6 +1069,7 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 		arg.LeasesMs,
 		arg.Owners,
 		arg.MaxBytes,
+		arg.Claim,
 		arg.DefaultLeaseMs,
 		arg.DefaultTimeoutMs,
 		arg.EventType,
@@ -1541,6 +1543,53 @@ func (q *Queries) JobInsertPlain(ctx context.Context, arg JobInsertPlainParams) 
 	for rows.Next() {
 		var i JobInsertPlainRow
 		if err := rows.Scan(&i.ID, &i.ReadySeq, &i.CreatedAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const jobListByClaim = `-- name: JobListByClaim :many
+SELECT j.id, j.attempt, j.started_at, j.worker_id
+FROM ojs.jobs j
+WHERE j.state = 'active' AND j.ready_seq = ANY($1::bigint[]) AND j.due_at <= now() + interval '1 millisecond' * $2::bigint
+LIMIT $3
+`
+
+type JobListByClaimParams struct {
+	Claims    []int64
+	LongestMs int64
+	MaxRows   int32
+}
+
+type JobListByClaimRow struct {
+	ID        [16]byte
+	Attempt   int32
+	StartedAt pgtype.Timestamptz
+	WorkerID  pgtype.Text
+}
+
+// The jobs of claims whose answer did not reach the node, by the numbers of the claims. Reads index jobs_due like
+// JobListByDeadWorkers; it runs only after a connection has broken.
+func (q *Queries) JobListByClaim(ctx context.Context, arg JobListByClaimParams) ([]JobListByClaimRow, error) {
+	rows, err := q.db.Query(ctx, jobListByClaim, arg.Claims, arg.LongestMs, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListByClaimRow
+	for rows.Next() {
+		var i JobListByClaimRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Attempt,
+			&i.StartedAt,
+			&i.WorkerID,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

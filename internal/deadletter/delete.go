@@ -61,6 +61,9 @@ func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (del
 	}
 	for {
 		rows, err := s.deleteBatch(ctx, p)
+		if err != nil && deleted > 0 {
+			return deleted, pg.PartlyError(err)
+		}
 		deleted += int64(len(rows))
 		if err != nil || len(rows) < batchRows {
 			return deleted, err
@@ -80,7 +83,7 @@ func (s *Store) deleteBatch(ctx context.Context, p dbsqlc.DeadLetterDeleteParams
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	return rows, pg.ClientError(err)
+	return rows, pg.WriteError(err)
 }
 
 // Prune deletes dead letters older than maxAge, then the oldest beyond maxCount. Zero: no limit.

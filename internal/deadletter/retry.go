@@ -61,6 +61,9 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 			ids[i] = r.ID
 		}
 		if err := s.retryBatch(ctx, ids, &res); err != nil {
+			if res.Succeeded > 0 {
+				err = pg.PartlyError(err)
+			}
 			return res, err
 		}
 		last := rows[len(rows)-1]

@@ -1,13 +1,16 @@
 package domaintest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,6 +25,7 @@ const (
 	LoseRequest Loss = iota + 1 // before the statement reaches Postgres
 	LoseAnswer                  // after Postgres has answered, before the answer is read
 	LoseSession                 // while the statement runs; Postgres does not notice
+	holdAnswer                  // see Hold
 )
 
 // Lossy is a network to the database that breaks a connection at a statement, once.
@@ -31,7 +35,19 @@ type Lossy struct {
 	loss   Loss
 	broken int
 	away   bool // no new connections
+	held   *Held
 }
+
+// Held is an answer of Postgres that has not reached the node.
+type Held struct {
+	Arrived   chan struct{} // closed when Postgres has answered
+	Abandoned chan struct{} // closed when the node waits no longer
+	released  chan struct{}
+	abandon   sync.Once
+}
+
+// Release lets the answer reach the node.
+func (h *Held) Release() { close(h.released) }
 
 // NewLossy returns a pool of one connection on the same database, over a network that breaks.
 func NewLossy(t testing.TB, pool *pgxpool.Pool) (*pgxpool.Pool, *Lossy) {
@@ -64,12 +80,28 @@ func (l *Lossy) Break(loss Loss, at string) {
 	l.at, l.loss = at, loss
 }
 
+// Hold holds the answer to the next statement back, which is named as for Break.
+func (l *Lossy) Hold(at string) *Held {
+	l.Break(holdAnswer, at)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = &Held{Arrived: make(chan struct{}), Abandoned: make(chan struct{}), released: make(chan struct{})}
+	return l.held
+}
+
 // BreakForGood is Break; no connection can be made afterwards.
 func (l *Lossy) BreakForGood(loss Loss, at string) {
 	l.Break(loss, at)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.away = true
+}
+
+// Restore lets connections be made again.
+func (l *Lossy) Restore() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.away = false
 }
 
 // Broken is how many connections have been broken.
@@ -85,7 +117,7 @@ func (l *Lossy) start(conn *pgx.Conn, sql string) {
 	if l.at == "" || sql != l.at && (!strings.HasPrefix(l.at, "name: ") || !strings.Contains(sql, l.at)) {
 		return
 	}
-	conn.PgConn().Conn().(*lossyConn).lose(l.loss)
+	conn.PgConn().Conn().(*lossyConn).lose(l.loss, l.held)
 	l.at = ""
 	l.broken++
 }
@@ -117,12 +149,13 @@ type lossyConn struct {
 	net.Conn
 	mu   sync.Mutex
 	loss Loss
+	held *Held
 }
 
-func (c *lossyConn) lose(loss Loss) {
+func (c *lossyConn) lose(loss Loss, held *Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.loss = loss
+	c.loss, c.held = loss, held
 }
 
 func (c *lossyConn) mode() Loss {
@@ -131,7 +164,14 @@ func (c *lossyConn) mode() Loss {
 	return c.loss
 }
 
+// cancelRequest is the beginning of the message by which pgx cancels a statement whose connection broke.
+var cancelRequest = []byte{0, 0, 0, 16, 4, 210, 22, 46}
+
+// Write loses cancel requests too: a network that is broken for the statement does not carry them.
 func (c *lossyConn) Write(b []byte) (int, error) {
+	if bytes.HasPrefix(b, cancelRequest) {
+		return 0, io.ErrClosedPipe
+	}
 	if c.mode() == LoseRequest {
 		return len(b), nil
 	}
@@ -147,8 +187,27 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 			return 0, err
 		}
 		return 0, io.ErrUnexpectedEOF
+	case holdAnswer:
+		n, err := c.Conn.Read(b)
+		close(c.held.Arrived)
+		select {
+		case <-c.held.released:
+		case <-c.held.Abandoned:
+			c.lose(LoseRequest, nil)
+			return 0, os.ErrDeadlineExceeded
+		}
+		c.lose(0, nil)
+		return n, err
 	}
 	return c.Conn.Read(b)
+}
+
+// SetDeadline is how pgx gives a statement up.
+func (c *lossyConn) SetDeadline(t time.Time) error {
+	if c.mode() == holdAnswer && !t.IsZero() {
+		c.held.abandon.Do(func() { close(c.held.Abandoned) })
+	}
+	return c.Conn.SetDeadline(t)
 }
 
 // Close leaves the connection of a lost session open, as a network does that swallows packets.

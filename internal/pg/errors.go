@@ -98,6 +98,23 @@ func IsUnknown(err error) bool {
 	return ok
 }
 
+// WriteError is ClientError for a statement that changes something and is a transaction of its own: it may have committed.
+func WriteError(err error) error {
+	if _, shown := errors.AsType[*ojs.Error](err); !shown && IsOutcomeUnknown(err) {
+		return errors.Join(ojs.ErrOutcomeUnknown(), err)
+	}
+	return ClientError(err)
+}
+
+// PartlyError is the error of a call that failed after its first commit. A database that is away hides how far the call got, so
+// clients are not told that nothing was done.
+func PartlyError(err error) error {
+	if err != nil && (IsUnavailable(err) || IsTimeout(err)) {
+		return errors.Join(ojs.ErrOutcomeUnknown(), err)
+	}
+	return err
+}
+
 // ClientError joins a timeout or an unavailable database with the *ojs.Error that clients see. It returns other errors as they
 // are.
 func ClientError(err error) error {

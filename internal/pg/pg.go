@@ -126,5 +126,5 @@ func (d *DB) Reset(ctx context.Context) error {
 	for tries := 0; IsTransient(err) && tries < 10; tries++ { // TRUNCATE deadlocks with statements that read several tables
 		err = d.Q.SystemReset(ctx)
 	}
-	return ClientError(err)
+	return WriteError(err)
 }

@@ -26,7 +26,7 @@ func (s *Store) SaveCheckpoint(ctx context.Context, save job.CheckpointSave) (sa
 	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.checkpoint.Do(ctx, save)
 		if err != nil {
-			return pg.ClientError(err)
+			return pg.WriteError(err)
 		}
 		if row != nil {
 			saved = Checkpoint{JobID: row.ID, Stored: row.Checkpoint, Sequence: row.CheckpointSeq.Int64, SavedAt: row.CheckpointAt.Time}
@@ -111,5 +111,5 @@ func (s *Store) clearCheckpoint(ctx context.Context, id [16]byte) (cleared bool,
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	ids, err := s.db.Q.JobCheckpointDelete(ctx, [][16]byte{id})
-	return len(ids) > 0, pg.ClientError(err)
+	return len(ids) > 0, pg.WriteError(err)
 }

@@ -31,7 +31,7 @@ func (s *Store) Report(ctx context.Context, r job.ProgressReport) (p Progress, e
 	err = s.jobs.RetryLocked(ctx, func() error {
 		row, err := s.progress.Do(ctx, r)
 		if err != nil {
-			return pg.ClientError(err)
+			return pg.WriteError(err)
 		}
 		if row != nil {
 			p = Progress{

@@ -12,11 +12,11 @@ import (
 
 // Activate moves a pending job to available.
 func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) {
-	ctx, cancel := s.db.Bounded(ctx)
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // fetches are woken even if the client hangs up
 	defer cancel()
 	rows, err := s.db.Q.JobActivate(ctx, dbsqlc.JobActivateParams{Ids: [][16]byte{id}, Node: s.commits.Node, EventType: ojs.EventJobEnqueued})
 	if err != nil {
-		return nil, pg.ClientError(err)
+		return nil, pg.WriteError(err)
 	}
 	if len(rows) == 1 {
 		eventlog.Emit(ctx, s.commits, rows, activateChange)

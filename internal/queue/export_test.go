@@ -1,5 +1,7 @@
 package queue
 
+import "context"
+
 // Waiting is the number of parked fetches that an enqueue may take.
 func (s *Store) Waiting() int {
 	s.cursors.mu.Lock()
@@ -14,3 +16,6 @@ func (s *Store) Waiting() int {
 	}
 	return len(offered)
 }
+
+// Poll is one pass of the poller.
+func (s *Store) Poll(ctx context.Context) error { return s.poll(ctx) }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/ojsd/ojsd/internal/batch"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -56,11 +58,16 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 }
 
 // share claims in a statement with other fetches. If large jobs have used up the bytes of the statement before this fetch had
-// one, it takes part in the next: each has at least one job.
+// one, it takes part in the next: each has at least one job. If the connection broke, it tries once more when the jobs that it
+// may have claimed are available again.
 func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	b, c := s.fetchers.get(s, f.Queues), newClaimant(f)
-	for {
+	for again := false; ; {
 		res, err := b.Do(ctx, c)
+		if pg.IsUnknown(err) && !again && s.handBackLost(ctx) == nil {
+			again = true
+			continue
+		}
 		if err != nil || len(res.jobs) > 0 || !res.cut || ctx.Err() != nil || s.workers.Quiet(f.WorkerID) {
 			return res.jobs, pg.ClientError(err)
 		}
@@ -145,9 +152,14 @@ func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, 
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobFetch(ctx, c.params)
+	var rows []dbsqlc.JobFetchRow
+	err := s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+		rows, err = dbsqlc.New(conn).JobFetch(ctx, c.params)
+		return err
+	})
 	if err != nil {
 		s.cursors.fail(c.probes)
+		s.lost.add(c.params.Claim, err)
 		return nil, err
 	}
 	cut := s.endClaim(c, rows)
@@ -220,6 +232,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
 		MaxBytes:         job.MaxBytes,
+		Claim:            claimNumber(),
 		Node:             s.commits.Node,
 		EventType:        ojs.EventJobStarted,
 	}

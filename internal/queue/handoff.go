@@ -47,6 +47,9 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
 		s.cursors.fail(h.claim.probes)
+		if s.lost.add(h.claim.params.Claim, err); pg.IsUnknown(err) {
+			_ = s.handBackLost(ctx) // the poller tries again
+		}
 		hand(h.waiters, nil)                                                                  // they claim for themselves again
 		if _, refused := errors.AsType[*pgconn.PgError](err); refused && !pg.IsUnknown(err) { // else a second insert might find the ids taken
 			return nil, false, nil

@@ -111,9 +111,12 @@ func (s *Store) NotifyAll() {
 }
 
 // poll surveys the queues for which fetches are parked and wakes as many as there are places, in case a notification was
-// lost. Awaited results are read again for the same reason. It sends no query if no call waits.
+// lost. Awaited results are read again for the same reason. It sends no query if no call waits and no claim was lost.
 func (s *Store) poll(ctx context.Context) error {
 	s.Published()
+	if err := s.handBackLost(ctx); err != nil {
+		return err
+	}
 	queues := s.cursors.awaited()
 	if len(queues) == 0 {
 		return nil

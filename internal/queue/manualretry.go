@@ -22,6 +22,7 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 		if err != nil || len(rows) == 0 {
 			return err
 		}
+		tx.changed, tx.did = &id, bulkDid(job.BulkRetry)
 		tx.after = append(tx.after, func() { s.afterRetry(ctx, rows) })
 		jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
 		if err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -187,6 +188,9 @@ func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []erro
 			}
 			then := *stored[i]
 			then.State = o.change.ToState
+			if stored[i].State != string(ojs.StateAvailable) {
+				then.ReadySeq = pgtype.Int8{}
+			}
 			inserted = append(inserted, enqueued{job: &then, eventType: o.change.Type})
 		}
 	}

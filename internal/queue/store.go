@@ -69,6 +69,7 @@ type Store struct {
 	results      *batch.Batcher[[16]byte, *Result]
 	settling     *batch.Batcher[unsettled, settled]
 	fetchers     fetchers
+	lost         lostClaims
 
 	cursors  cursors
 	awaiting resultWaiters

@@ -87,7 +87,9 @@ func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.
 			}
 			return moved, at.Sub(due.Now), nil
 		}
-		n, err := t.apply(ctx, due, after)
+		// Stop does not cancel a batch that has begun: a commit without its result loses log lines and counts, and the jobs of
+		// workers that were declared dead would wait for another node.
+		n, err := t.apply(context.WithoutCancel(ctx), due, after)
 		moved += n
 		if err != nil {
 			return moved, 0, err

@@ -1,6 +1,7 @@
 package timer_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -9,8 +10,10 @@ import (
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/timer"
 )
 
@@ -55,6 +58,33 @@ func TestTimer(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		startstoptest.Stress(t.Context(), t, b.Timer)
+	})
+
+	// The bundle checks at the end that the change was emitted.
+	t.Run("AStopLetsABatchFinish", func(t *testing.T) {
+		t.Parallel()
+		pool := dbtest.New(t)
+		other := domaintest.On(t, pool)
+		lossy, network := domaintest.NewLossy(t, pool)
+		b := connected(domaintest.On(t, lossy))
+		_, err := b.PromoteDue(t.Context(), pg.Beginning) // prepares the statement
+		require.NoError(t, err)
+		id := other.Enqueued(domaintest.With(func(j *job.Job) {
+			j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Millisecond}
+		}))[0].ID
+		held := network.Hold("name: JobPromoteDue ")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		require.NoError(t, b.Timer.Start(ctx))
+		<-held.Arrived
+		require.Equal(t, "available", string(other.State(id)))
+		stop()
+		select {
+		case <-held.Abandoned:
+		case <-time.After(200 * time.Millisecond): // enough for a statement that ends with the node
+		}
+		held.Release()
+		b.Timer.Stop()
 	})
 
 	t.Run("PromotesAtTheDueTime", func(t *testing.T) {

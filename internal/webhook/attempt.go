@@ -86,6 +86,20 @@ func (d *Dispatcher) release(delivery *Delivery) {
 	}
 }
 
+// releaseLost releases the deliveries of claims whose commit was not answered, because nobody sends them. The number of a claim
+// guards those that it did not get. If the database is still away, the next pass tries again.
+func (d *Dispatcher) releaseLost(ctx context.Context) {
+	for len(d.lost) > 0 {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		err := d.store.ReleaseDelivery(ctx, d.lost[0].ID, d.lost[0].Claims)
+		cancel()
+		if err != nil {
+			return
+		}
+		d.lost = d.lost[1:]
+	}
+}
+
 // record tries for as long as the lease lasts: a delivery whose outcome is not recorded is sent again.
 func (d *Dispatcher) record(ctx context.Context, delivery *Delivery, o DeliveryOutcome) {
 	pause := errorPause

@@ -26,7 +26,8 @@ type Claimed struct {
 }
 
 // ClaimDeliveries leases at most want due deliveries to this node (docs/reference/webhooks.md, Deliveries). The claim is
-// committed when it returns; send them only then.
+// committed when it returns; send them only then. After an error that pg.IsUnknown they may be leased all the same, and should be
+// released.
 func (s *Store) ClaimDeliveries(ctx context.Context, want int) (c Claimed, err error) {
 	err = s.inPlannedTx(ctx, func(q *dbsqlc.Queries) error {
 		if c.Deliveries, c.Sealed, err = s.claimDeliveries(ctx, q, want); err != nil {

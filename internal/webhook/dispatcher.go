@@ -10,6 +10,8 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
+
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 const (
@@ -51,7 +53,8 @@ type Dispatcher struct {
 	sent    atomic.Bool  // a delivery was sent since the last maintain
 	failing atomic.Int64 // local time of the first failed claim since a successful one, in ns; 0: none
 
-	maintainAt, warnedAt time.Time // only the loop uses them
+	maintainAt, warnedAt time.Time  // only the loop uses them
+	lost                 []Delivery // the same; of claims that perhaps have committed
 }
 
 // NewDispatcher returns a dispatcher; Start it.
@@ -121,9 +124,13 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 	if want <= 0 {
 		return busyPoll // a request that finishes wakes the loop
 	}
+	d.releaseLost(ctx)
 	// A stop must not cut the claim off from its result: what it has leased would wait for the end of the lease.
 	claimed, err := d.store.ClaimDeliveries(context.WithoutCancel(ctx), want)
 	if err != nil {
+		if pg.IsUnknown(err) {
+			d.lost = append(d.lost, claimed.Deliveries...)
+		}
 		if ctx.Err() == nil {
 			d.failing.CompareAndSwap(0, time.Now().UnixNano())
 			d.warn(ctx, "webhook deliveries were not claimed; trying again", err)

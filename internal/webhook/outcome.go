@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
-	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // DeliveryOutcome is the outcome of one attempt.
@@ -51,7 +50,7 @@ func (s *Store) flushDeliveries(ctx context.Context, outcomes []DeliveryOutcome)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	var rows []dbsqlc.WebhookDeliveryRecordRow
-	err := pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
+	err := s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
 		q := dbsqlc.New(tx)
 		if err := q.WebhookLockByID(ctx, webhooks); err != nil {
 			return err

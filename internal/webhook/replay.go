@@ -37,8 +37,11 @@ func (s *Store) Replay(ctx context.Context, id [16]byte, r Replay) (int64, error
 			n = row.Deliveries
 			return err
 		})
-		if total += n; err != nil || n < replayRows {
-			return total, err
+		if err != nil {
+			return total, replayError(total, err)
+		}
+		if total += n; n < replayRows {
+			return total, nil
 		}
 	}
 }
@@ -59,6 +62,14 @@ func (s *Store) replayPage(ctx context.Context, w *Webhook, replay func(q *dbsql
 	}))
 }
 
+// replayError is the error of a replay that has made deliveries before.
+func replayError(made int64, err error) error {
+	if made == 0 {
+		return err
+	}
+	return pg.PartlyError(err)
+}
+
 // replayAll reads the log once, one page per transaction.
 func (s *Store) replayAll(ctx context.Context, w *Webhook, since, until time.Time) (total int64, err error) {
 	p := dbsqlc.WebhookReplayAllParams{WebhookID: w.ID, Since: pg.Timestamp(since), Until: pg.Timestamp(until), MaxRows: replayRows}
@@ -68,8 +79,11 @@ func (s *Store) replayAll(ctx context.Context, w *Webhook, since, until time.Tim
 			row, err = q.WebhookReplayAll(ctx, p)
 			return err
 		})
-		if total += row.Deliveries; err != nil || row.Scanned < replayRows || row.Over {
-			return total, err
+		if err != nil {
+			return total, replayError(total, err)
+		}
+		if total += row.Deliveries; row.Scanned < replayRows || row.Over {
+			return total, nil
 		}
 		p.AfterSeq, p.AfterSub = row.LastSeq, row.LastSub
 	}

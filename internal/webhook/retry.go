@@ -13,15 +13,15 @@ func (s *Store) RetryDelivery(ctx context.Context, id [16]byte) (*DeliveryRecord
 	defer cancel()
 	again, err := s.db.Q.WebhookDeliveryRetry(ctx, id)
 	if err != nil {
-		return nil, nil, pg.ClientError(err)
+		return nil, nil, pg.WriteError(err)
 	}
 	row, attempts, err := s.Delivery(ctx, id)
 	switch {
 	case err != nil:
-		return nil, nil, err
+		return nil, nil, pg.PartlyError(err)
 	case len(again) == 0:
 		return nil, nil, ojs.NewError(ojs.KindInvalidStateTransition,
 			"The delivery cannot be repeated: its subscription is gone, or it was a test.", map[string]any{"delivery_id": DeliveryID(id)})
 	}
-	return row, attempts, pg.ClientError(s.db.Q.WebhookNotify(ctx))
+	return row, attempts, pg.PartlyError(s.db.Q.WebhookNotify(ctx))
 }

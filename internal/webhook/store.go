@@ -67,7 +67,7 @@ func (s *Store) inPlannedTx(ctx context.Context, do func(q *dbsqlc.Queries) erro
 func (s *Store) planned(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	return pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) error {
+	return s.db.InTx(ctx, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		if err := q.WebhookDeliverySetPlanner(ctx); err != nil {
 			return err
@@ -88,6 +88,6 @@ func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) erro
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	return pg.ClientError(pg.Retry(func() error {
-		return pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) })
+		return s.db.InTx(ctx, func(tx pgx.Tx) error { return do(dbsqlc.New(tx)) })
 	}))
 }

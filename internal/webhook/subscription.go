@@ -215,7 +215,7 @@ func (s *Store) updateDeliveries(ctx context.Context, before *Record, now *Webho
 	if err == nil && now.Active && !before.Active {
 		err = s.inBatches(ctx, func(q *dbsqlc.Queries) (int64, error) { return q.WebhookDeliveryResume(ctx, now.ID, batchRows) })
 	}
-	return errors.Join(err, pg.ClientError(s.db.Q.WebhookNotify(ctx))) // a higher max_in_flight makes room for deliveries
+	return pg.PartlyError(errors.Join(err, s.db.Q.WebhookNotify(ctx))) // a higher max_in_flight makes room for deliveries
 }
 
 func webhookOf(row *Record) Definition {
@@ -239,7 +239,7 @@ func (s *Store) Delete(ctx context.Context, id [16]byte) error {
 	if err != nil {
 		return err
 	}
-	return s.cancelDeliveries(ctx, id)
+	return pg.PartlyError(s.cancelDeliveries(ctx, id))
 }
 
 func records(rows []dbsqlc.Webhook) []Record {

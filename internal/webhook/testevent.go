@@ -102,7 +102,7 @@ type TestDelivery struct {
 func (s *Store) LogTest(ctx context.Context, t TestDelivery) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	return pg.ClientError(s.db.Q.WebhookDeliveryInsertTest(ctx, dbsqlc.WebhookDeliveryInsertTestParams{
+	return pg.PartlyError(s.db.Q.WebhookDeliveryInsertTest(ctx, dbsqlc.WebhookDeliveryInsertTestParams{
 		ID: t.ID, WebhookID: t.Webhook, EventTime: pg.Timestamp(t.At), EventType: t.Type, Subject: t.Subject, Body: t.Body, Status: t.Status,
 		Code: int32(t.Code), Error: t.Error, Snippet: t.Snippet, DurationMs: t.Duration.Milliseconds(), Secret: t.Secret,
 	}))

@@ -26,7 +26,7 @@ func (s *Store) writeBeats(ctx context.Context) error {
 	if err != nil {
 		s.workers.ReturnBeats(beats)
 	}
-	return pg.ClientError(err)
+	return pg.WriteError(err)
 }
 
 // readQuiet reads which workers are quiet.

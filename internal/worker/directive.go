@@ -40,7 +40,7 @@ func (s *Store) Direct(ctx context.Context, id, directive string) error {
 	defer cancel()
 	rows, err := s.db.Q.WorkerUpdateDirective(ctx, directive, id)
 	if err != nil {
-		return pg.ClientError(err)
+		return pg.WriteError(err)
 	}
 	if len(rows) == 0 {
 		return ojs.ErrNotFound("worker", id)
@@ -57,7 +57,7 @@ func (s *Store) DirectAll(ctx context.Context, directive string) (int, error) {
 	for _, r := range rows {
 		s.workers.SetQuiet(r.ID, isQuiet(directive) || isQuiet(r.State))
 	}
-	return len(rows), pg.ClientError(err)
+	return len(rows), pg.WriteError(err)
 }
 
 // testDirectives lets jobs choose the state in the answers to these beats (docs/reference/workers.md, Test directives). It is

@@ -39,7 +39,7 @@ func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 		res.Lost = append(res.Lost, more.Lost...)
 		res.locked = more.locked
 	}
-	return res, pg.ClientError(err)
+	return res, pg.WriteError(err)
 }
 
 // flushHeartbeat writes workers and jobs in two statements, so that an error of a job does not undo the beat of its worker.

@@ -211,7 +211,7 @@ func (s *Store) Delete(ctx context.Context, id string) (requeued int, err error)
 	if err == nil && deleted == 0 {
 		return requeued, ojs.ErrWorkerLives(id) // it has come back meanwhile
 	}
-	return requeued, pg.ClientError(err)
+	return requeued, pg.WriteError(err)
 }
 
 // errAlive means that a worker is not dead.
@@ -246,7 +246,7 @@ func (s *Store) expireAgain(ctx context.Context, id string) (deadWorker, error) 
 		return deadWorker{}, errAlive
 	}
 	if err != nil {
-		return deadWorker{}, pg.ClientError(err)
+		return deadWorker{}, pg.WriteError(err)
 	}
 	return newDeadWorker(row.ID, row.DeadAt, row.LastSeenAt), nil
 }

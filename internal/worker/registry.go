@@ -38,7 +38,7 @@ func (s *Store) Deregister(ctx context.Context, l Leave) error {
 		JobsCompleted: pgtype.Int8{Int64: l.JobsCompleted, Valid: l.JobsCompleted >= 0},
 	})
 	if err != nil {
-		return pg.ClientError(err)
+		return pg.WriteError(err)
 	}
 	if len(deleted) == 0 {
 		return ojs.ErrNotFound("worker", l.WorkerID)

@@ -137,7 +137,7 @@ func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Va
 }
 
 // outage finds the error of a database that could not be reached if no item succeeded: the call as a whole should be
-// sent again then.
+// sent again then. An unknown outcome of one item is that of the call, because another error would say that nothing was done.
 func outage(jobs []*job.Record, errs []error) error {
 	var first error
 	for i, err := range errs {
@@ -145,7 +145,7 @@ func outage(jobs []*job.Record, errs []error) error {
 			return nil
 		}
 		var wire *ojs.Error
-		if first == nil && errors.As(err, &wire) && wire.Code == "backend_error" {
+		if errors.As(err, &wire) && wire.Code == "backend_error" && (first == nil || wire.Details["outcome"] == "unknown") {
 			first = err
 		}
 	}

@@ -1,0 +1,89 @@
+package webhook_test
+
+import (
+	"context"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/webhook/egress"
+)
+
+// cutOff is a dispatcher whose connection to the database a test can break, and a delivery that is due.
+type cutOff struct {
+	*webhook.Dispatcher
+	network  *domaintest.Lossy
+	sane     *bundle
+	delivery [16]byte
+}
+
+func setupCutOff(t *testing.T) *cutOff {
+	t.Helper()
+	endpoint := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(endpoint.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(endpoint.Certificate())
+	pool := dbtest.New(t)
+	sane := &bundle{domaintest.On(t, pool)}
+	lossy, network := domaintest.NewLossy(t, pool)
+	b := domaintest.On(t, lossy)
+	return &cutOff{
+		Dispatcher: webhook.NewDispatcher(b.Archetype, b.Webhooks, webhook.Config{
+			Rules: egress.Rules{AllowNetworks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}, RootCAs: roots, Workers: 10,
+		}),
+		network: network, sane: sane,
+		delivery: sane.delivery(sane.subscribed(func(in *webhook.Definition) { in.URL = endpoint.URL }), 1, "s"),
+	}
+}
+
+// TestStopDuringAClaim: a dispatcher that stops after the commit of a claim, before it knows, makes the deliveries all the same.
+// Otherwise they would wait for the end of their lease.
+func TestStopDuringAClaim(t *testing.T) {
+	t.Parallel()
+	d := setupCutOff(t)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	held := d.network.Hold("commit")
+	require.NoError(t, d.Start(ctx))
+	<-held.Arrived
+	require.Equal(t, 1, d.sane.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE leased`))
+	stop()
+	select {
+	case <-held.Abandoned:
+	case <-time.After(200 * time.Millisecond): // enough for a statement that ends with the node
+	}
+	held.Release()
+	d.Stop()
+	status, _ := d.sane.deliveryStatus(d.delivery)
+	require.Equal(t, "delivered", status)
+	require.Zero(t, d.sane.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE leased`))
+}
+
+// TestLostClaim: a claim whose commit was not answered does not keep its deliveries until their lease ends, after 31 s here.
+func TestLostClaim(t *testing.T) {
+	t.Parallel()
+	for name, loss := range map[string]domaintest.Loss{"Committed": domaintest.LoseAnswer, "NotCommitted": domaintest.LoseRequest} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := setupCutOff(t)
+			d.network.Break(loss, "commit")
+			require.NoError(t, d.Start(t.Context()))
+			defer d.Stop()
+			require.Eventually(t, func() bool {
+				status, _ := d.sane.deliveryStatus(d.delivery)
+				return status == "delivered"
+			}, 20*time.Second, 10*time.Millisecond)
+			require.Equal(t, 1, d.network.Broken())
+			_, attempts := d.sane.deliveryStatus(d.delivery)
+			require.EqualValues(t, 1, attempts)
+		})
+	}
+}
