@@ -23,9 +23,13 @@ SELECT ojs.session_end(@backend, @age_s, @wait_ms)::boolean AS ended;
 -- Creates the partitions for the next days and for the next event numbers.
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;
 
+-- name: EventPartitionClose :one
+-- Ends the partition of the event log that is being written, if it is old.
+SELECT ojs.event_partition_close()::boolean AS closed;
+
 -- name: EventPartitionPrune :one
 -- Drops at most one partition of the event log.
-SELECT ojs.event_partitions_prune(sqlc.narg('max_age')::interval, @max_count)::integer AS dropped;
+SELECT ojs.event_partitions_prune()::integer AS dropped;
 
 -- name: JobFinishedPartitionPrune :one
 -- Drops at most one day of finished jobs.

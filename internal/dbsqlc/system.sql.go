@@ -44,13 +44,25 @@ func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz, cron
 	return i, err
 }
 
+const eventPartitionClose = `-- name: EventPartitionClose :one
+SELECT ojs.event_partition_close()::boolean AS closed
+`
+
+// Ends the partition of the event log that is being written, if it is old.
+func (q *Queries) EventPartitionClose(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, eventPartitionClose)
+	var closed bool
+	err := row.Scan(&closed)
+	return closed, err
+}
+
 const eventPartitionPrune = `-- name: EventPartitionPrune :one
-SELECT ojs.event_partitions_prune($1::interval, $2)::integer AS dropped
+SELECT ojs.event_partitions_prune()::integer AS dropped
 `
 
 // Drops at most one partition of the event log.
-func (q *Queries) EventPartitionPrune(ctx context.Context, maxAge pgtype.Interval, maxCount int64) (int32, error) {
-	row := q.db.QueryRow(ctx, eventPartitionPrune, maxAge, maxCount)
+func (q *Queries) EventPartitionPrune(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, eventPartitionPrune)
 	var dropped int32
 	err := row.Scan(&dropped)
 	return dropped, err
