@@ -52,7 +52,12 @@ CREATE INDEX events_subject ON ojs.events (subject, seq) WHERE subject IS NOT NU
 CREATE TABLE ojs.event_relay (
     only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     watermark       bigint      NOT NULL DEFAULT 0,
-    pruned          bigint      NOT NULL DEFAULT 0,     -- retention has dropped the numbers at or below it
+    pruned          bigint      NOT NULL DEFAULT 0,     -- retention has dropped the partitions with the numbers at or below it
+    floor_place     bigint      NOT NULL DEFAULT 0,     -- seq * 65536 + sub of the last row outside of the limits, as of the latest event_floor_advance
+    lost_place      bigint      NOT NULL DEFAULT 0,     -- of the last public one: a reader that has not read it has missed something
+    kept            bigint      NOT NULL DEFAULT 0,     -- published public rows behind floor_place
+    max_age         interval,                           -- of kept rows; NULL: no limit
+    max_count       bigint,                             -- of kept public rows; NULL: no limit
     service         text        NOT NULL DEFAULT 'ojs', -- name of the service in the source of events
     compat          boolean     NOT NULL DEFAULT true,  -- events carry the flat members too (see event_compat)
     moved_at        timestamptz NOT NULL DEFAULT now(), -- latest move of the watermark
@@ -253,16 +258,87 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- The published rows, internal ones included. A passed number whose row has appeared is not published yet: the relay
+-- The published rows, internal ones included, also those outside of the limits of retention, of which webhooks may still need
+-- some. A passed number whose row has appeared is not published yet: the relay
 -- moves it behind the watermark, to sub > 0. The watermark is a scalar subquery, because as a join it would be a filter
 -- and every reader would read the unpublished rows too. The rest of that row is joined, because texts are then made
 -- above the partitions instead of being prepared once per partition.
-CREATE VIEW ojs.event_published AS
+CREATE VIEW ojs.event_published_all AS
 SELECT e.seq, e.sub, e.time, e.type, e.internal, e.subject, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, r.service, r.compat, CAST(e AS ojs.events) AS event
 FROM ojs.event_relay r CROSS JOIN ojs.events e
 WHERE e.seq <= (SELECT w.watermark FROM ojs.event_relay w)
     AND NOT (e.sub = 0 AND EXISTS (SELECT FROM ojs.event_gaps g WHERE g.seq = e.seq AND g.passed));
+
+-- Where the log begins for readers at this moment: floor_place and lost_place as in event_relay, how many rows were passed since
+-- these were stored, and how many of them are public, looking at no more than max_rows. A row is passed if it is too old, or if
+-- there are max_count public ones behind it. The walk ends at the first row that is neither: a row that was committed late is
+-- kept as long as those published with it. SECURITY DEFINER, because readers of event_published need no other right.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_floor(max_rows bigint DEFAULT NULL, OUT floor_place bigint, OUT lost_place bigint, OUT passed bigint, OUT passed_public bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    r      ojs.event_relay;
+    e      record;
+    excess bigint;
+    oldest timestamptz;
+BEGIN
+    SELECT * INTO r FROM ojs.event_relay;
+    floor_place := r.floor_place;
+    lost_place := r.lost_place;
+    passed := 0;
+    passed_public := 0;
+    excess := COALESCE(r.kept - r.max_count, 0);
+    oldest := clock_timestamp() - r.max_age;
+    IF excess <= 0 AND oldest IS NULL THEN
+        RETURN;
+    END IF;
+    FOR e IN
+        SELECT p.seq, p.sub, p.time, p.internal FROM ojs.event_published_all p
+        WHERE p.seq >= r.floor_place >> 16 AND (p.seq, p.sub) > (r.floor_place >> 16, (r.floor_place & 65535)::integer)
+        ORDER BY p.seq, p.sub LIMIT max_rows
+    LOOP
+        EXIT WHEN passed_public >= excess AND (oldest IS NULL OR e.time >= oldest);
+        floor_place := e.seq << 16 | e.sub;
+        passed := passed + 1;
+        IF NOT e.internal THEN
+            lost_place := floor_place;
+            passed_public := passed_public + 1;
+        END IF;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- Stores how far event_floor has come, so that readers begin there, and returns how many rows it has passed: max_rows if there may
+-- be more. The walk locks nothing.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_floor_advance(max_rows bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    before bigint;
+    f      record;
+BEGIN
+    SELECT r.floor_place INTO before FROM ojs.event_relay r;
+    SELECT * INTO f FROM ojs.event_floor(max_rows);
+    IF f.passed > 0 THEN
+        UPDATE ojs.event_relay r SET floor_place = f.floor_place, lost_place = f.lost_place, kept = r.kept - f.passed_public
+        WHERE r.floor_place = before;
+    END IF;
+    RETURN CASE WHEN FOUND THEN f.passed ELSE 0 END;
+END
+$$;
+-- +goose StatementEnd
+
+-- The published rows that readers see: those within the limits of retention. The condition is no condition of an index on
+-- purpose: with a range of seq the primary key would compete with the indexes on job_id and subject. A statement that reads
+-- the log from its beginning adds a condition on seq.
+CREATE VIEW ojs.event_published AS
+SELECT p.* FROM ojs.event_published_all p
+WHERE (p.seq << 16 | p.sub) > (SELECT f.floor_place FROM ojs.event_floor() f);
 
 -- A published row for the HTTP layer, which joins the texts.
 CREATE VIEW ojs.event_shown AS
@@ -292,25 +368,26 @@ $$;
 -- Published rows about a subject from a number on, by indexes events_subject and events_job. The subject of an event without
 -- one of its own is its job.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_about(about text, from_seq bigint) RETURNS SETOF ojs.event_published
+CREATE FUNCTION ojs.event_about(about text, from_seq bigint) RETURNS SETOF ojs.event_published_all
 LANGUAGE sql STABLE AS $$
-    (SELECT * FROM ojs.event_published s WHERE s.subject = about AND s.seq >= from_seq OFFSET 0)
+    (SELECT * FROM ojs.event_published_all s WHERE s.subject = about AND s.seq >= from_seq OFFSET 0)
     UNION ALL
-    (SELECT * FROM ojs.event_published j
+    (SELECT * FROM ojs.event_published_all j
      WHERE j.subject IS NULL AND j.seq >= from_seq
         AND j.job_id = CASE WHEN about ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN about::uuid END OFFSET 0)
 $$;
 -- +goose StatementEnd
 
--- Published rows behind a position, oldest first. It is a function because it needs its own planner settings. The
--- filters make the planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events)
--- instead of reading the key up to the limit (1 ms); and without a generic plan it would plan most calls anew (3 ms).
+-- Published rows behind a position, oldest first; the caller begins at event_floor or later. It is a function because it needs
+-- its own planner settings. The filters make the planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events)
+-- instead of reading the key up to the limit (1 ms). Only the server calls it and event_last: its sessions have the other settings
+-- that they need (generic plans, no sequential scans), and each one that a function sets takes 3 µs.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, max_rows integer, gap_rows boolean, types text[], sources text[],
     queues text[], job_types text[], for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
 RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 100
-SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_sort = off AS $$
 BEGIN
     IF for_subject IS NOT NULL THEN
         RETURN QUERY
@@ -326,7 +403,7 @@ BEGIN
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
-        FROM ojs.event_published p
+        FROM ojs.event_published_all p
         WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- the second condition prunes partitions
             AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq, p.sub LIMIT max_rows;
@@ -335,7 +412,7 @@ BEGIN
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
-        FROM (SELECT * FROM ojs.event_published j WHERE j.job_id = for_job OFFSET 0) p
+        FROM (SELECT * FROM ojs.event_published_all j WHERE j.job_id = for_job OFFSET 0) p
         WHERE (p.seq, p.sub) > (after_seq, after_sub)
             AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq, p.sub LIMIT max_rows;
@@ -351,22 +428,26 @@ CREATE FUNCTION ojs.event_newest(max_total integer, gap_rows boolean, types text
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    low bigint := (SELECT f.floor_place FROM ojs.event_floor() f);
 BEGIN
     IF for_subject IS NOT NULL THEN
         RETURN QUERY
-        SELECT p.seq << 16 | p.sub FROM ojs.event_about(for_subject, 0) p
-        WHERE (for_job IS NULL OR p.job_id = for_job)
+        SELECT p.seq << 16 | p.sub FROM ojs.event_about(for_subject, low >> 16) p
+        WHERE (p.seq << 16 | p.sub) > low AND (for_job IS NULL OR p.job_id = for_job)
             AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     ELSIF for_job IS NULL THEN
         RETURN QUERY
-        SELECT p.seq << 16 | p.sub FROM ojs.event_published p
-        WHERE ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+        SELECT p.seq << 16 | p.sub FROM ojs.event_published_all p
+        WHERE p.seq >= low >> 16 AND (p.seq << 16 | p.sub) > low
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     ELSE
         RETURN QUERY
-        SELECT p.seq << 16 | p.sub FROM (SELECT * FROM ojs.event_published j WHERE j.job_id = for_job OFFSET 0) p
-        WHERE ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+        SELECT p.seq << 16 | p.sub FROM (SELECT * FROM ojs.event_published_all j WHERE j.job_id = for_job OFFSET 0) p
+        WHERE (p.seq << 16 | p.sub) > low
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     END IF;
 END
@@ -377,12 +458,12 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_last() RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 1
-SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET enable_sort = off AS $$
 BEGIN
     RETURN QUERY
     SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
         p.workflow_id, p.from_state, p.to_state, p.duration_ms, NULL::text, NULL::text, NULL::text
-    FROM ojs.event_published p ORDER BY p.seq DESC, p.sub DESC LIMIT 1;
+    FROM ojs.event_published_all p ORDER BY p.seq DESC, p.sub DESC LIMIT 1;
 END
 $$;
 -- +goose StatementEnd
@@ -404,6 +485,7 @@ LANGUAGE plpgsql STABLE
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     pos bigint := COALESCE(ojs.event_position(after), -1);
+    low bigint := GREATEST(pos, (SELECT f.floor_place FROM ojs.event_floor() f)) >> 16;
 BEGIN
     IF after IS NOT NULL AND pos < 0 THEN
         RAISE EXCEPTION 'after must be an event id such as evt_019c0a11-2f40-7003-9a51-7be2c04d1e90' USING ERRCODE = '22023';
@@ -413,7 +495,7 @@ BEGIN
         FROM (
             SELECT p.seq, p.sub, ojs.event_id(p.time, p.seq, p.sub) AS id, ojs.event_text(p.event, p.service, p.compat) AS full_text
             FROM ojs.event_published p
-            WHERE (p.seq, p.sub) > (pos >> 16, (pos & 65535)::integer) AND p.seq >= pos >> 16 AND NOT p.internal
+            WHERE (p.seq, p.sub) > (pos >> 16, (pos & 65535)::integer) AND p.seq >= low AND NOT p.internal
             ORDER BY p.seq, p.sub LIMIT max_rows
         ) t;
 END
@@ -478,10 +560,12 @@ CREATE FUNCTION ojs.history_newest(before bigint, max_rows integer, types text[]
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    low bigint := (SELECT f.floor_place FROM ojs.event_floor() f);
 BEGIN
     RETURN QUERY
-    SELECT p.seq << 16 | p.sub FROM ojs.event_published p
-    WHERE p.seq <= before >> 16 AND (p.seq, p.sub) < (before >> 16, (before & 65535)::integer)
+    SELECT p.seq << 16 | p.sub FROM ojs.event_published_all p
+    WHERE p.seq >= low >> 16 AND (p.seq << 16 | p.sub) > low AND p.seq <= before >> 16 AND (p.seq, p.sub) < (before >> 16, (before & 65535)::integer)
         AND p.job_id IS NOT NULL AND starts_with(p.type, 'job.') AND ojs.in_history(p.type)
         AND (cardinality(queues) = 0 OR p.queue = ANY(queues))
         AND (cardinality(job_types) = 0 OR p.job_type = ANY(job_types))
@@ -494,88 +578,143 @@ END
 $$;
 -- +goose StatementEnd
 
--- Creates the partitions for the next `ahead` ranges of numbers and returns the first number without one. See
--- jobs_done_partitions_ensure for why partitions are attached.
+-- The partitions of events, each with its first number and the one behind its last. The name has the first number. Ranges of
+-- 500 000 numbers have one partition each, or several if event_partition_close has cut some off.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_partitions() RETURNS TABLE (part text, low bigint, upper bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT p.part, p.low, COALESCE(lead(p.low) OVER (ORDER BY p.low), (p.low / 500000 + 1) * 500000)
+    FROM (SELECT c.relname::text AS part, substr(c.relname, 9)::bigint AS low FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'ojs.events'::regclass) p
+$$;
+-- +goose StatementEnd
+
+-- Creates a partition and returns its name. See jobs_done_partitions_ensure for why partitions are attached.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_partition_create(low bigint, upper bigint) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    part text := 'events_p' || lpad(low::text, 14, '0');
+BEGIN
+    EXECUTE format('CREATE TABLE ojs.%I (LIKE ojs.events INCLUDING ALL)', part);
+    EXECUTE format('ALTER TABLE ojs.%I ADD CONSTRAINT bounds CHECK (seq >= %s AND seq < %s)', part, low, upper);
+    EXECUTE format('ALTER TABLE ojs.events ATTACH PARTITION ojs.%I FOR VALUES FROM (%s) TO (%s)', part, low, upper);
+    EXECUTE format('ALTER TABLE ojs.%I DROP CONSTRAINT bounds', part);
+    RETURN part;
+END
+$$;
+-- +goose StatementEnd
+
+-- Creates the partitions for the next `ahead` ranges of numbers and returns the first number without one.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_partitions_ensure(ahead integer DEFAULT 6) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     size CONSTANT bigint := 500000;
     head bigint;
-    low  bigint;
-    part text;
+    made bigint;
+    goal bigint;
 BEGIN
     SELECT last_value INTO head FROM ojs.event_seq;
-    IF to_regclass('ojs.events_p' || lpad((head / size + ahead)::text, 8, '0')) IS NULL THEN
+    goal := (head / size + ahead + 1) * size;
+    SELECT max(p.upper) INTO made FROM ojs.event_partitions() p;
+    IF COALESCE(made, 0) < goal THEN
         PERFORM pg_advisory_xact_lock(hashtext('ojs.event_partitions_ensure'));
-        FOR i IN 0..ahead LOOP
-            low := (head / size + i) * size;
-            part := 'events_p' || lpad((low / size)::text, 8, '0');
-            CONTINUE WHEN to_regclass('ojs.' || part) IS NOT NULL;
-            EXECUTE format('CREATE TABLE ojs.%I (LIKE ojs.events INCLUDING ALL)', part);
-            EXECUTE format('ALTER TABLE ojs.%I ADD CONSTRAINT bounds CHECK (seq >= %s AND seq < %s)', part, low, low + size);
-            EXECUTE format('ALTER TABLE ojs.events ATTACH PARTITION ojs.%I FOR VALUES FROM (%s) TO (%s)', part, low, low + size);
-            EXECUTE format('ALTER TABLE ojs.%I DROP CONSTRAINT bounds', part);
+        SELECT GREATEST(max(p.upper), head / size * size) INTO made FROM ojs.event_partitions() p;
+        WHILE made < goal LOOP
+            PERFORM ojs.event_partition_create(made, made + size);
+            made := made + size;
         END LOOP;
     END IF;
-    RETURN (head / size + ahead + 1) * size;
+    RETURN goal;
 END
 $$;
 -- +goose StatementEnd
 
--- Drops the oldest partition of events if it is outside either limit (0 or a NULL age: no limit) and returns how many
--- it dropped. The caller repeats until 0, so that no transaction locks the relay out for long. It keeps a partition with
--- an unpublished row, or with a number whose transaction may still commit. Rows without their webhook deliveries are
--- kept beyond max_count but not beyond max_age, because a deployment whose nodes send no webhooks must not keep the log
--- without end. DETACH needs ACCESS EXCLUSIVE on the parent, and waiting for it would stop every writer: a table in use
--- is left for the next call.
+-- Ends the partition that is being written, so that it can be dropped by itself, if it is older than a day or a hundredth of
+-- max_age: with few events its 500 000 numbers would take years. The rest of its range gets a partition of its own. DETACH needs
+-- ACCESS EXCLUSIVE on the parent, as in event_partitions_prune: from there on no transaction has inserted an event and is
+-- open, so no row can have a number from the cut on. Writers wait while ATTACH reads the rows of the partition, 0.1 s at most.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_partitions_prune(max_age interval, max_count bigint) RETURNS integer
+CREATE FUNCTION ojs.event_partition_close() RETURNS boolean
 LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
 DECLARE
-    size CONSTANT bigint := 500000;
-    mark bigint;
-    low  bigint;
-    part text;
-    last timestamptz;
-    kept bigint;
+    head  bigint;
+    age   interval;
+    p     record;
+    began timestamptz;
+    cut   bigint;
+BEGIN
+    SELECT last_value INTO head FROM ojs.event_seq;
+    SELECT r.max_age INTO age FROM ojs.event_relay r;
+    SELECT * INTO p FROM ojs.event_partitions() e WHERE e.low <= head AND head < e.upper - 1;
+    IF NOT FOUND OR age IS NULL THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('SELECT time FROM ojs.%I ORDER BY seq LIMIT 1', p.part) INTO began;
+    IF began IS NULL OR began > clock_timestamp() - GREATEST(interval '1 day', age / 100)
+        OR NOT pg_try_advisory_xact_lock(hashtext('ojs.event_partitions_ensure'))
+        OR NOT pg_try_advisory_xact_lock(hashtext('ojs.event_partitions_prune'))
+        OR ojs.table_is_held('ojs.events') OR ojs.table_is_held(('ojs.' || p.part)::regclass) THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM ojs.event_relay FOR UPDATE; -- first, as in a pass of the relay
+    EXECUTE format('ALTER TABLE ojs.events DETACH PARTITION ojs.%I', p.part);
+    SELECT s.last_value + 1 INTO cut FROM ojs.event_seq s;
+    EXECUTE format('ALTER TABLE ojs.events ATTACH PARTITION ojs.%I FOR VALUES FROM (%s) TO (%s)', p.part, p.low, LEAST(cut, p.upper));
+    IF cut < p.upper THEN
+        PERFORM ojs.event_partition_create(cut, p.upper);
+    END IF;
+    RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+    RETURN false;
+END
+$$;
+-- +goose StatementEnd
+
+-- Drops the oldest partition of events if all its rows are outside of the limits (see event_floor_advance, which the caller has
+-- called) and returns how many it dropped. The caller repeats until 0, so that no transaction locks the relay out for long. It
+-- keeps the partition of the watermark, behind which late rows are placed, and one with a number whose transaction may still
+-- commit. Rows without their webhook deliveries are kept beyond max_count but not beyond max_age, because a deployment whose
+-- nodes send no webhooks must not keep the log without end. DETACH needs ACCESS EXCLUSIVE on the parent, and waiting for it
+-- would stop every writer: a table in use is left for the next call.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.event_partitions_prune() RETURNS integer
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    r    ojs.event_relay;
+    p    record;
+    last record;
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtext('ojs.event_partitions_prune')) THEN
         RETURN 0;
     END IF;
-    SELECT watermark INTO mark FROM ojs.event_relay;
-    SELECT c.relname INTO part FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = 'ojs.events'::regclass ORDER BY c.relname LIMIT 1;
-    low := substr(part, 9)::bigint * size;
-    IF part IS NULL OR low + size > mark THEN
+    SELECT * INTO r FROM ojs.event_relay;
+    SELECT * INTO p FROM ojs.event_partitions() e ORDER BY e.low LIMIT 1;
+    IF NOT FOUND OR p.upper > r.watermark THEN
         RETURN 0;
     END IF;
-    EXECUTE format('SELECT time FROM ojs.%I ORDER BY seq DESC LIMIT 1', part) INTO last;
-    IF max_age IS NULL OR last >= clock_timestamp() - max_age THEN
-        IF COALESCE(max_count, 0) = 0 OR mark - (low + size) + 1 < max_count THEN
-            RETURN 0;
-        END IF;
-        IF EXISTS (SELECT FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c WHERE (w.active OR w.upto_place > c.place) AND GREATEST(c.place, w.from_place) >> 16 < low + size) THEN
-            RETURN 0;
-        END IF;
-        SELECT count(*) INTO kept FROM (
-            SELECT FROM ojs.events e WHERE e.seq >= low + size AND e.seq <= mark AND NOT e.internal LIMIT max_count) k;
-        IF kept < max_count THEN
-            RETURN 0;
-        END IF;
+    EXECUTE format('SELECT seq << 16 | sub AS place, time FROM ojs.%I ORDER BY seq DESC, sub DESC LIMIT 1', p.part) INTO last;
+    IF last.place > r.floor_place THEN
+        RETURN 0;
     END IF;
-    IF ojs.table_is_held('ojs.events') OR ojs.table_is_held(('ojs.' || part)::regclass) THEN
+    IF (r.max_age IS NULL OR last.time >= clock_timestamp() - r.max_age) AND EXISTS (
+        SELECT FROM ojs.webhooks w CROSS JOIN ojs.webhook_cursor c
+        WHERE (w.active OR w.upto_place > c.place) AND GREATEST(c.place, w.from_place) >> 16 < p.upper) THEN
+        RETURN 0;
+    END IF;
+    IF ojs.table_is_held('ojs.events') OR ojs.table_is_held(('ojs.' || p.part)::regclass) THEN
         RETURN 0;
     END IF;
     -- The row of the relay is locked first, as in a pass of the relay: the other order would deadlock with one. No gap
     -- appears below the watermark, so what is read under this lock stays true.
     PERFORM FROM ojs.event_relay FOR UPDATE;
-    IF EXISTS (SELECT FROM ojs.event_gaps WHERE seq >= low AND seq < low + size) THEN
+    IF EXISTS (SELECT FROM ojs.event_gaps WHERE seq >= p.low AND seq < p.upper) THEN
         RETURN 0;
     END IF;
-    EXECUTE format('ALTER TABLE ojs.events DETACH PARTITION ojs.%I', part);
-    EXECUTE format('DROP TABLE ojs.%I', part);
-    UPDATE ojs.event_relay SET pruned = low + size - 1;
+    EXECUTE format('ALTER TABLE ojs.events DETACH PARTITION ojs.%I', p.part);
+    EXECUTE format('DROP TABLE ojs.%I', p.part);
+    UPDATE ojs.event_relay SET pruned = p.upper - 1;
     RETURN 1;
 EXCEPTION WHEN lock_not_available THEN
     RETURN 0;
@@ -670,8 +809,11 @@ DROP FUNCTION ojs.relay_holders();
 DROP FUNCTION ojs.xmin_holders();
 DROP FUNCTION ojs.xmin_holder();
 DROP FUNCTION ojs.xmin_list();
-DROP FUNCTION ojs.event_partitions_prune(interval, bigint);
+DROP FUNCTION ojs.event_partitions_prune();
+DROP FUNCTION ojs.event_partition_close();
 DROP FUNCTION ojs.event_partitions_ensure(integer);
+DROP FUNCTION ojs.event_partition_create(bigint, bigint);
+DROP FUNCTION ojs.event_partitions();
 DROP FUNCTION ojs.history_newest(bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);
 DROP FUNCTION ojs.history_actor(text, json);
 DROP FUNCTION ojs.history_type(text, boolean, text, text);
@@ -686,6 +828,9 @@ DROP FUNCTION ojs.event_about(text, bigint);
 DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz);
 DROP VIEW ojs.event_shown;
 DROP VIEW ojs.event_published;
+DROP FUNCTION ojs.event_floor_advance(bigint);
+DROP FUNCTION ojs.event_floor(bigint);
+DROP VIEW ojs.event_published_all;
 DROP FUNCTION ojs.event_notice(text, bigint, integer);
 DROP FUNCTION ojs.event_short(bigint, integer, integer);
 DROP FUNCTION ojs.error_members(text);

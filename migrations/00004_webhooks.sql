@@ -167,7 +167,7 @@ BEGIN
         AND c.relname NOT IN ('event_relay', 'webhook_cursor', 'goose_db_version');
     EXECUTE 'TRUNCATE ' || tables;
     SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO mark FROM ojs.event_seq;
-    UPDATE ojs.event_relay SET watermark = mark, pruned = mark;
+    UPDATE ojs.event_relay SET watermark = mark, pruned = mark, floor_place = mark << 16, lost_place = mark << 16, kept = 0;
     UPDATE ojs.webhook_cursor SET place = mark << 16;
     PERFORM pg_notify('ojs_reset', 'all');
 END

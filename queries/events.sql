@@ -6,6 +6,15 @@
 UPDATE ojs.event_relay SET service = @service, compat = @compat
 WHERE service <> @service OR compat <> @compat;
 
+-- name: EventRetentionConfigure :exec
+-- Stores the limits of retention, which all nodes and SQL readers apply.
+UPDATE ojs.event_relay SET max_age = sqlc.narg('max_age'), max_count = sqlc.narg('max_count')
+WHERE max_age IS DISTINCT FROM sqlc.narg('max_age') OR max_count IS DISTINCT FROM sqlc.narg('max_count');
+
+-- name: EventFloorAdvance :one
+-- Moves the beginning of the log for readers over what is outside of the limits, up to max_rows rows, and returns their number.
+SELECT ojs.event_floor_advance(@max_rows)::bigint AS passed;
+
 -- name: RelayIsDirty :one
 -- Whether there is anything to publish. Takes no lock; for idle servers and for those that cannot LISTEN.
 SELECT r.watermark, r.moved_at, (
@@ -145,12 +154,13 @@ WITH claimed AS MATERIALIZED (
         completed = s.completed + EXCLUDED.completed, failed = s.failed + EXCLUDED.failed, discarded = s.discarded + EXCLUDED.discarded,
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms
 ), advanced AS (
-    UPDATE ojs.event_relay r SET watermark = @upto::bigint, moved_at = clock_timestamp(),
+    UPDATE ojs.event_relay r SET watermark = @upto::bigint, moved_at = clock_timestamp(), kept = r.kept + s.public,
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
     FROM (
         SELECT COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.enqueued'), 0) AS enqueued,
             COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.completed'), 0) AS completed,
-            COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded
+            COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded,
+            COALESCE(sum(d.n) FILTER (WHERE NOT d.internal), 0) AS public
         FROM delta d
     ) s
     WHERE EXISTS (SELECT FROM claimed)
@@ -181,15 +191,22 @@ FROM claimed c CROSS JOIN notified a CROSS JOIN ready r CROSS JOIN by_type t CRO
 -- LISTEN and drop what follows.
 SELECT pg_notify('ojs_probe', @token);
 
+-- name: EventFloor :one
+-- Where the log begins for readers at this moment.
+SELECT f.floor_place::bigint AS floor_place, f.lost_place::bigint AS lost_place FROM ojs.event_floor() f;
+
 -- name: EventListAfter :many
--- Events behind a position and, in every row (there is at least one), the end of the log. Both come from one snapshot,
--- so no event up to the watermark is missing.
-SELECT r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
+-- Events behind a position and, in every row (there is at least one), the end of the log and where it begins, as it is stored.
+-- All come from one snapshot, so no event up to the watermark is missing. inexact means that the position may be before the
+-- exact beginning, which EventFloor returns: it is of an event older than max_age, or further from the end than half of max_count.
+SELECT r.floor_place, r.lost_place,
+    COALESCE(@after_time::timestamptz < now() - r.max_age OR (r.kept > r.max_count AND r.watermark - (@after_place::bigint >> 16) > r.max_count / 2), false)::boolean AS inexact,
+    COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
     COALESCE(e.data, '')::text AS data
-FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_seq, @after_sub, @max_rows, @with_internal,
+FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_place::bigint >> 16, (@after_place::bigint & 65535)::integer, @max_rows, @with_internal,
     @types::text[], @sources::text[], @queues::text[], @job_types::text[], sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until')) e ON true
 ORDER BY e.seq, e.sub;
 
@@ -229,13 +246,14 @@ FROM (SELECT unnest(@ids::uuid[]) AS id) i CROSS JOIN LATERAL (
 
 -- name: EventGetOldest :many
 -- The oldest event that is kept; at most one row.
-SELECT s.seq, s.sub, s.time FROM ojs.event_shown s WHERE NOT s.internal ORDER BY s.seq, s.sub LIMIT 1;
+SELECT s.seq, s.sub, s.time FROM ojs.event_shown s
+WHERE s.seq >= (SELECT r.floor_place >> 16 FROM ojs.event_relay r) AND NOT s.internal ORDER BY s.seq, s.sub LIMIT 1;
 
 -- name: EventGetHead :one
--- The end of the log and what retention has dropped, in one snapshot. An empty log ends at the watermark.
-SELECT r.watermark, r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
+-- The end of the log and where it begins, in one snapshot. An empty log ends at the watermark.
+SELECT r.watermark, f.floor_place::bigint AS floor_place, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
     COALESCE(h.time, clock_timestamp())::timestamptz AS at
-FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true;
+FROM ojs.event_relay r CROSS JOIN ojs.event_floor() f LEFT JOIN ojs.event_last() h ON true;
 
 -- name: StatsMinutePrune :execrows
 -- Keeps 30 days.

@@ -243,13 +243,14 @@ SELECT id, state, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_
 FROM ojs.jobs WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobListOverdue :many
--- Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares due_at again.
+-- Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares
+-- due_at again. @skip_rows leaves out those at the head that JobFail could not lock.
 SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, created_at)::timestamptz AS entered_at, started_at,
     lease_until, timeout_ms, grace_ms, total_due_at, stall_ms, stall_due_at, now()::timestamptz AS now
 FROM ojs.jobs
 WHERE due_at >= @after AND due_at <= now() AND state = 'active'
 ORDER BY due_at
-LIMIT @max_rows;
+OFFSET @skip_rows::integer LIMIT @max_rows::integer;
 
 -- name: JobFail :many
 -- Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
@@ -568,13 +569,14 @@ FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active';
 -- The jobs that are reserved for dead workers: active jobs fetched before dead_at. There is no index on worker_id, because
 -- every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead. So this
 -- reads index jobs_due up to that time and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
--- ones, once for all workers that expire together.
+-- ones, once for all workers that expire together. @skip_rows leaves out those at the head that could not be locked.
 SELECT j.id, j.attempt, j.started_at, j.worker_id::text AS worker_id
 FROM ojs.jobs j
 WHERE j.state = 'active' AND j.worker_id = ANY(@worker_ids::text[])
     AND j.started_at <= (@dead_at::timestamptz[])[array_position(@worker_ids::text[], j.worker_id)]
     AND j.due_at <= now() + interval '1 millisecond' * @longest_ms::bigint
-LIMIT @max_rows;
+ORDER BY j.due_at
+OFFSET @skip_rows::integer LIMIT @max_rows::integer;
 
 -- name: JobListByClaim :many
 -- The jobs of claims whose answer did not reach the node, by the numbers of the claims. Reads index jobs_due like

@@ -33,14 +33,15 @@ WITH recent AS MATERIALIZED (
 SELECT r.queue::text AS queue, r.state::text AS state, sum(r.n)::bigint AS count FROM ranked r GROUP BY r.queue, r.state;
 
 -- name: MetricsEvents :one
--- The size of the log and the lag of its publication. unpublished is exact up to max_rows. Above that, and for retained,
--- numbers are counted instead of rows; there are fewer rows, because rolled back transactions use numbers, too.
-SELECT clock_timestamp()::timestamptz AS now, r.watermark, (r.watermark - r.pruned)::bigint AS retained,
+-- The size of the log and the lag of its publication. unpublished is exact up to max_rows. Above that numbers are counted
+-- instead of rows; there are fewer rows, because rolled back transactions use numbers, too.
+SELECT clock_timestamp()::timestamptz AS now, r.watermark, LEAST(r.kept, r.max_count)::bigint AS retained,
     r.enqueued_total, r.completed_total, r.discarded_total,
     (SELECT count(*) FROM (SELECT FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w) ORDER BY e.seq LIMIT @max_rows::bigint) u)::bigint AS unpublished,
     COALESCE((SELECT e.seq FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w) ORDER BY e.seq DESC LIMIT 1), 0)::bigint AS head,
     (SELECT e.time FROM ojs.events e WHERE e.seq > (SELECT w.watermark FROM ojs.event_relay w) ORDER BY e.seq LIMIT 1) AS unpublished_since,
-    (SELECT e.time FROM ojs.events e WHERE e.seq > (SELECT w.pruned FROM ojs.event_relay w) ORDER BY e.seq, e.sub LIMIT 1) AS retained_since
+    (SELECT e.time FROM ojs.events e WHERE e.seq >= (SELECT w.floor_place >> 16 FROM ojs.event_relay w)
+        AND (e.seq << 16 | e.sub) > (SELECT w.floor_place FROM ojs.event_relay w) ORDER BY e.seq, e.sub LIMIT 1) AS retained_since
 FROM ojs.event_relay r;
 
 -- name: MetricsRates :one

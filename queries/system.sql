@@ -23,9 +23,13 @@ SELECT ojs.session_end(@backend, @age_s, @wait_ms)::boolean AS ended;
 -- Creates the partitions for the next days and for the next event numbers.
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;
 
+-- name: EventPartitionClose :one
+-- Ends the partition of the event log that is being written, if it is old.
+SELECT ojs.event_partition_close()::boolean AS closed;
+
 -- name: EventPartitionPrune :one
 -- Drops at most one partition of the event log.
-SELECT ojs.event_partitions_prune(sqlc.narg('max_age')::interval, @max_count)::integer AS dropped;
+SELECT ojs.event_partitions_prune()::integer AS dropped;
 
 -- name: JobFinishedPartitionPrune :one
 -- Drops at most one day of finished jobs.
@@ -53,10 +57,10 @@ DELETE FROM ojs.idempotency_keys WHERE (holder, operation, key) IN (
 -- name: DueGetNext :one
 -- The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before
 -- @after. Under a pinned xmin their dead index entries stay, and every call would walk all of them. '-infinity' reads from
--- the start of the index.
+-- the start of the index. Crons due before @crons_after are left out in the same way.
 SELECT clock_timestamp()::timestamptz AS now,
     (SELECT j.due_at FROM ojs.jobs j WHERE j.due_at >= @after ORDER BY j.due_at LIMIT 1) AS job_due,
     (SELECT w.last_seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.last_seen_at LIMIT 1) AS worker_seen,
     LEAST((SELECT w.reap_at FROM ojs.workers w WHERE w.reap_at IS NOT NULL ORDER BY w.reap_at LIMIT 1),
         (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
-    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due;
+    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at >= @crons_after ORDER BY c.next_run_at LIMIT 1) AS cron_due;

@@ -31,7 +31,7 @@ ORDER BY w.id FOR NO KEY UPDATE OF w;
 -- DISTINCT FROM and OFFSET 0 leave the index on events as the only way to look for a delivery: a plan made while the
 -- table was empty took the one on webhook_id, or read the whole table once per pass.
 WITH page AS MATERIALIZED (
-    SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
+    SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published_all p
     WHERE p.seq >= @after_seq::bigint AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer) AND (p.seq, p.sub) <= (@upto_seq::bigint, @upto_sub::integer)
     ORDER BY p.seq, p.sub LIMIT @max_rows::integer
 ), clock AS MATERIALIZED (
@@ -401,7 +401,8 @@ SELECT count(*) AS deliveries, COALESCE(CASE WHEN count(*) > 0 THEN pg_notify('o
 -- time.
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, CAST(p.event AS ojs.events) AS event, p.service, p.internal FROM ojs.event_published p
-    WHERE p.seq >= @after_seq::bigint AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer)
+    WHERE p.seq >= GREATEST(@after_seq::bigint, (SELECT r.floor_place >> 16 FROM ojs.event_relay r))
+        AND (p.seq, p.sub) > (@after_seq::bigint, @after_sub::integer)
     ORDER BY p.seq, p.sub LIMIT @max_rows::integer
 ), wanted AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered

@@ -164,7 +164,7 @@ type Events struct {
 	// ServiceName is in the source of every event, ojs://{service}/….
 	ServiceName string
 
-	// RetentionPeriod and MaxCount bound the log. Whole partitions are dropped, so a little more may stay. 0: no limit.
+	// RetentionPeriod and MaxCount bound what consumers can read. Whole partitions are dropped, so storage follows later. 0: no limit.
 	RetentionPeriod time.Duration
 	MaxCount        int64
 

@@ -70,7 +70,7 @@ const doctorRelay = `-- name: DoctorRelay :one
 SELECT r.watermark, (SELECT count(*) FROM ojs.events e WHERE e.seq > r.watermark) AS unpublished,
     (SELECT count(*) FROM ojs.event_gaps) AS gaps,
     COALESCE((SELECT date_part('epoch', clock_timestamp() - min(e.time)) FROM ojs.events e WHERE e.seq > r.watermark), 0)::double precision AS lag_seconds,
-    COALESCE((SELECT date_part('epoch', clock_timestamp() - e.time) FROM ojs.events e WHERE e.seq > r.pruned ORDER BY e.seq LIMIT 1), 0)::double precision AS kept_seconds
+    COALESCE((SELECT date_part('epoch', clock_timestamp() - e.time) FROM ojs.events e WHERE (e.seq << 16 | e.sub) > r.floor_place AND e.seq >= r.floor_place >> 16 ORDER BY e.seq, e.sub LIMIT 1), 0)::double precision AS kept_seconds
 FROM ojs.event_relay r
 `
 

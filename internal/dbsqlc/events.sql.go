@@ -11,6 +11,35 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const eventFloor = `-- name: EventFloor :one
+SELECT f.floor_place::bigint AS floor_place, f.lost_place::bigint AS lost_place FROM ojs.event_floor() f
+`
+
+type EventFloorRow struct {
+	FloorPlace int64
+	LostPlace  int64
+}
+
+// Where the log begins for readers at this moment.
+func (q *Queries) EventFloor(ctx context.Context) (EventFloorRow, error) {
+	row := q.db.QueryRow(ctx, eventFloor)
+	var i EventFloorRow
+	err := row.Scan(&i.FloorPlace, &i.LostPlace)
+	return i, err
+}
+
+const eventFloorAdvance = `-- name: EventFloorAdvance :one
+SELECT ojs.event_floor_advance($1)::bigint AS passed
+`
+
+// Moves the beginning of the log for readers over what is outside of the limits, up to max_rows rows, and returns their number.
+func (q *Queries) EventFloorAdvance(ctx context.Context, maxRows int64) (int64, error) {
+	row := q.db.QueryRow(ctx, eventFloorAdvance, maxRows)
+	var passed int64
+	err := row.Scan(&passed)
+	return passed, err
+}
+
 const eventGapDelete = `-- name: EventGapDelete :exec
 DELETE FROM ojs.event_gaps WHERE seq = ANY($1::bigint[])
 `
@@ -76,26 +105,26 @@ func (q *Queries) EventGet(ctx context.Context, seq int64, sub int32) ([]OjsEven
 }
 
 const eventGetHead = `-- name: EventGetHead :one
-SELECT r.watermark, r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
+SELECT r.watermark, f.floor_place::bigint AS floor_place, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub,
     COALESCE(h.time, clock_timestamp())::timestamptz AS at
-FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true
+FROM ojs.event_relay r CROSS JOIN ojs.event_floor() f LEFT JOIN ojs.event_last() h ON true
 `
 
 type EventGetHeadRow struct {
-	Watermark int64
-	Pruned    int64
-	HeadSeq   int64
-	HeadSub   int32
-	At        pgtype.Timestamptz
+	Watermark  int64
+	FloorPlace int64
+	HeadSeq    int64
+	HeadSub    int32
+	At         pgtype.Timestamptz
 }
 
-// The end of the log and what retention has dropped, in one snapshot. An empty log ends at the watermark.
+// The end of the log and where it begins, in one snapshot. An empty log ends at the watermark.
 func (q *Queries) EventGetHead(ctx context.Context) (EventGetHeadRow, error) {
 	row := q.db.QueryRow(ctx, eventGetHead)
 	var i EventGetHeadRow
 	err := row.Scan(
 		&i.Watermark,
-		&i.Pruned,
+		&i.FloorPlace,
 		&i.HeadSeq,
 		&i.HeadSub,
 		&i.At,
@@ -104,7 +133,8 @@ func (q *Queries) EventGetHead(ctx context.Context) (EventGetHeadRow, error) {
 }
 
 const eventGetOldest = `-- name: EventGetOldest :many
-SELECT s.seq, s.sub, s.time FROM ojs.event_shown s WHERE NOT s.internal ORDER BY s.seq, s.sub LIMIT 1
+SELECT s.seq, s.sub, s.time FROM ojs.event_shown s
+WHERE s.seq >= (SELECT r.floor_place >> 16 FROM ojs.event_relay r) AND NOT s.internal ORDER BY s.seq, s.sub LIMIT 1
 `
 
 type EventGetOldestRow struct {
@@ -135,19 +165,21 @@ func (q *Queries) EventGetOldest(ctx context.Context) ([]EventGetOldestRow, erro
 }
 
 const eventListAfter = `-- name: EventListAfter :many
-SELECT r.pruned, COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
+SELECT r.floor_place, r.lost_place,
+    COALESCE($1::timestamptz < now() - r.max_age OR (r.kept > r.max_count AND r.watermark - ($2::bigint >> 16) > r.max_count / 2), false)::boolean AS inexact,
+    COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
     COALESCE(e.data, '')::text AS data
-FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page($1, $2, $3, $4,
+FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page($2::bigint >> 16, ($2::bigint & 65535)::integer, $3, $4,
     $5::text[], $6::text[], $7::text[], $8::text[], $9, $10, $11, $12, $13) e ON true
 ORDER BY e.seq, e.sub
 `
 
 type EventListAfterParams struct {
-	AfterSeq     int64
-	AfterSub     int32
+	AfterTime    pgtype.Timestamptz
+	AfterPlace   int64
 	MaxRows      int32
 	WithInternal bool
 	Types        []string
@@ -162,7 +194,9 @@ type EventListAfterParams struct {
 }
 
 type EventListAfterRow struct {
-	Pruned     int64
+	FloorPlace int64
+	LostPlace  int64
+	Inexact    bool
 	HeadSeq    int64
 	HeadSub    int32
 	HeadTime   pgtype.Timestamptz
@@ -185,12 +219,13 @@ type EventListAfterRow struct {
 	Data       string
 }
 
-// Events behind a position and, in every row (there is at least one), the end of the log. Both come from one snapshot,
-// so no event up to the watermark is missing.
+// Events behind a position and, in every row (there is at least one), the end of the log and where it begins, as it is stored.
+// All come from one snapshot, so no event up to the watermark is missing. inexact means that the position may be before the
+// exact beginning, which EventFloor returns: it is of an event older than max_age, or further from the end than half of max_count.
 func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) ([]EventListAfterRow, error) {
 	rows, err := q.db.Query(ctx, eventListAfter,
-		arg.AfterSeq,
-		arg.AfterSub,
+		arg.AfterTime,
+		arg.AfterPlace,
 		arg.MaxRows,
 		arg.WithInternal,
 		arg.Types,
@@ -211,7 +246,9 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 	for rows.Next() {
 		var i EventListAfterRow
 		if err := rows.Scan(
-			&i.Pruned,
+			&i.FloorPlace,
+			&i.LostPlace,
+			&i.Inexact,
 			&i.HeadSeq,
 			&i.HeadSub,
 			&i.HeadTime,
@@ -467,6 +504,17 @@ func (q *Queries) EventMoveLate(ctx context.Context, arg EventMoveLateParams) er
 	return err
 }
 
+const eventRetentionConfigure = `-- name: EventRetentionConfigure :exec
+UPDATE ojs.event_relay SET max_age = $1, max_count = $2
+WHERE max_age IS DISTINCT FROM $1 OR max_count IS DISTINCT FROM $2
+`
+
+// Stores the limits of retention, which all nodes and SQL readers apply.
+func (q *Queries) EventRetentionConfigure(ctx context.Context, maxAge pgtype.Interval, maxCount pgtype.Int8) error {
+	_, err := q.db.Exec(ctx, eventRetentionConfigure, maxAge, maxCount)
+	return err
+}
+
 const relayBound = `-- name: RelayBound :one
 SELECT pg_current_xact_id()::text::bigint AS bound
 `
@@ -611,12 +659,13 @@ WITH claimed AS MATERIALIZED (
         completed = s.completed + EXCLUDED.completed, failed = s.failed + EXCLUDED.failed, discarded = s.discarded + EXCLUDED.discarded,
         cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms
 ), advanced AS (
-    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(),
+    UPDATE ojs.event_relay r SET watermark = $2::bigint, moved_at = clock_timestamp(), kept = r.kept + s.public,
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
     FROM (
         SELECT COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.enqueued'), 0) AS enqueued,
             COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.completed'), 0) AS completed,
-            COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded
+            COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.discarded'), 0) AS discarded,
+            COALESCE(sum(d.n) FILTER (WHERE NOT d.internal), 0) AS public
         FROM delta d
     ) s
     WHERE EXISTS (SELECT FROM claimed)

@@ -1606,13 +1606,15 @@ FROM ojs.jobs j
 WHERE j.state = 'active' AND j.worker_id = ANY($1::text[])
     AND j.started_at <= ($2::timestamptz[])[array_position($1::text[], j.worker_id)]
     AND j.due_at <= now() + interval '1 millisecond' * $3::bigint
-LIMIT $4
+ORDER BY j.due_at
+OFFSET $4::integer LIMIT $5::integer
 `
 
 type JobListByDeadWorkersParams struct {
 	WorkerIds []string
 	DeadAt    []pgtype.Timestamptz
 	LongestMs int64
+	SkipRows  int32
 	MaxRows   int32
 }
 
@@ -1626,12 +1628,13 @@ type JobListByDeadWorkersRow struct {
 // The jobs that are reserved for dead workers: active jobs fetched before dead_at. There is no index on worker_id, because
 // every claim would have to write it. An active job always has a due_at, at most the longest reservation ahead. So this
 // reads index jobs_due up to that time and filters: 70 ms with 200 000 jobs scheduled over 30 days and 200 000 available
-// ones, once for all workers that expire together.
+// ones, once for all workers that expire together. @skip_rows leaves out those at the head that could not be locked.
 func (q *Queries) JobListByDeadWorkers(ctx context.Context, arg JobListByDeadWorkersParams) ([]JobListByDeadWorkersRow, error) {
 	rows, err := q.db.Query(ctx, jobListByDeadWorkers,
 		arg.WorkerIds,
 		arg.DeadAt,
 		arg.LongestMs,
+		arg.SkipRows,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -2040,8 +2043,14 @@ SELECT id, attempt, max_attempts, retry, worker_id, COALESCE(re_enqueued_at, cre
 FROM ojs.jobs
 WHERE due_at >= $1 AND due_at <= now() AND state = 'active'
 ORDER BY due_at
-LIMIT $2
+OFFSET $2::integer LIMIT $3::integer
 `
+
+type JobListOverdueParams struct {
+	After    pgtype.Timestamptz
+	SkipRows int32
+	MaxRows  int32
+}
 
 type JobListOverdueRow struct {
 	ID          [16]byte
@@ -2060,9 +2069,10 @@ type JobListOverdueRow struct {
 	Now         pgtype.Timestamptz
 }
 
-// Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares due_at again.
-func (q *Queries) JobListOverdue(ctx context.Context, after pgtype.Timestamptz, maxRows int32) ([]JobListOverdueRow, error) {
-	rows, err := q.db.Query(ctx, jobListOverdue, after, maxRows)
+// Active jobs whose lease, run time, heartbeat timeout or total timeout has ended. The rows are not locked: JobFail compares
+// due_at again. @skip_rows leaves out those at the head that JobFail could not lock.
+func (q *Queries) JobListOverdue(ctx context.Context, arg JobListOverdueParams) ([]JobListOverdueRow, error) {
+	rows, err := q.db.Query(ctx, jobListOverdue, arg.After, arg.SkipRows, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}

@@ -73,6 +73,11 @@ type EventRelay struct {
 	OnlyRow        bool
 	Watermark      int64
 	Pruned         int64
+	FloorPlace     int64
+	LostPlace      int64
+	Kept           int64
+	MaxAge         pgtype.Interval
+	MaxCount       pgtype.Int8
 	Service        string
 	Compat         bool
 	MovedAt        pgtype.Timestamptz
@@ -257,6 +262,27 @@ type JobFinished struct {
 }
 
 type OjsEventPublished struct {
+	Seq        int64
+	Sub        int32
+	Time       pgtype.Timestamptz
+	Type       string
+	Internal   bool
+	Subject    pgtype.Text
+	JobID      pgtype.UUID
+	JobType    pgtype.Text
+	Queue      pgtype.Text
+	Attempt    pgtype.Int4
+	WorkerID   pgtype.Text
+	WorkflowID pgtype.UUID
+	FromState  pgtype.Text
+	ToState    pgtype.Text
+	DurationMs pgtype.Int8
+	Service    string
+	Compat     bool
+	Event      interface{}
+}
+
+type OjsEventPublishedAll struct {
 	Seq        int64
 	Sub        int32
 	Time       pgtype.Timestamptz

@@ -17,7 +17,7 @@ SELECT clock_timestamp()::timestamptz AS now,
     (SELECT w.last_seen_at FROM ojs.workers w WHERE w.stale_at IS NULL ORDER BY w.last_seen_at LIMIT 1) AS worker_seen,
     LEAST((SELECT w.reap_at FROM ojs.workers w WHERE w.reap_at IS NOT NULL ORDER BY w.reap_at LIMIT 1),
         (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
-    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at IS NOT NULL ORDER BY c.next_run_at LIMIT 1) AS cron_due
+    (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at >= $2 ORDER BY c.next_run_at LIMIT 1) AS cron_due
 `
 
 type DueGetNextRow struct {
@@ -30,9 +30,9 @@ type DueGetNextRow struct {
 
 // The earliest due time of each kind, with one index probe each. The caller has applied the transitions of jobs due before
 // @after. Under a pinned xmin their dead index entries stay, and every call would walk all of them. '-infinity' reads from
-// the start of the index.
-func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz) (DueGetNextRow, error) {
-	row := q.db.QueryRow(ctx, dueGetNext, after)
+// the start of the index. Crons due before @crons_after are left out in the same way.
+func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz, cronsAfter pgtype.Timestamptz) (DueGetNextRow, error) {
+	row := q.db.QueryRow(ctx, dueGetNext, after, cronsAfter)
 	var i DueGetNextRow
 	err := row.Scan(
 		&i.Now,
@@ -44,13 +44,25 @@ func (q *Queries) DueGetNext(ctx context.Context, after pgtype.Timestamptz) (Due
 	return i, err
 }
 
+const eventPartitionClose = `-- name: EventPartitionClose :one
+SELECT ojs.event_partition_close()::boolean AS closed
+`
+
+// Ends the partition of the event log that is being written, if it is old.
+func (q *Queries) EventPartitionClose(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, eventPartitionClose)
+	var closed bool
+	err := row.Scan(&closed)
+	return closed, err
+}
+
 const eventPartitionPrune = `-- name: EventPartitionPrune :one
-SELECT ojs.event_partitions_prune($1::interval, $2)::integer AS dropped
+SELECT ojs.event_partitions_prune()::integer AS dropped
 `
 
 // Drops at most one partition of the event log.
-func (q *Queries) EventPartitionPrune(ctx context.Context, maxAge pgtype.Interval, maxCount int64) (int32, error) {
-	row := q.db.QueryRow(ctx, eventPartitionPrune, maxAge, maxCount)
+func (q *Queries) EventPartitionPrune(ctx context.Context) (int32, error) {
+	row := q.db.QueryRow(ctx, eventPartitionPrune)
 	var dropped int32
 	err := row.Scan(&dropped)
 	return dropped, err

@@ -245,7 +245,7 @@ func (q *Queries) WebhookDeliveryClaim(ctx context.Context, arg WebhookDeliveryC
 
 const webhookDeliveryCreate = `-- name: WebhookDeliveryCreate :one
 WITH page AS MATERIALIZED (
-    SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published p
+    SELECT p.seq, p.sub, p.time, p.internal, p.service, CAST(p.event AS ojs.events) AS event FROM ojs.event_published_all p
     WHERE p.seq >= $1::bigint AND (p.seq, p.sub) > ($1::bigint, $2::integer) AND (p.seq, p.sub) <= ($3::bigint, $4::integer)
     ORDER BY p.seq, p.sub LIMIT $5::integer
 ), clock AS MATERIALIZED (
@@ -1297,7 +1297,8 @@ func (q *Queries) WebhookNotify(ctx context.Context) error {
 const webhookReplayAll = `-- name: WebhookReplayAll :one
 WITH page AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, CAST(p.event AS ojs.events) AS event, p.service, p.internal FROM ojs.event_published p
-    WHERE p.seq >= $2::bigint AND (p.seq, p.sub) > ($2::bigint, $3::integer)
+    WHERE p.seq >= GREATEST($2::bigint, (SELECT r.floor_place >> 16 FROM ojs.event_relay r))
+        AND (p.seq, p.sub) > ($2::bigint, $3::integer)
     ORDER BY p.seq, p.sub LIMIT $4::integer
 ), wanted AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered

@@ -158,7 +158,7 @@ func TestGRPCStreamEvents(t *testing.T) {
 		for range 3 {
 			r.settled(r.push(`"type":"t","args":[]`))
 		}
-		r.exec(`UPDATE ojs.event_relay SET pruned = watermark - 1`)
+		r.exec(`UPDATE ojs.event_relay SET max_count = 1`)
 		stream, err := r.StreamEvents(r.ctx(), &ojsv1.StreamEventsRequest{After: first})
 		require.NoError(t, err)
 		_, err = stream.Recv()

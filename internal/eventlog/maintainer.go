@@ -35,6 +35,10 @@ const (
 
 	maintainTimeout = time.Minute
 
+	// floorRows is how many events make it worth to store again where the log begins for readers: what was published since is
+	// what a reader of the oldest events walks over. It is also the limit of one statement, and takes it 10 ms.
+	floorRows = 10_000
+
 	// prunedRows is the limit of one statement. A run repeats it until nothing is left, or until its time is over; the next
 	// run then goes on.
 	prunedRows = 1000
@@ -45,10 +49,11 @@ const (
 
 // MaintainerConfig says how long events and jobs are kept. Zero: no limit.
 type MaintainerConfig struct {
-	// RetentionPeriod is events.retention_period: older events are dropped.
+	// RetentionPeriod is events.retention_period: readers see no older events. All nodes should have the same limits, because
+	// the one that started last stores them for all.
 	RetentionPeriod time.Duration
 
-	// MaxCount is events.max_count: beyond it the oldest events are dropped.
+	// MaxCount is events.max_count: readers see no more events than that, the newest.
 	MaxCount int64
 
 	// RetentionDone is how long completed and cancelled jobs are kept, in whole days of UTC, because days are
@@ -71,10 +76,12 @@ type Maintainer struct {
 	relay  *Relay
 
 	// Only the running goroutine uses these.
-	room     room
-	prunedAt time.Time
-	prunedTo int64 // watermark at that time
-	statsAt  time.Time
+	configured bool  // the limits are stored
+	floorAt    int64 // watermark when the floor was stored
+	room       room
+	prunedAt   time.Time
+	prunedTo   int64 // watermark at that time
+	statsAt    time.Time
 }
 
 // room is what the partitions of PartitionEnsure have room for.
@@ -128,13 +135,19 @@ func (m *Maintainer) run(ctx context.Context) {
 	ticker := time.NewTicker(min(headroomCheck, pruneInterval))
 	defer ticker.Stop()
 	for {
+		if !m.configured {
+			m.try(ctx, "store the limits of retention", m.configure)
+		}
 		now, status := m.Time.Now(), m.relay.Status()
 		if m.ensureDue(now, status) {
 			m.try(ctx, "create partitions", func(ctx context.Context) error { return m.ensure(ctx, now, status) })
 		}
 		if m.pruneDue(now, status.Watermark) {
-			m.prunedAt, m.prunedTo = now, status.Watermark
+			m.prunedAt, m.prunedTo, m.floorAt = now, status.Watermark, status.Watermark
 			m.try(ctx, "apply retention", func(ctx context.Context) error { return m.runOnce(ctx, now) })
+		} else if status.Watermark-m.floorAt >= floorRows {
+			m.floorAt = status.Watermark
+			m.try(ctx, "advance the beginning of the events", m.advanceFloor)
 		}
 		select {
 		case <-ctx.Done():
@@ -150,6 +163,18 @@ func (m *Maintainer) try(ctx context.Context, what string, do func(context.Conte
 	if err := do(limited); err != nil && ctx.Err() == nil {
 		m.Logger.ErrorContext(ctx, m.Name+": cannot "+what+"; trying again", slog.Any("error", err))
 	}
+}
+
+func (m *Maintainer) configure(ctx context.Context) error {
+	err := m.q.EventRetentionConfigure(ctx, interval(m.config.RetentionPeriod), pgtype.Int8{Int64: m.config.MaxCount, Valid: m.config.MaxCount > 0})
+	m.configured = err == nil
+	return err
+}
+
+// advanceFloor stores where the log begins for readers, who look only from there on for its exact beginning.
+func (m *Maintainer) advanceFloor(ctx context.Context) error {
+	_, err := repeat(func() (int64, error) { return m.q.EventFloorAdvance(ctx, floorRows) })
+	return err
 }
 
 // ensureDue reports whether to create partitions: when half the numbers are used, and for days two days ahead. Every write
@@ -179,9 +204,13 @@ func (m *Maintainer) pruneDue(now time.Time, watermark int64) bool {
 func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	var p Pruned
 	var err error
-	if p.EventPartitions, err = repeat(func() (int32, error) {
-		return m.q.EventPartitionPrune(ctx, interval(m.config.RetentionPeriod), m.config.MaxCount)
-	}); err != nil {
+	if err = m.advanceFloor(ctx); err != nil {
+		return fmt.Errorf("advance the beginning of the events: %w", err)
+	}
+	if _, err = m.q.EventPartitionClose(ctx); err != nil {
+		return fmt.Errorf("close a partition of events: %w", err)
+	}
+	if p.EventPartitions, err = repeat(func() (int32, error) { return m.q.EventPartitionPrune(ctx) }); err != nil {
 		return fmt.Errorf("drop events: %w", err)
 	}
 	if p.Days, err = repeat(func() (int32, error) {

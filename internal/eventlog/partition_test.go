@@ -21,6 +21,12 @@ func (b *testBundle) jump(t *testing.T, n int64) {
 	b.exec(t, "UPDATE ojs.event_relay SET watermark = $1", n)
 }
 
+// age makes the events so far older.
+func (b *testBundle) age(t *testing.T, by string) {
+	t.Helper()
+	b.exec(t, "UPDATE ojs.events SET time = time - $1::text::interval", by)
+}
+
 func (b *testBundle) count(t *testing.T, sql string, args ...any) (n int64) {
 	t.Helper()
 	require.NoError(t, b.pool.QueryRow(t.Context(), sql, args...).Scan(&n))
@@ -109,29 +115,33 @@ func TestEventPartitionsPrune(t *testing.T) {
 	t.Parallel()
 	prune := func(t *testing.T, b *testBundle, age *string, count int) int64 {
 		t.Helper()
-		return b.count(t, "SELECT ojs.event_partitions_prune($1::text::interval, $2)", age, count)
+		b.exec(t, "UPDATE ojs.event_relay SET max_age = $1::text::interval, max_count = NULLIF($2::bigint, 0)", age, count)
+		b.exec(t, "SELECT ojs.event_floor_advance(1000)")
+		return b.count(t, "SELECT ojs.event_partitions_prune()")
 	}
-	old, young := "0", "1 hour"
+	old, young, long := "0", "1 hour", "1 year"
 
 	t.Run("ByAge", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
 		b.exec(t, insertEvent, "dropped")
+		b.age(t, "1 day")
 		b.publishAll(t)
-		cursor := b.readAll(t)[0].Position
-		require.Zero(t, prune(t, b, &old, 0), "the partition of the watermark stays")
+		cursor := NewPosition(time.Now(), 0, 0)
 		b.jump(t, partitionSize)
 		b.exec(t, insertEvent, "kept")
 		b.publishAll(t)
-		require.Zero(t, prune(t, b, &young, 0))
+		require.Zero(t, prune(t, b, &long, 0))
 		require.Zero(t, prune(t, b, nil, 0))
-		require.EqualValues(t, 1, prune(t, b, &old, 0))
-		require.Zero(t, prune(t, b, &old, 0))
+		require.EqualValues(t, 1, prune(t, b, &young, 0))
+		require.Zero(t, prune(t, b, &young, 0))
 		require.Equal(t, []string{"kept"}, queues(b.readAll(t)))
 		var expired *ExpiredError
 		_, err := b.reader.ListAfter(t.Context(), Query{After: &cursor})
 		require.ErrorAs(t, err, &expired)
 		require.Equal(t, b.readAll(t)[0].ID(), expired.OldestID)
+		require.Zero(t, prune(t, b, &old, 0), "the partition of the watermark stays")
+		require.Empty(t, b.readAll(t))
 	})
 
 	t.Run("ByCountOfPublicEvents", func(t *testing.T) {
@@ -156,14 +166,15 @@ func TestEventPartitionsPrune(t *testing.T) {
 		late := b.open(t, "late")
 		b.exec(t, insertEvent, "a")
 		b.publishAll(t)
+		b.age(t, "1 day")
 		b.jump(t, partitionSize)
 		b.exec(t, insertEvent, "b")
 		b.publishAll(t)
-		require.Zero(t, prune(t, b, &old, 0))
+		require.Zero(t, prune(t, b, &young, 0))
 		require.NoError(t, late.Commit(t.Context()))
-		require.Zero(t, prune(t, b, &old, 0), "visible, but not moved yet")
+		require.Zero(t, prune(t, b, &young, 0), "visible, but not moved yet")
 		b.passUntil(t, noGaps)
-		require.EqualValues(t, 1, prune(t, b, &old, 0))
+		require.EqualValues(t, 1, prune(t, b, &young, 0))
 		require.Equal(t, []string{"b", "late"}, queues(b.readAll(t)))
 	})
 

@@ -31,6 +31,14 @@ func NewPosition(t time.Time, seq int64, sub int32) Position {
 	return Position{Seq: seq, Sub: sub, stamp: uint64(us/1000)<<16 | 0x7000 | uint64(us%1000*4096/1000)}
 }
 
+// placeOf is the position with a place, as SQL writes one. Its time is not that of an event.
+func placeOf(place int64, t time.Time) Position {
+	return NewPosition(t, place>>16, int32(place&maxSub))
+}
+
+// place is the position as SQL writes one.
+func (p Position) place() int64 { return p.Seq<<16 | int64(p.Sub) }
+
 // ParsePosition reads an event id. Any well-formed id is a position, whether an event has it or not
 // (docs/reference/events.md, Event errors).
 func ParsePosition(id string) (Position, error) {

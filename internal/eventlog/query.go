@@ -49,11 +49,11 @@ type Page struct {
 	HasMore bool
 }
 
-// ExpiredError says that retention has removed events behind Query.After: 410 x_cursor_expired.
+// ExpiredError says that events behind Query.After are outside of the limits of retention: 410 x_cursor_expired.
 type ExpiredError struct {
 	OldestID   string // empty: nothing is kept
 	OldestTime time.Time
-	Pruned     Position // the last removed event; a query after it returns all that is kept
+	Pruned     Position // the last of them; a query after it returns all that is kept
 }
 
 func (e *ExpiredError) Error() string {

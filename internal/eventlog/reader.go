@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,25 +31,16 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	after := Position{Seq: -1}
-	if query.After != nil {
-		after = *query.After
-	}
-	rows, err := r.q.EventListAfter(ctx, dbsqlc.EventListAfterParams{
-		AfterSeq: after.Seq, AfterSub: after.Sub, MaxRows: int32(f.limit + 1), // one more, so that HasMore is exact
+	p := dbsqlc.EventListAfterParams{
+		MaxRows:      int32(f.limit + 1), // one more, so that HasMore is exact
 		WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		JobID: f.jobID, Subject: f.subject, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
-	})
-	if err != nil {
-		return Page{}, fmt.Errorf("list events: %w", err)
 	}
-	if len(rows) == 0 {
-		return Page{}, fmt.Errorf("list events: ojs.event_relay is empty")
+	rows, err := r.listAfter(ctx, query.After, p)
+	if err != nil {
+		return Page{}, err
 	}
 	log := rows[0] // the same in every row
-	if query.After != nil && after.Seq < log.Pruned {
-		return Page{}, r.expired(ctx, log.Pruned)
-	}
 	page := Page{Events: make([]Event, 0, min(len(rows), f.limit))}
 	for _, row := range rows {
 		if row.Seq == 0 {
@@ -65,6 +57,57 @@ func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
 		page.Cursor = page.End.String()
 	}
 	return page, nil
+}
+
+// listAfter returns the rows behind a position, at least one. Only a position that may be outside of the limits of retention needs
+// more than one statement.
+func (r *Reader) listAfter(ctx context.Context, after *Position, p dbsqlc.EventListAfterParams) ([]dbsqlc.EventListAfterRow, error) {
+	if after == nil {
+		begin, err := r.floor(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.AfterPlace = begin.FloorPlace
+		return r.list(ctx, p)
+	}
+	p.AfterPlace, p.AfterTime = after.place(), optionalTime(after.Time())
+	rows, err := r.list(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	begin := dbsqlc.EventFloorRow{FloorPlace: rows[0].FloorPlace, LostPlace: rows[0].LostPlace}
+	if rows[0].Inexact {
+		if begin, err = r.floor(ctx); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case p.AfterPlace < begin.LostPlace:
+		return nil, r.expired(ctx, begin.FloorPlace)
+	case p.AfterPlace < begin.FloorPlace: // only gap rows are in between
+		p.AfterPlace = begin.FloorPlace
+		return r.list(ctx, p)
+	}
+	return rows, nil
+}
+
+func (r *Reader) list(ctx context.Context, p dbsqlc.EventListAfterParams) ([]dbsqlc.EventListAfterRow, error) {
+	rows, err := r.q.EventListAfter(ctx, p)
+	if err == nil && len(rows) == 0 {
+		err = errors.New("ojs.event_relay is empty")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list events: %w", err)
+	}
+	return rows, nil
+}
+
+func (r *Reader) floor(ctx context.Context) (dbsqlc.EventFloorRow, error) {
+	begin, err := r.q.EventFloor(ctx)
+	if err != nil {
+		return begin, fmt.Errorf("find the beginning of the events: %w", err)
+	}
+	return begin, nil
 }
 
 // end is the last event of the page if there are more. Otherwise the query has examined all published events, matching or
@@ -84,17 +127,17 @@ func end(page *Page, after *Position, log dbsqlc.EventListAfterRow) Position {
 	}
 }
 
-func (r *Reader) expired(ctx context.Context, pruned int64) error {
+func (r *Reader) expired(ctx context.Context, floor int64) error {
 	oldest, err := r.q.EventGetOldest(ctx)
 	if err != nil {
 		return fmt.Errorf("find oldest event: %w", err)
 	}
 	if len(oldest) == 0 {
-		return &ExpiredError{Pruned: NewPosition(time.Now(), pruned, 0)}
+		return &ExpiredError{Pruned: placeOf(floor, time.Now())}
 	}
 	o := oldest[0]
 	return &ExpiredError{
-		OldestID: NewPosition(o.Time.Time, o.Seq, o.Sub).String(), OldestTime: o.Time.Time.UTC(), Pruned: NewPosition(o.Time.Time, pruned, 0),
+		OldestID: NewPosition(o.Time.Time, o.Seq, o.Sub).String(), OldestTime: o.Time.Time.UTC(), Pruned: placeOf(floor, o.Time.Time),
 	}
 }
 
@@ -156,7 +199,7 @@ func (r *Reader) Head(ctx context.Context) (Position, error) {
 	return head, err
 }
 
-// bounds are the newest position and the last removed one; the kept events lie between.
+// bounds are the newest position and the one behind which the kept events begin.
 func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) {
 	row, err := r.q.EventGetHead(ctx)
 	if err != nil {
@@ -167,7 +210,7 @@ func (r *Reader) bounds(ctx context.Context) (head, pruned Position, err error) 
 	if row.HeadSeq > 0 {
 		head = NewPosition(at, row.HeadSeq, row.HeadSub)
 	}
-	return head, NewPosition(at, row.Pruned, 0), nil
+	return head, placeOf(row.FloorPlace, at), nil
 }
 
 // WaitCaughtUp returns when all that this node had committed at the time of the call is published, or after 100 ms: a poll

@@ -178,7 +178,7 @@ func TestListAfter(t *testing.T) {
 	t.Run("ReportsExpiredCursors", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})
-		b.exec(t, "UPDATE ojs.event_relay SET pruned = 10, watermark = 10")
+		b.exec(t, "UPDATE ojs.event_relay SET pruned = 10, floor_place = 10 << 16, lost_place = 10 << 16, watermark = 10")
 		b.exec(t, "SELECT setval('ojs.event_seq', 10)")
 		old, last := NewPosition(time.Now(), 9, 0), NewPosition(time.Now(), 10, 0)
 		_, err := b.reader.ListAfter(t.Context(), Query{After: &old})

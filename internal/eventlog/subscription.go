@@ -17,6 +17,7 @@ type Subscription struct {
 
 	at           Position // everything up to it has been read
 	returned     Position // everything up to it has been returned
+	unchecked    bool     // at came from the client: events in memory may be outside of the limits of retention
 	caughtUp     bool     // at least once
 	closed       bool
 	stream       *Stream // nil: not counted
@@ -47,7 +48,7 @@ func (f *Feed) Subscribe(ctx context.Context, query Query, from *Position) (*Sub
 	}
 	s := &Subscription{feed: f, query: query, match: match}
 	if from != nil {
-		s.at = *from
+		s.at, s.unchecked = *from, true
 	} else {
 		head, pruned, err := f.bounds(ctx)
 		if err != nil {
@@ -166,15 +167,19 @@ type batch struct {
 // step reads once, without waiting.
 func (s *Subscription) step(ctx context.Context, limit int) (batch, error) {
 	recent := s.feed.after(s.at)
-	if recent.complete {
+	if recent.complete && !s.unchecked {
 		s.caughtUp = true
 		s.setReadingTable(false)
 		return batch{items: s.takeRecent(recent, limit), changed: recent.changed}, nil
 	}
 	s.setReadingTable(true)
 	read, more, err := s.readTable(ctx, limit)
-	if err != nil || more {
+	if err != nil {
 		return read, err
+	}
+	s.unchecked = false
+	if more {
+		return read, nil
 	}
 	s.caughtUp = true
 	s.setReadingTable(false)

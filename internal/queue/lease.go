@@ -21,16 +21,35 @@ func (s *Store) LongestVisibility() time.Duration {
 // DefaultVisibility is the reservation of a job if neither the fetch nor the job sets one.
 func (s *Store) DefaultVisibility() time.Duration { return s.config.DefaultVisibility }
 
-// FailOverdue fails up to 1 000 active jobs whose lease, run time, heartbeat timeout or total timeout has ended. It reads
-// the jobs without locking them; JobFail compares the run and due_at again, so a heartbeat or an ack in between wins.
+// FailOverdue fails up to 2 000 active jobs whose lease, run time, heartbeat timeout or total timeout has ended. It reads
+// the jobs without locking them; JobFail compares the run and due_at again, so a heartbeat or an ack in between wins. Jobs that
+// other transactions have locked stay at the head of what is read, so it reads on behind them.
 func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (found, failed int, err error) {
 	ctx, pass := s.tracer.Pass(ctx, "ojs.visibility.check")
 	defer func() { pass.End(found, err) }()
-	bounded, cancel := s.db.Bounded(ctx)
+	for page := dueBatch; page == dueBatch && failed < dueBatch; found += page {
+		rows, err := s.listOverdue(ctx, after, found-failed)
+		if err != nil {
+			return found, failed, err
+		}
+		page = len(rows)
+		n, err := s.failOverdue(ctx, rows)
+		if failed += n; err != nil {
+			return found, failed, err
+		}
+	}
+	return found, failed, nil
+}
+
+func (s *Store) listOverdue(ctx context.Context, after pgtype.Timestamptz, skip int) ([]dbsqlc.JobListOverdueRow, error) {
+	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobListOverdue(bounded, after, dueBatch)
-	if err != nil || len(rows) == 0 {
-		return 0, 0, err
+	return s.db.Q.JobListOverdue(ctx, dbsqlc.JobListOverdueParams{After: after, SkipRows: int32(skip), MaxRows: dueBatch})
+}
+
+func (s *Store) failOverdue(ctx context.Context, rows []dbsqlc.JobListOverdueRow) (failed int, err error) {
+	if len(rows) == 0 {
+		return 0, nil
 	}
 	nacks := make([]nack, len(rows))
 	for i, r := range rows {
@@ -42,7 +61,7 @@ func (s *Store) FailOverdue(ctx context.Context, after pgtype.Timestamptz) (foun
 			failed++
 		}
 	}
-	return len(rows), failed, err
+	return failed, err
 }
 
 // overdue decides which limit a job has exceeded. If it has exceeded several, a limit that ends the job takes precedence and

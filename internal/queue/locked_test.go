@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -52,6 +53,37 @@ func TestLockedJobs(t *testing.T) {
 		require.ErrorIs(t, errs[0], ojs.ErrTimeout())
 		require.Equal(t, ojs.StateActive, b.State(id))
 	})
+}
+
+// More locked jobs than a sweep reads at a time do not hide those behind them.
+func TestLockedOverdueJobs(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ change, then string }{
+		"Waiting": {`UPDATE ojs.jobs SET state = 'scheduled', ready_seq = NULL, due_at = created_at, scheduled_at = created_at`, "available"},
+		"Active":  {`UPDATE ojs.jobs SET state = 'active', ready_seq = NULL, attempt = 1, started_at = created_at, lease_until = created_at, due_at = created_at`, "available"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t, unchecked)
+			var jobs []*job.Job
+			for range 2300 {
+				jobs = append(jobs, domaintest.NewJob("q"))
+			}
+			b.Enqueued(jobs...)
+			b.Exec(c.change)
+			b.Exec(`UPDATE ojs.jobs SET due_at = now() - interval '1 second' WHERE id IN (SELECT id FROM ojs.jobs ORDER BY id LIMIT 1200)`)
+			tx, err := b.Pool.Begin(t.Context())
+			require.NoError(t, err)
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			_, err = tx.Exec(t.Context(), `SELECT FROM ojs.jobs ORDER BY due_at, id LIMIT 1200 FOR UPDATE`)
+			require.NoError(t, err)
+			for moved := 1; moved > 0; {
+				moved, err = b.ApplyDue(t.Context(), pg.Beginning)
+				require.NoError(t, err)
+			}
+			require.Equal(t, 1100, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = $1`, c.then))
+		})
+	}
 }
 
 // An application that has enqueued a job with a client-chosen id, and keeps its transaction open, delays only enqueues of the

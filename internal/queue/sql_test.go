@@ -427,4 +427,18 @@ func TestSQLEnqueueCannotStopTheServer(t *testing.T) {
 	b.Exec("UPDATE ojs.jobs SET due_at = now(), next_attempt_at = now() WHERE state = 'retryable'")
 	due()
 	require.Equal(t, ojs.StateAvailable, b.State(good))
+
+	// A sweep of lost reservations decides by the policy, too. The last policy is one that only the owner of the table can write.
+	b.Exec(`UPDATE ojs.jobs SET retry = '["soon"]' WHERE id = $1`, good)
+	fetched := b.Fetched(100, "default")
+	require.Greater(t, len(fetched), len(nonsense))
+	b.Exec("UPDATE ojs.jobs SET due_at = now(), lease_until = now() WHERE state = 'active'")
+	due()
+	for _, j := range fetched {
+		stored, err := b.Get(t.Context(), j.ID)
+		require.NoError(t, err)
+		require.NotEqual(t, string(ojs.StateActive), stored.State)
+		_, invalid := ids[j.ID]
+		require.Equal(t, invalid || j.ID == good, strings.Contains(string(stored.Error), `"policy_error":"decode retry policy: `), string(stored.Error))
+	}
 }

@@ -2,9 +2,12 @@ package timer
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // Sources are the functions of the domains that a sweep calls.
@@ -34,14 +37,15 @@ type Due struct {
 	Crons   pgtype.Timestamptz
 }
 
-// next is the earliest time; ok is false if there is none.
-func (d Due) next() (earliest time.Time, ok bool) {
+// next is the time until the earliest of them: 0 or less if it has come, a very long time if there is none.
+func (d Due) next() time.Duration {
+	next := time.Duration(math.MaxInt64)
 	for _, t := range []pgtype.Timestamptz{d.Jobs, d.Workers, d.Crons} {
-		if t.Valid && (!ok || t.Time.Before(earliest)) {
-			earliest, ok = t.Time, true
+		if t.Valid {
+			next = min(next, t.Time.Sub(d.Now))
 		}
 	}
-	return earliest, ok
+	return next
 }
 
 // reached reports whether one of the times has come.
@@ -49,9 +53,14 @@ func (d Due) reached(t pgtype.Timestamptz) bool { return t.Valid && !t.Time.Afte
 
 // NextDue reads the earliest due time of each kind. It leaves out jobs due before after, which a sweep has applied.
 func (t *Timer) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, error) {
+	return t.nextDue(ctx, after, pg.Beginning)
+}
+
+// nextDue leaves out crons due before cronsAfter, too.
+func (t *Timer) nextDue(ctx context.Context, after, cronsAfter pgtype.Timestamptz) (Due, error) {
 	ctx, cancel := t.db.Bounded(ctx)
 	defer cancel()
-	row, err := t.db.Q.DueGetNext(ctx, after)
+	row, err := t.db.Q.DueGetNext(ctx, after, cronsAfter)
 	if err != nil {
 		t.sources.Unreachable()
 		return Due{}, err

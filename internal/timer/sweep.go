@@ -23,7 +23,11 @@ const (
 	commitDelay = 2 * time.Second
 
 	errorPause = time.Second
-	lockPause  = 5 * time.Millisecond
+
+	// firstRetry and lastRetry are the shortest and the longest pause before rows are tried again that other transactions have
+	// locked: a sweep of another node locks them for milliseconds, an application that leaves ojs.cancel uncommitted for hours.
+	firstRetry = 5 * time.Millisecond
+	lastRetry  = time.Second
 )
 
 // SweepDue applies what this node knows to be due, at most one batch, so that a fetch does not pay for thousands of jobs.
@@ -62,45 +66,87 @@ func (t *Timer) run(ctx context.Context, batches int) {
 	t.TestSignals.Swept.Signal(struct{}{})
 }
 
-// runOnce applies everything that is due now and returns the time until the next due time. If nothing is due it costs one
-// statement with an index probe for each kind of due time.
+// runOnce applies everything that is due now, but for rows that other transactions have locked, and returns the time until the
+// next due time. If nothing is due it costs one statement with an index probe for each kind of due time.
 func (t *Timer) runOnce(ctx context.Context, batches int) (moved int, next time.Duration, err error) {
-	after := t.swept
-	full := t.late.Swap(false) || time.Since(t.fullAt) >= max(t.Intervals.Full, fullShare*t.fullCost)
-	if full {
-		after = pg.Beginning
+	s := sweep{after: t.swept, full: t.fullDue()}
+	if s.full {
+		s.after = pg.Beginning
 	}
-	for {
+	for first := true; ; first = false {
 		start := time.Now()
-		due, err := t.NextDue(ctx, after)
+		due, err := t.NextDue(ctx, s.after)
 		if err != nil {
 			return moved, 0, err
 		}
-		if full {
-			t.fullAt, t.fullCost, full = start, time.Since(start), false
+		if s.full && first {
+			t.fullAt, t.fullCost = start, time.Since(start)
 		}
-		at, waiting := due.next()
-		if !waiting || at.After(due.Now) {
-			t.swept = pgtype.Timestamptz{Time: due.Now.Add(-commitDelay), Valid: true}
-			if !waiting {
-				return moved, math.MaxInt64, nil
-			}
-			return moved, at.Sub(due.Now), nil
+		if next := due.next(); next > 0 {
+			t.ended(due, s.full)
+			return moved, min(next, t.retryIn()), nil
 		}
 		// Stop does not cancel a batch that has begun: a commit without its result loses log lines and counts, and the jobs of
 		// workers that were declared dead would wait for another node.
-		n, err := t.apply(context.WithoutCancel(ctx), due, after)
+		n, err := t.apply(context.WithoutCancel(ctx), due, s.after)
 		moved += n
 		if err != nil {
 			return moved, 0, err
 		}
 		switch batches--; {
-		case n == 0: // another node has the rows locked
-			return moved, lockPause, nil
+		case n == 0:
+			next, err := t.blocked(ctx, due, s.full)
+			return moved, next, err
 		case batches == 0:
 			return moved, 0, nil
 		}
 	}
+}
+
+// sweep is what one run looks at.
+type sweep struct {
+	after pgtype.Timestamptz // jobs due before it are left out
+	full  bool               // none are
+}
+
+func (t *Timer) fullDue() bool {
+	late := t.late.Swap(false)
+	return late || time.Since(t.fullAt) >= max(t.Intervals.Full, fullShare*t.fullCost) || t.retryIn() <= 0
+}
+
+// retryIn is the time until rows are tried again that were locked.
+func (t *Timer) retryIn() time.Duration {
+	if t.retryPause == 0 {
+		return math.MaxInt64
+	}
+	return time.Until(t.retryAt)
+}
+
+// ended records that all that was due at that time has been applied, or only what was not locked if the sweep was not full.
+func (t *Timer) ended(due Due, full bool) {
+	t.swept = pgtype.Timestamptz{Time: due.Now.Add(-commitDelay), Valid: true}
+	if full {
+		t.retryPause = 0
+	}
+}
+
+// blocked records that other transactions have locked all that is left, and returns when to sweep again. Ordinary sweeps leave
+// those rows out as soon as commitDelay has passed. A full one tries them again, after a pause that grows.
+func (t *Timer) blocked(ctx context.Context, due Due, full bool) (next time.Duration, err error) {
+	t.ended(due, false)
+	if full || t.retryPause == 0 {
+		t.retryPause = min(max(firstRetry, 2*t.retryPause), lastRetry)
+		t.retryAt = time.Now().Add(max(t.retryPause, fullShare*t.fullCost))
+	}
+	now := pgtype.Timestamptz{Time: due.Now, Valid: true}
+	later, err := t.nextDue(ctx, now, now)
+	if err != nil {
+		return 0, err
+	}
+	if due.reached(due.Workers) {
+		later.Workers.Valid = false // the same worker, or one that can wait for the next try
+	}
+	return min(later.next(), t.retryIn()), nil
 }
 
 // apply applies one batch of each kind that is due.

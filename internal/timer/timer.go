@@ -58,6 +58,10 @@ type Timer struct {
 	fullAt   time.Time          // start of the latest full sweep
 	fullCost time.Duration
 
+	// Rows that other transactions have locked are tried again at retryAt. 0: there were none at the latest full sweep.
+	retryPause time.Duration
+	retryAt    time.Time
+
 	TestSignals signals
 }
 

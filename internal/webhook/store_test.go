@@ -513,3 +513,19 @@ func TestDeliveriesOfThePruned(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, created.Skipped)
 }
+
+// Events that readers cannot see any more because of max_count still get their deliveries.
+func TestDeliveriesBelowTheFloor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.subscribed()
+	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+	b.publish()
+	b.Exec(`UPDATE ojs.event_relay SET kept = 3, max_count = 1`)
+	b.Exec(`SELECT ojs.event_floor_advance(100)`)
+	require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.event_published`))
+	created, err := b.Webhooks.CreateDeliveries(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(3), created.Deliveries)
+	require.Zero(t, created.Skipped)
+}

@@ -148,16 +148,22 @@ func (s *Store) recoverJobs(ctx context.Context, dead []deadWorker) error {
 }
 
 // loseJobs fails every job that is reserved for the dead workers, in batches, and returns how many of them became available
-// again. The error is queue.ErrLocked if other transactions have locked all that are left. Attempt and started_at guard that
-// a job is still in the same run.
+// again. The error is queue.ErrLocked if other transactions have locked some. Attempt and started_at guard that a job is still
+// in the same run.
 func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, err error) {
 	silences := make(map[string]time.Duration, len(dead))
 	for _, d := range dead {
 		silences[d.id] = d.silence
 	}
-	for {
-		rows, err := s.listReserved(ctx, dead)
-		if err != nil || len(rows) == 0 {
+	for kept := 0; ; {
+		rows, err := s.listReserved(ctx, dead, kept)
+		if err != nil {
+			return requeued, err
+		}
+		if len(rows) == 0 {
+			if kept > 0 { // locked, or acked meanwhile, which the next try finds out
+				err = queue.ErrLocked
+			}
 			return requeued, err
 		}
 		lost := make([]queue.Lost, len(rows))
@@ -171,28 +177,24 @@ func (s *Store) loseJobs(ctx context.Context, dead []deadWorker) (requeued int, 
 		if err != nil {
 			return requeued, err
 		}
-		failed := 0
 		for _, job := range jobs {
-			if job == nil {
-				continue
-			}
-			failed++
-			if job.State == string(ojs.StateAvailable) {
+			switch {
+			case job == nil:
+				kept++
+			case job.State == string(ojs.StateAvailable):
 				requeued++
 			}
-		}
-		if failed == 0 {
-			return requeued, queue.ErrLocked
 		}
 	}
 }
 
-func (s *Store) listReserved(ctx context.Context, dead []deadWorker) ([]dbsqlc.JobListByDeadWorkersRow, error) {
+// listReserved leaves out the first skip jobs.
+func (s *Store) listReserved(ctx context.Context, dead []deadWorker, skip int) ([]dbsqlc.JobListByDeadWorkersRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	ids, deadAt := idsOf(dead)
 	return s.db.Q.JobListByDeadWorkers(ctx, dbsqlc.JobListByDeadWorkersParams{
-		WorkerIds: ids, DeadAt: deadAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), MaxRows: reapBatch,
+		WorkerIds: ids, DeadAt: deadAt, LongestMs: s.jobs.LongestVisibility().Milliseconds(), SkipRows: int32(skip), MaxRows: reapBatch,
 	})
 }
 

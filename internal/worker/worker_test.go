@@ -165,6 +165,25 @@ func TestReap(t *testing.T) {
 		require.Equal(t, ojs.StateAvailable, b.State(ids[0]))
 	})
 
+	t.Run("MoreLockedJobsThanABatch", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.many(1500)
+		for range 2 {
+			b.FetchedBy("w", 1000)
+		}
+		b.Beat("w")
+		b.Silent(61, "w")
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		_, err = tx.Exec(t.Context(), `SELECT FROM ojs.jobs ORDER BY due_at LIMIT 1100 FOR UPDATE`)
+		require.NoError(t, err)
+		require.Equal(t, 1, b.reap())
+		require.Equal(t, 400, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available'`))
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.workers WHERE reap_at IS NOT NULL`), "the rest is tried again")
+	})
+
 	t.Run("FailsEachJobOnceOnManyNodes", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -104,7 +104,7 @@ func eventFamilies(e EventGauges) []family {
 	unpublished.set(noLabels, float64(e.Unpublished))
 	lag := gauge("ojs.events.publish_lag_seconds", "s", "Age of the oldest event that is not published; 0 if all are.")
 	lag.set(noLabels, e.Lag.Seconds())
-	retained := gauge("ojs.events.retained", "{event}", "Events that are kept, those of rolled back transactions included.")
+	retained := gauge("ojs.events.retained", "{event}", "Events that consumers can read.")
 	retained.set(noLabels, float64(e.Retained))
 	retainedFor := gauge("ojs.events.retained_seconds", "s", "Age of the oldest event that is kept: how far back a consumer can resume.")
 	retainedFor.set(noLabels, e.RetainedFor.Seconds())

@@ -1,0 +1,110 @@
+package timer_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// A transaction that locks what is due, and stays open, neither makes the timer spin nor delays what else becomes due.
+func TestHeldRows(t *testing.T) {
+	t.Parallel()
+	rarely := timer.Intervals{Busy: time.Hour, Idle: time.Hour, Full: time.Hour}
+
+	for name, hold := range map[string]func(b *bundle) (applied func() bool){
+		"WaitingJob": func(b *bundle) func() bool {
+			id := b.enqueue(time.Millisecond)
+			b.hold(`SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
+			return func() bool { return b.State(id) == ojs.StateAvailable }
+		},
+		"CancelledJob": func(b *bundle) func() bool {
+			id := b.enqueue(time.Millisecond)
+			b.hold(`SELECT ojs.cancel($1)`, id)
+			return func() bool { return b.State(id) == ojs.StateAvailable }
+		},
+		"ActiveJob": func(b *bundle) func() bool {
+			id := b.enqueue(0)
+			require.Len(b.T, b.Fetched(1, "q"), 1)
+			b.Exec(`UPDATE ojs.jobs SET lease_until = now(), due_at = now() WHERE id = $1`, id)
+			b.hold(`SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
+			return func() bool { return b.State(id) == ojs.StateAvailable }
+		},
+		"Worker": func(b *bundle) func() bool {
+			b.Beat("w")
+			b.Silent(61, "w")
+			b.hold(`SELECT FROM ojs.workers FOR UPDATE`)
+			return func() bool { return b.One(`SELECT state FROM ojs.workers`) == "stale" }
+		},
+		"Cron": func(b *bundle) func() bool {
+			b.Exec(`INSERT INTO ojs.crons (id, name, expression, type, queue, args, next_run_at)
+				VALUES (gen_random_uuid(), 'c', '@hourly', 'test.job', 'q', '[]', now())`)
+			b.hold(`SELECT FROM ojs.crons FOR UPDATE`)
+			return func() bool { return b.Number(`SELECT count(*) FROM ojs.cron_runs`) == 1 }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var statements domaintest.Statements
+			b := connected(domaintest.On(t, domaintest.Traced(t, dbtest.New(t), &statements), short))
+			b.Timer.Intervals = rarely
+			applied := hold(b)
+			b.Timer.TestSignals.Init(t)
+			before := statements.Total()
+			began := time.Now()
+			b.start()
+			const sweeps = 8
+			for range sweeps {
+				domaintest.Await(t, b.Timer.TestSignals.Swept.WaitC())
+			}
+			require.Greater(t, time.Since(began), 500*time.Millisecond, "the pauses grow")
+			require.Less(t, statements.Total()-before, 10*sweeps)
+
+			// Another node has scheduled these; only the database knows when they are due.
+			away := b.node()
+			var ids [][16]byte
+			for i := range 6 {
+				ids = append(ids, away.enqueue(1500*time.Millisecond+time.Duration(i)*170*time.Millisecond))
+			}
+			for _, id := range ids {
+				require.Less(t, b.lateness(id), 400*time.Millisecond)
+			}
+			require.False(t, applied(), "it is locked")
+		})
+	}
+
+	t.Run("AreFoundSoonAfterTheLock", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Timer.Intervals = rarely
+		b.Timer.TestSignals.Init(t)
+		id := b.enqueue(time.Millisecond)
+		tx := b.hold(`SELECT FROM ojs.jobs WHERE id = $1 FOR UPDATE`, id)
+		b.start()
+		for range 6 {
+			domaintest.Await(t, b.Timer.TestSignals.Swept.WaitC())
+		}
+		require.NoError(t, tx.Rollback(t.Context()))
+		began := time.Now()
+		b.lateness(id)
+		require.Less(t, time.Since(began), 3*time.Second)
+	})
+}
+
+// hold runs a statement in a transaction that stays open.
+func (b *bundle) hold(sql string, args ...any) pgx.Tx {
+	b.T.Helper()
+	tx, err := b.Pool.Begin(b.T.Context())
+	require.NoError(b.T, err)
+	_, err = tx.Exec(b.T.Context(), sql, args...)
+	require.NoError(b.T, err)
+	b.T.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
