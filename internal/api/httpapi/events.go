@@ -202,7 +202,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
-	history, err := a.Events.History(ctx, id)
+	history, more, err := a.Events.History(ctx, id)
 	if err != nil {
 		return api.EventError(err)
 	}
@@ -230,6 +230,9 @@ func (a *API) getEventHistory(c echo.Context) error {
 			b = appendText(b, "id", h.ID)
 			b = append(append(b, `,"data":`...), h.Data...)
 			b = append(b, '}')
+		}
+		if more {
+			return append(b, `],"has_more":true}`...)
 		}
 		return append(b, `]}`...)
 	})
