@@ -14,3 +14,6 @@ func (s *Store) Waiting() int {
 	}
 	return len(offered)
 }
+
+// LookAt makes lists look at fewer jobs.
+func (s *Store) LookAt(jobs int64) { s.maxLooked = jobs }

@@ -161,20 +161,20 @@ func (a *API) listJobs(c echo.Context) error {
 		}
 		l.Before = &id
 	}
-	jobs, more, total, err := a.Jobs.List(c.Request().Context(), l)
+	found, err := a.Jobs.List(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
 	next := ""
-	if more {
-		next = ojs.FormatID(jobs[len(jobs)-1].ID)
+	if found.Next != nil {
+		next = ojs.FormatID(*found.Next)
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		b = append(b, `{"jobs":`...)
-		b = appendJobs(b, jobs, shape{})
+		b = appendJobs(b, found.Jobs, shape{})
 		b = append(b, `,"total":`...)
-		b = strconv.AppendInt(b, total, 10)
-		b = page.append(append(b, `,"pagination":`...), total, more, next)
+		b = strconv.AppendInt(b, found.Total, 10)
+		b = page.append(append(b, `,"pagination":`...), found.Total, next != "", next)
 		return append(b, '}')
 	})
 }
