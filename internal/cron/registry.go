@@ -90,8 +90,11 @@ type Filter struct {
 
 // List lists crons by name; total counts all that match.
 func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	defer done()
 	var enabled pgtype.Bool
 	if l.Enabled != nil {
 		enabled = pgtype.Bool{Bool: *l.Enabled, Valid: true}
@@ -106,8 +109,11 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 
 // History lists the ticks and manual runs of a cron, newest first.
 func (s *Store) History(ctx context.Context, name string, offset, limit int) (runs []Run, total int64, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	defer done()
 	row, err := s.db.Q.CronGet(ctx, name)
 	if err != nil {
 		return nil, 0, pg.ClientError(cronMissing(err, name))
