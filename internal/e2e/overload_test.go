@@ -1,9 +1,6 @@
 package e2e_test
 
 import (
-	"io"
-	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,70 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// TestStalledDatabase lets 500 producers send 1 MiB each while no job can be stored. The node keeps what fits its memory and
-// refuses the others, who send again; every job is stored once.
-func TestStalledDatabase(t *testing.T) {
-	a := setup(t)
-	const producers = 500
-	body := `{"type":"t","queue":"stalled","args":["` + repeated('x', 1<<20-100) + `"]}`
-	release := a.lockJobs()
-	var (
-		mu      sync.Mutex
-		refused int
-		peak    uint64
-		all     sync.WaitGroup
-	)
-	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(20 * time.Millisecond):
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				mu.Lock()
-				peak = max(peak, m.HeapInuse+m.StackInuse)
-				mu.Unlock()
-			}
-		}
-	}()
-	for range producers {
-		all.Go(func() {
-			for {
-				res, err := a.client.Post(a.url+"/ojs/v1/jobs", "application/json", strings.NewReader(body))
-				if err != nil { // the node closes the connection of a body that it does not read
-					time.Sleep(100 * time.Millisecond)
-					continue
-				}
-				_, _ = io.Copy(io.Discard, res.Body)
-				_ = res.Body.Close()
-				if res.StatusCode == http.StatusCreated {
-					return
-				}
-				mu.Lock()
-				refused++
-				mu.Unlock()
-				if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") != "1" {
-					t.Errorf("status %d, Retry-After %q", res.StatusCode, res.Header.Get("Retry-After"))
-					return
-				}
-				time.Sleep(time.Second)
-			}
-		})
-	}
-	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return refused > 100 })
-	time.Sleep(2 * time.Second) // the stall
-	release()
-	all.Wait()
-	close(done)
-	require.Equal(t, strconv.Itoa(producers), a.one(`SELECT count(*)::text FROM ojs.jobs WHERE queue = 'stalled'`))
-	mu.Lock()
-	defer mu.Unlock()
-	t.Logf("%d refusals, at most %d MiB in use by the node and its 500 clients", refused, peak>>20)
-	require.Less(t, peak, uint64(1<<30))
-}
 
 // TestHealthHasAConnectionOfItsOwn keeps all other connections waiting.
 func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
