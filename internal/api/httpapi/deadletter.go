@@ -158,16 +158,16 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		next := ""
+		cursor := ""
 		if found.Next != nil {
-			next = found.Next.String()
+			cursor = found.Next.String()
 		}
-		return respond(c, http.StatusOK, func(b []byte) []byte {
+		return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 			b = append(append(append(b, `{"`...), name...), `":`...)
-			b = appendJobs(b, found.Jobs, shape{})
+			b = appendJobs(b, found.Jobs, shape{}, next)
 			b = append(b, `,"total":`...)
 			b = strconv.AppendInt(b, found.Total, 10)
-			b = page.append(append(b, `,"pagination":`...), found.Total, next != "", next)
+			b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
 			return append(b, '}')
 		})
 	}

@@ -165,27 +165,46 @@ func (a *API) listJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	next := ""
+	cursor := ""
 	if found.Next != nil {
-		next = ojs.FormatID(*found.Next)
+		cursor = ojs.FormatID(*found.Next)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 		b = append(b, `{"jobs":`...)
-		b = appendJobs(b, found.Jobs, shape{})
+		b = appendJobs(b, found.Jobs, shape{}, next)
 		b = append(b, `,"total":`...)
 		b = strconv.AppendInt(b, found.Total, 10)
-		b = page.append(append(b, `,"pagination":`...), found.Total, next != "", next)
+		b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
 		return append(b, '}')
 	})
 }
 
-func appendJobs(b []byte, jobs []*job.Record, as shape) []byte {
+func appendJobs(b []byte, jobs []*job.Record, as shape, next flush) []byte {
 	b = append(b, '[')
 	for i, job := range jobs {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendJob(b, job, as)
+		b = next(appendJob(b, job, as))
 	}
 	return append(b, ']')
+}
+
+// shownBytes is about how many bytes the jobs take in an answer. nil jobs take some for an error.
+func shownBytes(jobs []*job.Record) int {
+	const fields = 600 // all but what clients fill
+	n := fields * len(jobs)
+	for _, j := range jobs {
+		if j == nil {
+			continue
+		}
+		n += len(j.Args) + len(j.Meta) + len(j.Extra) + len(j.Error) + len(j.Result) + len(j.Checkpoint) + len(j.ProgressData)
+		for _, e := range j.Errors {
+			n += len(e)
+		}
+		for _, e := range j.PreviousErrors {
+			n += len(e)
+		}
+	}
+	return n
 }
