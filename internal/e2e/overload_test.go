@@ -54,3 +54,22 @@ func TestFetchOfAThousandLargeJobs(t *testing.T) {
 	require.Equal(t, len(acks), strings.Count(answer.body, `"status":"ok"`))
 	require.Less(t, len(answer.body), 10<<20)
 }
+
+// TestAnswersOfBatchesAreBounded: an answer has what the request carried, and 1 KiB a job.
+func TestAnswersOfBatchesAreBounded(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	large := `{"type":"t","queue":"echo","args":["` + repeated('x', 1<<20-100) + `"]}`
+	small := `{"type":"t","queue":"echo","args":[]}`
+	for name, c := range map[string]struct {
+		item string
+		n    int
+	}{"Large": {large, 8}, "Small": {small, 1000}} {
+		body := `{"jobs":[` + strings.TrimSuffix(strings.Repeat(c.item+",", c.n), ",") + `]}`
+		for _, path := range []string{"/ojs/v1/jobs/batch", "/ojs/v1/jobs/bulk"} {
+			answer := a.post(path, body).is(201).body
+			require.Equal(t, c.n, strings.Count(answer, `"queue":"echo"`), name)
+			require.Less(t, len(answer), len(body)+1024*c.n, name)
+		}
+	}
+}
