@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"strconv"
 	"strings"
 	"sync"
@@ -72,4 +73,33 @@ func TestAnswersOfBatchesAreBounded(t *testing.T) {
 			require.Less(t, len(answer), len(body)+1024*c.n, name)
 		}
 	}
+}
+
+// TestSlowReadersLeaveConnections: reads that do not come to an end do not keep claims waiting.
+func TestSlowReadersLeaveConnections(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	conn := a.connect()
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE ojs.event_relay") // what is read of events begins there; changes of jobs do not need it
+	require.NoError(t, err)
+	var reads sync.WaitGroup
+	for i := range 60 {
+		reads.Go(func() { a.get([]string{"/ojs/v1/events", "/ojs/v1/history", "/ojs/v1/events?page=1"}[i%3]).is(200) })
+	}
+	waiting := func() string {
+		return a.one(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd' AND wait_event_type = 'Lock' AND query LIKE '%History%' OR query LIKE '%EventList%' AND wait_event_type = 'Lock'`)
+	}
+	eventually(t, func() bool { return waiting() == "4" }) // of 8 connections
+	start := time.Now()
+	for range 5 {
+		id := a.push(`"type":"t","args":[],"queue":"free"`)
+		require.Equal(t, id, a.fetch("free").at("jobs.0.id"))
+		a.ack(id).is(200)
+	}
+	require.Less(t, time.Since(start), 5*time.Second)
+	require.Equal(t, "4", waiting())
+	_, err = conn.Exec(t.Context(), "COMMIT")
+	require.NoError(t, err)
+	reads.Wait()
 }
