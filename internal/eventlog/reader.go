@@ -176,7 +176,7 @@ func (r *Reader) History(ctx context.Context, jobID [16]byte) (history []Transit
 	}
 	bytes := 0
 	for i, row := range rows {
-		e := eventOf(dbsqlc.OjsEventShown(row))
+		e := eventOf(row)
 		if bytes += len(e.Data); i == maxHistory || i > 0 && bytes > maxPageBytes {
 			return history, true, nil
 		}
