@@ -378,12 +378,14 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- Published rows behind a position, oldest first; the caller begins at event_floor or later. It is a function because it needs
--- its own planner settings. The filters make the planner expect one row, so it would sort everything behind the position (370 ms in 300 000 events)
--- instead of reading the key up to the limit (1 ms). Only the server calls it and event_last: its sessions have the other settings
--- that they need (generic plans, no sequential scans), and each one that a function sets takes 3 µs.
+-- Published rows behind a position, oldest first, up to the number last_seq: a filter that matches nothing would read the whole
+-- log. The caller begins at event_floor or later. Rows of a job or a subject are found by their index, whatever their number. It is
+-- a function because it needs its own planner settings. The filters make the planner expect one row, so it would sort everything
+-- behind the position (370 ms in 300 000 events) instead of reading the key up to the limit (1 ms). Only the server calls it and
+-- event_last: its sessions have the other settings that they need (generic plans, no sequential scans), and each one that a
+-- function sets takes 3 µs.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, max_rows integer, gap_rows boolean, types text[], sources text[],
+CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, last_seq bigint, max_rows integer, gap_rows boolean, types text[], sources text[],
     queues text[], job_types text[], for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
 RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 100
@@ -405,7 +407,7 @@ BEGIN
             ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
         FROM ojs.event_published_all p
         WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- the second condition prunes partitions
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+            AND p.seq <= last_seq AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq, p.sub LIMIT max_rows;
     ELSE -- by index events_job; OFFSET 0 keeps the planner from walking the primary key for the order
         RETURN QUERY
@@ -421,9 +423,10 @@ END
 $$;
 -- +goose StatementEnd
 
--- Positions (seq * 65536 + sub) of published rows, newest first, for the admin list, which counts them.
+-- Positions (seq * 65536 + sub) of published rows from the number first_seq on, newest first, for the admin list, which counts them.
+-- Rows of a job or a subject are found by their index, whatever their number.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.event_newest(max_total integer, gap_rows boolean, types text[], sources text[], queues text[], job_types text[],
+CREATE FUNCTION ojs.event_newest(first_seq bigint, max_total integer, gap_rows boolean, types text[], sources text[], queues text[], job_types text[],
     for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
@@ -440,7 +443,7 @@ BEGIN
     ELSIF for_job IS NULL THEN
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM ojs.event_published_all p
-        WHERE p.seq >= low >> 16 AND (p.seq << 16 | p.sub) > low
+        WHERE p.seq >= GREATEST(first_seq, low >> 16) AND (p.seq << 16 | p.sub) > low
             AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     ELSE
@@ -553,9 +556,10 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- Positions (seq * 65536 + sub) of published rows about jobs, newest first. See event_page for the settings.
+-- Positions (seq * 65536 + sub) of published rows about jobs from the number first_seq on, newest first. See event_page for the
+-- settings.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.history_newest(before bigint, max_rows integer, types text[], actors text[], queues text[], job_types text[],
+CREATE FUNCTION ojs.history_newest(before bigint, first_seq bigint, max_rows integer, types text[], actors text[], queues text[], job_types text[],
     since timestamptz, until timestamptz)
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
@@ -565,7 +569,7 @@ DECLARE
 BEGIN
     RETURN QUERY
     SELECT p.seq << 16 | p.sub FROM ojs.event_published_all p
-    WHERE p.seq >= low >> 16 AND (p.seq << 16 | p.sub) > low AND p.seq <= before >> 16 AND (p.seq, p.sub) < (before >> 16, (before & 65535)::integer)
+    WHERE p.seq >= GREATEST(first_seq, low >> 16) AND (p.seq << 16 | p.sub) > low AND p.seq <= before >> 16 AND (p.seq, p.sub) < (before >> 16, (before & 65535)::integer)
         AND p.job_id IS NOT NULL AND starts_with(p.type, 'job.') AND ojs.in_history(p.type)
         AND (cardinality(queues) = 0 OR p.queue = ANY(queues))
         AND (cardinality(job_types) = 0 OR p.job_type = ANY(job_types))
@@ -814,7 +818,7 @@ DROP FUNCTION ojs.event_partition_close();
 DROP FUNCTION ojs.event_partitions_ensure(integer);
 DROP FUNCTION ojs.event_partition_create(bigint, bigint);
 DROP FUNCTION ojs.event_partitions();
-DROP FUNCTION ojs.history_newest(bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);
+DROP FUNCTION ojs.history_newest(bigint, bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);
 DROP FUNCTION ojs.history_actor(text, json);
 DROP FUNCTION ojs.history_type(text, boolean, text, text);
 DROP FUNCTION ojs.in_history(text);
@@ -822,8 +826,8 @@ DROP FUNCTION ojs.event(text);
 DROP FUNCTION ojs.events_after(text, integer);
 DROP FUNCTION ojs.event_place();
 DROP FUNCTION ojs.event_last();
-DROP FUNCTION ojs.event_newest(integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
-DROP FUNCTION ojs.event_page(bigint, integer, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
+DROP FUNCTION ojs.event_newest(bigint, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
+DROP FUNCTION ojs.event_page(bigint, integer, bigint, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
 DROP FUNCTION ojs.event_about(text, bigint);
 DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz);
 DROP VIEW ojs.event_shown;

@@ -15,11 +15,18 @@ SELECT * FROM ojs.crons WHERE name = @name;
 SELECT * FROM ojs.crons WHERE name = @name FOR UPDATE;
 
 -- name: CronList :many
--- A page of crons by name.
-SELECT * FROM ojs.crons c
-WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
-    AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]))
-ORDER BY c.name COLLATE "C" OFFSET @skip_rows::bigint LIMIT @max_rows::bigint;
+-- A page of crons by name. Behind the one with which the sum of what clients fill exceeds max_bytes, args, meta and options are left
+-- out: 1 000 crons may have 1 GiB.
+SELECT s.name, s.id, s.expression, s.timezone, s.type, s.queue, (CASE WHEN s.bytes_before <= @max_bytes::bigint THEN s.args END)::json AS args,
+    (CASE WHEN s.bytes_before <= @max_bytes::bigint THEN s.meta END)::json AS meta,
+    (CASE WHEN s.bytes_before <= @max_bytes::bigint THEN s.options END)::json AS options,
+    s.trace_id, s.overlap_policy, s.enabled, s.description, s.last_run_at, s.next_run_at, s.run_count, s.created_at, s.updated_at
+FROM (SELECT m.*, sum(m.bytes) OVER w - m.bytes AS bytes_before, row_number() OVER w AS n FROM (
+    SELECT c.*, octet_length(c.args::text) + COALESCE(octet_length(c.meta::text), 0) + COALESCE(octet_length(c.options::text), 0) AS bytes FROM ojs.crons c
+    WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
+        AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]))
+    ORDER BY c.name COLLATE "C" OFFSET @skip_rows::bigint LIMIT @max_rows::bigint) m WINDOW w AS (ROWS UNBOUNDED PRECEDING)) s
+ORDER BY s.n;
 
 -- name: CronCount :one
 -- The number of crons of the same filters.

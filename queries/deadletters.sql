@@ -2,7 +2,7 @@
 -- with the id, so that a page is found by its key and a prune starts at the oldest row.
 
 -- name: DeadLetterListPage :many
--- Dead letters behind a key, newest first, up to max_bytes as in JobListPage.
+-- Dead letters behind a key, newest first, up to max_bytes and max_looked as in JobListPage.
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
@@ -10,28 +10,40 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
-        SELECT j.* FROM ojs.jobs j
-        WHERE j.dead_lettered_at IS NOT NULL
-            AND j.dead_lettered_at >= @since::timestamptz AND j.dead_lettered_at <= @until::timestamptz
-            AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
-            AND (j.dead_lettered_at, j.id) < (@before::timestamptz, @before_id::uuid)
+        SELECT j.* FROM (
+            SELECT o.* FROM ojs.jobs o
+            WHERE o.dead_lettered_at IS NOT NULL
+                AND o.dead_lettered_at >= @since::timestamptz AND o.dead_lettered_at <= @until::timestamptz
+                AND (o.dead_lettered_at, o.id) < (@before::timestamptz, @before_id::uuid)
+            ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT @max_looked::bigint) j
+        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
         ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) s WHERE s.bytes_before <= @max_bytes::bigint
 ORDER BY s.n;
 
 -- name: DeadLetterCount :one
--- The number of dead letters that match a filter, exact up to @max_rows (10 000), which bounds the cost.
+-- The number of dead letters that match a filter, exact up to @max_rows (10 000), among the newest
+-- max_looked.
 SELECT count(*) FROM (
-    SELECT FROM ojs.jobs j
-    WHERE j.dead_lettered_at IS NOT NULL
-        AND j.dead_lettered_at >= @since::timestamptz AND j.dead_lettered_at <= @until::timestamptz
-        AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
+    SELECT FROM (
+        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        WHERE o.dead_lettered_at IS NOT NULL
+            AND o.dead_lettered_at >= @since::timestamptz AND o.dead_lettered_at <= @until::timestamptz
+        ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT @max_looked::bigint) j
+    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
     LIMIT @max_rows::bigint
 ) c;
 
+-- name: DeadLetterListFloor :many
+-- The last of the jobs that DeadLetterListPage looks at, if there are as many, behind all others: where the next page begins.
+SELECT o.dead_lettered_at AS at, o.id FROM ojs.jobs o
+WHERE o.dead_lettered_at IS NOT NULL
+    AND o.dead_lettered_at >= @since::timestamptz AND o.dead_lettered_at <= @until::timestamptz
+    AND (o.dead_lettered_at, o.id) < (@before::timestamptz, @before_id::uuid)
+ORDER BY o.dead_lettered_at DESC, o.id DESC OFFSET @others::bigint LIMIT 1;
+
 -- name: JobDiscardedListPage :many
--- Discarded jobs behind a key, newest first, dead letters or not, up to max_bytes as in
--- JobListPage.
+-- Discarded jobs behind a key, newest first, dead letters or not, up to max_bytes and max_looked as in JobListPage.
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
@@ -39,24 +51,37 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
-        SELECT j.* FROM ojs.jobs j
-        WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
-            AND j.finished_at >= @since::timestamptz AND j.finished_at <= @until::timestamptz
-            AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
-            AND (j.finished_at, j.id) < (@before::timestamptz, @before_id::uuid)
+        SELECT j.* FROM (
+            SELECT o.* FROM ojs.jobs o
+            WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
+                AND o.finished_at >= @since::timestamptz AND o.finished_at <= @until::timestamptz
+                AND (o.finished_at, o.id) < (@before::timestamptz, @before_id::uuid)
+            ORDER BY o.finished_at DESC, o.id DESC LIMIT @max_looked::bigint) j
+        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
         ORDER BY j.finished_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) s WHERE s.bytes_before <= @max_bytes::bigint
 ORDER BY s.n;
 
 -- name: JobDiscardedCount :one
--- The number of discarded jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
+-- The number of discarded jobs that match a filter, exact up to @max_rows (10 000), among the newest
+-- max_looked.
 SELECT count(*) FROM (
-    SELECT FROM ojs.jobs j
-    WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
-        AND j.finished_at >= @since::timestamptz AND j.finished_at <= @until::timestamptz
-        AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
+    SELECT FROM (
+        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
+            AND o.finished_at >= @since::timestamptz AND o.finished_at <= @until::timestamptz
+        ORDER BY o.finished_at DESC, o.id DESC LIMIT @max_looked::bigint) j
+    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
     LIMIT @max_rows::bigint
 ) c;
+
+-- name: JobDiscardedListFloor :many
+-- The last of the jobs that JobDiscardedListPage looks at, if there are as many, behind all others: where the next page begins.
+SELECT o.finished_at AS at, o.id FROM ojs.jobs o
+WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
+    AND o.finished_at >= @since::timestamptz AND o.finished_at <= @until::timestamptz
+    AND (o.finished_at, o.id) < (@before::timestamptz, @before_id::uuid)
+ORDER BY o.finished_at DESC, o.id DESC OFFSET @others::bigint LIMIT 1;
 
 -- name: DeadLetterListForBulk :many
 -- The oldest dead letters behind a key.

@@ -199,6 +199,7 @@ SELECT f.floor_place::bigint AS floor_place, f.lost_place::bigint AS lost_place 
 -- Events behind a position and, in every row (there is at least one), the end of the log and where it begins, as it is stored.
 -- All come from one snapshot, so no event up to the watermark is missing. inexact means that the position may be before the
 -- exact beginning, which EventFloor returns: it is of an event older than max_age, or further from the end than half of max_count.
+-- It looks at max_looked numbers of the log at most.
 SELECT r.floor_place, r.lost_place,
     COALESCE(@after_time::timestamptz < now() - r.max_age OR (r.kept > r.max_count AND r.watermark - (@after_place::bigint >> 16) > r.max_count / 2), false)::boolean AS inexact,
     COALESCE(h.seq, 0)::bigint AS head_seq, COALESCE(h.sub, 0)::integer AS head_sub, h.time AS head_time,
@@ -206,14 +207,18 @@ SELECT r.floor_place, r.lost_place,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
     COALESCE(e.data, '')::text AS data
-FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_place::bigint >> 16, (@after_place::bigint & 65535)::integer, @max_rows, @with_internal,
+FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_place::bigint >> 16, (@after_place::bigint & 65535)::integer,
+    (@after_place::bigint >> 16) + @max_looked::bigint, @max_rows, @with_internal,
     @types::text[], @sources::text[], @queues::text[], @job_types::text[], sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until')) e ON true
 ORDER BY e.seq, e.sub;
 
 -- name: EventListNewest :many
--- The admin list, newest first. total is exact up to max_total, which bounds the work. There is at least one row.
-WITH matching AS MATERIALIZED (
-    SELECT ojs.event_newest(@max_total, @with_internal, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
+-- The admin list, newest first, of the newest max_looked numbers of the log. total is exact up to max_total. There is at least one
+-- row.
+WITH bounds AS (
+    SELECT r.watermark + 1 - @max_looked::bigint AS low FROM ojs.event_relay r
+), matching AS MATERIALIZED (
+    SELECT ojs.event_newest((SELECT b.low FROM bounds b), @max_total, @with_internal, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
         sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
 ), page AS MATERIALIZED (
     SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
@@ -231,9 +236,14 @@ ORDER BY s.seq DESC, s.sub DESC;
 SELECT s.* FROM ojs.event_shown s WHERE s.seq = @seq AND s.sub = @sub AND NOT s.internal;
 
 -- name: EventListByJob :many
--- The history of a job, internal rows included, oldest first. No index has the order of seq + 0: in the order of the
--- primary key, a plan made while the log was empty read all of it.
-SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq + 0, s.sub LIMIT @max_rows;
+-- The history of a job, internal rows included, oldest first, up to the row with which the sum of the payloads exceeds max_bytes. No
+-- index has the order of seq + 0: in the order of the primary key, a plan made while the log was empty read all of it.
+SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.from_state, e.to_state,
+    e.duration_ms, e.head, e.compat, e.data FROM (
+    SELECT o.*, row_number() OVER w AS n, sum(octet_length(o.data)) OVER w - octet_length(o.data) AS bytes_before FROM (
+        SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq + 0, s.sub LIMIT @max_rows) o WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) e WHERE e.bytes_before <= @max_bytes::bigint
+ORDER BY e.n;
 
 -- name: EventListOwnByJob :many
 -- What a node has changed about jobs, oldest first, and the clock: every change commits with its event, so a node whose

@@ -673,8 +673,8 @@ FROM (
 ) m;
 
 -- name: JobListPage :many
--- Jobs, newest id first. Both branches walk an index on id and stop at the limit. COALESCE is used instead of IS NULL
--- OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
+-- Jobs, newest id first. Both branches walk an index on id and stop at the limit, or when max_looked jobs were looked at: see
+-- JobListFloor. COALESCE is used instead of IS NULL OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
 -- exceeds max_bytes; the caller takes it for the sign that there are more, unless it is the only one.
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
@@ -682,34 +682,42 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
-    SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT p.* FROM (
+    SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.* FROM (SELECT p.* FROM (
     (SELECT j.* FROM ojs.jobs j
      WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-        AND (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
-        AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
-        AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
-     ORDER BY j.id DESC LIMIT @max_rows::bigint)
+     ORDER BY j.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT d.* FROM ojs.job_finished d
      WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-        AND (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
-        AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
-        AND (cardinality(@types::text[]) = 0 OR d.type = ANY(@types::text[]))
-     ORDER BY d.id DESC LIMIT @max_rows::bigint)
-) p ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+     ORDER BY d.id DESC LIMIT @max_looked::bigint)
+) p ORDER BY p.id DESC LIMIT @max_looked::bigint) l
+    WHERE (cardinality(@states::text[]) = 0 OR l.state = ANY(@states::text[]))
+        AND (cardinality(@queues::text[]) = 0 OR l.queue = ANY(@queues::text[]))
+        AND (cardinality(@types::text[]) = 0 OR l.type = ANY(@types::text[]))
+    ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) s WHERE s.bytes_before <= @max_bytes::bigint
 ORDER BY s.n;
 
+-- name: JobListFloor :many
+-- The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
+SELECT p.id FROM (
+    (SELECT j.id FROM ojs.jobs j WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY j.id DESC LIMIT @max_looked::bigint)
+    UNION ALL
+    (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY d.id DESC LIMIT @max_looked::bigint)
+) p ORDER BY p.id DESC OFFSET @others::bigint LIMIT 1;
+
 -- name: JobCountPage :one
--- The number of jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
+-- The number of jobs that match a filter, exact up to @max_rows (10 000), among the newest max_looked of either table.
 SELECT count(*) FROM (
-    (SELECT FROM ojs.jobs j
+    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs o ORDER BY o.id DESC LIMIT @max_looked::bigint) j
      WHERE (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
         AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
      LIMIT @max_rows::bigint)
     UNION ALL
-    (SELECT FROM ojs.jobs_done d
+    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o ORDER BY o.id DESC LIMIT @max_looked::bigint) d
      WHERE (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
         AND (cardinality(@types::text[]) = 0 OR d.type = ANY(@types::text[]))

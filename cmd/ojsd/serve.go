@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"runtime/debug"
 
 	"github.com/alecthomas/kong"
 
@@ -41,14 +40,6 @@ func serve(ctx context.Context, loaded *config.Loaded, c app.Config) error {
 	}
 	c.Logger.LogAttrs(ctx, logging.LevelFatal, "server cannot run", slog.String("category", "lifecycle"), slog.Any("error", err))
 	return loggedError{err}
-}
-
-// collectGarbageLater trades memory for processor time: the heap of a server is some ten MB, so at Go's default it is
-// collected many times a second. GOGC overrides it.
-func collectGarbageLater() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
 }
 
 // logSettings logs the settings that differ from the defaults, and warns of unknown variables.

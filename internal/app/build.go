@@ -45,7 +45,7 @@ func (n *Node) buildEventLog() error {
 	c := n.config
 	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, Tracer: n.tracer})
 	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL})
-	n.domains.Events = eventlog.NewReader(n.pool, n.relay)
+	n.domains.Events = eventlog.NewReader(n.domains.DB, n.relay)
 	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{})
 	n.domains.Feed = n.feed
 	return nil

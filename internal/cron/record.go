@@ -24,6 +24,9 @@ type Record struct {
 	UpdatedAt     pgtype.Timestamptz
 }
 
+// Cut reports whether a list has left out what the client sent.
+func (r *Record) Cut() bool { return r.Args == nil }
+
 // Run is the outcome of one tick, or of a manual run.
 type Run struct {
 	ScheduledAt pgtype.Timestamptz

@@ -88,10 +88,16 @@ type Filter struct {
 	Offset, Limit int
 }
 
-// List lists crons by name; total counts all that match.
+// maxListBytes bounds, with one cron more, what a page shows of args, meta and options, which it shows up to six times.
+const maxListBytes = 1 << 20
+
+// List lists crons by name, of which those behind maxListBytes are cut; total counts all that match.
 func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	defer done()
 	var enabled pgtype.Bool
 	if l.Enabled != nil {
 		enabled = pgtype.Bool{Bool: *l.Enabled, Valid: true}
@@ -100,14 +106,17 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 	if total, err = s.db.Q.CronCount(ctx, enabled, queues); err != nil {
 		return nil, 0, pg.ClientError(err)
 	}
-	crons, err := s.db.Q.CronList(ctx, dbsqlc.CronListParams{Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit)})
-	return sliceutil.Map(crons, func(c dbsqlc.Cron) Record { return Record(c) }), total, pg.ClientError(err)
+	crons, err := s.db.Q.CronList(ctx, dbsqlc.CronListParams{Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit), MaxBytes: maxListBytes})
+	return sliceutil.Map(crons, func(c dbsqlc.CronListRow) Record { return Record(c) }), total, pg.ClientError(err)
 }
 
 // History lists the ticks and manual runs of a cron, newest first.
 func (s *Store) History(ctx context.Context, name string, offset, limit int) (runs []Run, total int64, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	defer done()
 	row, err := s.db.Q.CronGet(ctx, name)
 	if err != nil {
 		return nil, 0, pg.ClientError(cronMissing(err, name))

@@ -3,6 +3,7 @@ package cron_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -476,4 +477,28 @@ func TestCronEnqueue(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, "0", b.One(`SELECT count(*)::text FROM ojs.jobs`))
 	})
+}
+
+// A list leaves out the templates of large crons behind the first MiB; a cron alone is whole.
+func TestListIsBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, name := range []string{"a", "b", "c", "d"} {
+		b.cron(name, every+`,"args":["%s"],"meta":{"k":1}`, "skip", strings.Repeat("x", 600_000))
+	}
+	rows, total, err := b.Crons.List(t.Context(), cron.Filter{Limit: 1000})
+	require.NoError(t, err)
+	require.EqualValues(t, 4, total)
+	var cut []string
+	for _, row := range rows {
+		if row.Cut() {
+			cut = append(cut, row.Name)
+			require.Nil(t, row.Meta)
+			require.Nil(t, row.Options)
+		}
+	}
+	require.Equal(t, []string{"c", "d"}, cut)
+	row, err := b.Crons.Get(t.Context(), "d")
+	require.NoError(t, err)
+	require.Len(t, row.Args, 600_004)
 }

@@ -210,22 +210,52 @@ func (q *Queries) CronInsert(ctx context.Context, arg CronInsertParams) ([]Cron,
 }
 
 const cronList = `-- name: CronList :many
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM ojs.crons c
-WHERE ($1::boolean IS NULL OR c.enabled = $1::boolean)
-    AND (cardinality($2::text[]) = 0 OR c.queue = ANY($2::text[]))
-ORDER BY c.name COLLATE "C" OFFSET $3::bigint LIMIT $4::bigint
+SELECT s.name, s.id, s.expression, s.timezone, s.type, s.queue, (CASE WHEN s.bytes_before <= $1::bigint THEN s.args END)::json AS args,
+    (CASE WHEN s.bytes_before <= $1::bigint THEN s.meta END)::json AS meta,
+    (CASE WHEN s.bytes_before <= $1::bigint THEN s.options END)::json AS options,
+    s.trace_id, s.overlap_policy, s.enabled, s.description, s.last_run_at, s.next_run_at, s.run_count, s.created_at, s.updated_at
+FROM (SELECT m.name, m.id, m.expression, m.timezone, m.type, m.queue, m.args, m.meta, m.options, m.trace_id, m.overlap_policy, m.enabled, m.description, m.last_run_at, m.next_run_at, m.run_count, m.created_at, m.updated_at, m.bytes, sum(m.bytes) OVER w - m.bytes AS bytes_before, row_number() OVER w AS n FROM (
+    SELECT c.name, c.id, c.expression, c.timezone, c.type, c.queue, c.args, c.meta, c.options, c.trace_id, c.overlap_policy, c.enabled, c.description, c.last_run_at, c.next_run_at, c.run_count, c.created_at, c.updated_at, octet_length(c.args::text) + COALESCE(octet_length(c.meta::text), 0) + COALESCE(octet_length(c.options::text), 0) AS bytes FROM ojs.crons c
+    WHERE ($2::boolean IS NULL OR c.enabled = $2::boolean)
+        AND (cardinality($3::text[]) = 0 OR c.queue = ANY($3::text[]))
+    ORDER BY c.name COLLATE "C" OFFSET $4::bigint LIMIT $5::bigint) m WINDOW w AS (ROWS UNBOUNDED PRECEDING)) s
+ORDER BY s.n
 `
 
 type CronListParams struct {
+	MaxBytes int64
 	Enabled  pgtype.Bool
 	Queues   []string
 	SkipRows int64
 	MaxRows  int64
 }
 
-// A page of crons by name.
-func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]Cron, error) {
+type CronListRow struct {
+	Name          string
+	ID            [16]byte
+	Expression    string
+	Timezone      string
+	Type          string
+	Queue         string
+	Args          []byte
+	Meta          []byte
+	Options       []byte
+	TraceID       pgtype.Text
+	OverlapPolicy string
+	Enabled       bool
+	Description   pgtype.Text
+	LastRunAt     pgtype.Timestamptz
+	NextRunAt     pgtype.Timestamptz
+	RunCount      int64
+	CreatedAt     pgtype.Timestamptz
+	UpdatedAt     pgtype.Timestamptz
+}
+
+// A page of crons by name. Behind the one with which the sum of what clients fill exceeds max_bytes, args, meta and options are left
+// out: 1 000 crons may have 1 GiB.
+func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]CronListRow, error) {
 	rows, err := q.db.Query(ctx, cronList,
+		arg.MaxBytes,
 		arg.Enabled,
 		arg.Queues,
 		arg.SkipRows,
@@ -235,9 +265,9 @@ func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]Cron, err
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Cron
+	var items []CronListRow
 	for rows.Next() {
-		var i Cron
+		var i CronListRow
 		if err := rows.Scan(
 			&i.Name,
 			&i.ID,

@@ -13,17 +13,20 @@ import (
 
 const deadLetterCount = `-- name: DeadLetterCount :one
 SELECT count(*) FROM (
-    SELECT FROM ojs.jobs j
-    WHERE j.dead_lettered_at IS NOT NULL
-        AND j.dead_lettered_at >= $1::timestamptz AND j.dead_lettered_at <= $2::timestamptz
-        AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-    LIMIT $8::bigint
+    SELECT FROM (
+        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        WHERE o.dead_lettered_at IS NOT NULL
+            AND o.dead_lettered_at >= $1::timestamptz AND o.dead_lettered_at <= $2::timestamptz
+        ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT $3::bigint) j
+    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+    LIMIT $9::bigint
 ) c
 `
 
 type DeadLetterCountParams struct {
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	MaxLooked    int64
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
@@ -32,11 +35,13 @@ type DeadLetterCountParams struct {
 	MaxRows      int64
 }
 
-// The number of dead letters that match a filter, exact up to @max_rows (10 000), which bounds the cost.
+// The number of dead letters that match a filter, exact up to @max_rows (10 000), among the newest
+// max_looked.
 func (q *Queries) DeadLetterCount(ctx context.Context, arg DeadLetterCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, deadLetterCount,
 		arg.Since,
 		arg.Until,
+		arg.MaxLooked,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,
@@ -174,6 +179,54 @@ func (q *Queries) DeadLetterDelete(ctx context.Context, arg DeadLetterDeletePara
 	return items, nil
 }
 
+const deadLetterListFloor = `-- name: DeadLetterListFloor :many
+SELECT o.dead_lettered_at AS at, o.id FROM ojs.jobs o
+WHERE o.dead_lettered_at IS NOT NULL
+    AND o.dead_lettered_at >= $1::timestamptz AND o.dead_lettered_at <= $2::timestamptz
+    AND (o.dead_lettered_at, o.id) < ($3::timestamptz, $4::uuid)
+ORDER BY o.dead_lettered_at DESC, o.id DESC OFFSET $5::bigint LIMIT 1
+`
+
+type DeadLetterListFloorParams struct {
+	Since    pgtype.Timestamptz
+	Until    pgtype.Timestamptz
+	Before   pgtype.Timestamptz
+	BeforeID [16]byte
+	Others   int64
+}
+
+type DeadLetterListFloorRow struct {
+	At pgtype.Timestamptz
+	ID [16]byte
+}
+
+// The last of the jobs that DeadLetterListPage looks at, if there are as many, behind all others: where the next page begins.
+func (q *Queries) DeadLetterListFloor(ctx context.Context, arg DeadLetterListFloorParams) ([]DeadLetterListFloorRow, error) {
+	rows, err := q.db.Query(ctx, deadLetterListFloor,
+		arg.Since,
+		arg.Until,
+		arg.Before,
+		arg.BeforeID,
+		arg.Others,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []DeadLetterListFloorRow
+	for rows.Next() {
+		var i DeadLetterListFloorRow
+		if err := rows.Scan(&i.At, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const deadLetterListForBulk = `-- name: DeadLetterListForBulk :many
 SELECT j.id, j.dead_lettered_at FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL AND (j.dead_lettered_at, j.id) > ($1::timestamptz, $2::uuid)
@@ -244,26 +297,29 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
-        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
-        WHERE j.dead_lettered_at IS NOT NULL
-            AND j.dead_lettered_at >= $1::timestamptz AND j.dead_lettered_at <= $2::timestamptz
-            AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-            AND (j.dead_lettered_at, j.id) < ($8::timestamptz, $9::uuid)
-        ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET $10::bigint LIMIT $11::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
-) s WHERE s.bytes_before <= $12::bigint
+        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM (
+            SELECT o.id, o.type, o.queue, o.state, o.priority, o.attempt, o.max_attempts, o.ready_seq, o.due_at, o.created_at, o.enqueued_at, o.started_at, o.finished_at, o.scheduled_at, o.next_attempt_at, o.expires_at, o.total_due_at, o.ttl_due_at, o.worker_id, o.lease_until, o.lease_ms, o.stall_due_at, o.visibility_ms, o.timeout_ms, o.grace_ms, o.stall_ms, o.retry_delay_ms, o.result_ttl_s, o.previous_state, o.failed, o.dead_lettered_at, o.re_enqueued_at, o.replay_count, o.trace_id, o.cron, o.cron_serial, o.retry, o.args, o.meta, o.extra, o.error, o.errors, o.previous_errors, o.progress, o.progress_message, o.progress_data, o.progress_at, o.checkpoint, o.checkpoint_seq, o.checkpoint_at, o.result, o.size FROM ojs.jobs o
+            WHERE o.dead_lettered_at IS NOT NULL
+                AND o.dead_lettered_at >= $1::timestamptz AND o.dead_lettered_at <= $2::timestamptz
+                AND (o.dead_lettered_at, o.id) < ($3::timestamptz, $4::uuid)
+            ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT $5::bigint) j
+        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
+        ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET $11::bigint LIMIT $12::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $13::bigint
 ORDER BY s.n
 `
 
 type DeadLetterListPageParams struct {
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Before       pgtype.Timestamptz
+	BeforeID     [16]byte
+	MaxLooked    int64
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
 	ErrorTypes   []string
 	ErrorCodes   []string
-	Before       pgtype.Timestamptz
-	BeforeID     [16]byte
 	SkipRows     int64
 	PageRows     int64
 	MaxBytes     int64
@@ -271,18 +327,19 @@ type DeadLetterListPageParams struct {
 
 // Dead letters are discarded jobs with dead_lettered_at, which equals finished_at. Each of the two columns has an index
 // with the id, so that a page is found by its key and a prune starts at the oldest row.
-// Dead letters behind a key, newest first, up to max_bytes as in JobListPage.
+// Dead letters behind a key, newest first, up to max_bytes and max_looked as in JobListPage.
 func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, deadLetterListPage,
 		arg.Since,
 		arg.Until,
+		arg.Before,
+		arg.BeforeID,
+		arg.MaxLooked,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,
 		arg.ErrorTypes,
 		arg.ErrorCodes,
-		arg.Before,
-		arg.BeforeID,
 		arg.SkipRows,
 		arg.PageRows,
 		arg.MaxBytes,
@@ -405,17 +462,20 @@ func (q *Queries) DeadLetterStats(ctx context.Context, queues []string) ([]DeadL
 
 const jobDiscardedCount = `-- name: JobDiscardedCount :one
 SELECT count(*) FROM (
-    SELECT FROM ojs.jobs j
-    WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
-        AND j.finished_at >= $1::timestamptz AND j.finished_at <= $2::timestamptz
-        AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-    LIMIT $8::bigint
+    SELECT FROM (
+        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
+            AND o.finished_at >= $1::timestamptz AND o.finished_at <= $2::timestamptz
+        ORDER BY o.finished_at DESC, o.id DESC LIMIT $3::bigint) j
+    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+    LIMIT $9::bigint
 ) c
 `
 
 type JobDiscardedCountParams struct {
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	MaxLooked    int64
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
@@ -424,11 +484,13 @@ type JobDiscardedCountParams struct {
 	MaxRows      int64
 }
 
-// The number of discarded jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
+// The number of discarded jobs that match a filter, exact up to @max_rows (10 000), among the newest
+// max_looked.
 func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountParams) (int64, error) {
 	row := q.db.QueryRow(ctx, jobDiscardedCount,
 		arg.Since,
 		arg.Until,
+		arg.MaxLooked,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,
@@ -441,6 +503,54 @@ func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountPa
 	return count, err
 }
 
+const jobDiscardedListFloor = `-- name: JobDiscardedListFloor :many
+SELECT o.finished_at AS at, o.id FROM ojs.jobs o
+WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
+    AND o.finished_at >= $1::timestamptz AND o.finished_at <= $2::timestamptz
+    AND (o.finished_at, o.id) < ($3::timestamptz, $4::uuid)
+ORDER BY o.finished_at DESC, o.id DESC OFFSET $5::bigint LIMIT 1
+`
+
+type JobDiscardedListFloorParams struct {
+	Since    pgtype.Timestamptz
+	Until    pgtype.Timestamptz
+	Before   pgtype.Timestamptz
+	BeforeID [16]byte
+	Others   int64
+}
+
+type JobDiscardedListFloorRow struct {
+	At pgtype.Timestamptz
+	ID [16]byte
+}
+
+// The last of the jobs that JobDiscardedListPage looks at, if there are as many, behind all others: where the next page begins.
+func (q *Queries) JobDiscardedListFloor(ctx context.Context, arg JobDiscardedListFloorParams) ([]JobDiscardedListFloorRow, error) {
+	rows, err := q.db.Query(ctx, jobDiscardedListFloor,
+		arg.Since,
+		arg.Until,
+		arg.Before,
+		arg.BeforeID,
+		arg.Others,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobDiscardedListFloorRow
+	for rows.Next() {
+		var i JobDiscardedListFloorRow
+		if err := rows.Scan(&i.At, &i.ID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobDiscardedListPage = `-- name: JobDiscardedListPage :many
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
@@ -449,44 +559,47 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
-        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
-        WHERE j.finished_at IS NOT NULL AND j.state = 'discarded'
-            AND j.finished_at >= $1::timestamptz AND j.finished_at <= $2::timestamptz
-            AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $3::text[], $4::text[], $5::text[], $6::text[], $7::text[])
-            AND (j.finished_at, j.id) < ($8::timestamptz, $9::uuid)
-        ORDER BY j.finished_at DESC, j.id DESC OFFSET $10::bigint LIMIT $11::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
-) s WHERE s.bytes_before <= $12::bigint
+        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM (
+            SELECT o.id, o.type, o.queue, o.state, o.priority, o.attempt, o.max_attempts, o.ready_seq, o.due_at, o.created_at, o.enqueued_at, o.started_at, o.finished_at, o.scheduled_at, o.next_attempt_at, o.expires_at, o.total_due_at, o.ttl_due_at, o.worker_id, o.lease_until, o.lease_ms, o.stall_due_at, o.visibility_ms, o.timeout_ms, o.grace_ms, o.stall_ms, o.retry_delay_ms, o.result_ttl_s, o.previous_state, o.failed, o.dead_lettered_at, o.re_enqueued_at, o.replay_count, o.trace_id, o.cron, o.cron_serial, o.retry, o.args, o.meta, o.extra, o.error, o.errors, o.previous_errors, o.progress, o.progress_message, o.progress_data, o.progress_at, o.checkpoint, o.checkpoint_seq, o.checkpoint_at, o.result, o.size FROM ojs.jobs o
+            WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
+                AND o.finished_at >= $1::timestamptz AND o.finished_at <= $2::timestamptz
+                AND (o.finished_at, o.id) < ($3::timestamptz, $4::uuid)
+            ORDER BY o.finished_at DESC, o.id DESC LIMIT $5::bigint) j
+        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
+        ORDER BY j.finished_at DESC, j.id DESC OFFSET $11::bigint LIMIT $12::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $13::bigint
 ORDER BY s.n
 `
 
 type JobDiscardedListPageParams struct {
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Before       pgtype.Timestamptz
+	BeforeID     [16]byte
+	MaxLooked    int64
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
 	ErrorTypes   []string
 	ErrorCodes   []string
-	Before       pgtype.Timestamptz
-	BeforeID     [16]byte
 	SkipRows     int64
 	PageRows     int64
 	MaxBytes     int64
 }
 
-// Discarded jobs behind a key, newest first, dead letters or not, up to max_bytes as in
-// JobListPage.
+// Discarded jobs behind a key, newest first, dead letters or not, up to max_bytes and max_looked as in JobListPage.
 func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobDiscardedListPage,
 		arg.Since,
 		arg.Until,
+		arg.Before,
+		arg.BeforeID,
+		arg.MaxLooked,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,
 		arg.ErrorTypes,
 		arg.ErrorCodes,
-		arg.Before,
-		arg.BeforeID,
 		arg.SkipRows,
 		arg.PageRows,
 		arg.MaxBytes,

@@ -172,14 +172,16 @@ SELECT r.floor_place, r.lost_place,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
     COALESCE(e.data, '')::text AS data
-FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page($2::bigint >> 16, ($2::bigint & 65535)::integer, $3, $4,
-    $5::text[], $6::text[], $7::text[], $8::text[], $9, $10, $11, $12, $13) e ON true
+FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page($2::bigint >> 16, ($2::bigint & 65535)::integer,
+    ($2::bigint >> 16) + $3::bigint, $4, $5,
+    $6::text[], $7::text[], $8::text[], $9::text[], $10, $11, $12, $13, $14) e ON true
 ORDER BY e.seq, e.sub
 `
 
 type EventListAfterParams struct {
 	AfterTime    pgtype.Timestamptz
 	AfterPlace   int64
+	MaxLooked    int64
 	MaxRows      int32
 	WithInternal bool
 	Types        []string
@@ -222,10 +224,12 @@ type EventListAfterRow struct {
 // Events behind a position and, in every row (there is at least one), the end of the log and where it begins, as it is stored.
 // All come from one snapshot, so no event up to the watermark is missing. inexact means that the position may be before the
 // exact beginning, which EventFloor returns: it is of an event older than max_age, or further from the end than half of max_count.
+// It looks at max_looked numbers of the log at most.
 func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) ([]EventListAfterRow, error) {
 	rows, err := q.db.Query(ctx, eventListAfter,
 		arg.AfterTime,
 		arg.AfterPlace,
+		arg.MaxLooked,
 		arg.MaxRows,
 		arg.WithInternal,
 		arg.Types,
@@ -281,13 +285,24 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 }
 
 const eventListByJob = `-- name: EventListByJob :many
-SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.job_id = $1::uuid ORDER BY s.seq + 0, s.sub LIMIT $2
+SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.from_state, e.to_state,
+    e.duration_ms, e.head, e.compat, e.data FROM (
+    SELECT o.seq, o.sub, o.time, o.type, o.internal, o.job_id, o.job_type, o.queue, o.attempt, o.worker_id, o.workflow_id, o.from_state, o.to_state, o.duration_ms, o.head, o.compat, o.data, row_number() OVER w AS n, sum(octet_length(o.data)) OVER w - octet_length(o.data) AS bytes_before FROM (
+        SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.job_id = $1::uuid ORDER BY s.seq + 0, s.sub LIMIT $2) o WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) e WHERE e.bytes_before <= $3::bigint
+ORDER BY e.n
 `
 
-// The history of a job, internal rows included, oldest first. No index has the order of seq + 0: in the order of the
-// primary key, a plan made while the log was empty read all of it.
-func (q *Queries) EventListByJob(ctx context.Context, jobID [16]byte, maxRows int32) ([]OjsEventShown, error) {
-	rows, err := q.db.Query(ctx, eventListByJob, jobID, maxRows)
+type EventListByJobParams struct {
+	JobID    [16]byte
+	MaxRows  int32
+	MaxBytes int64
+}
+
+// The history of a job, internal rows included, oldest first, up to the row with which the sum of the payloads exceeds max_bytes. No
+// index has the order of seq + 0: in the order of the primary key, a plan made while the log was empty read all of it.
+func (q *Queries) EventListByJob(ctx context.Context, arg EventListByJobParams) ([]OjsEventShown, error) {
+	rows, err := q.db.Query(ctx, eventListByJob, arg.JobID, arg.MaxRows, arg.MaxBytes)
 	if err != nil {
 		return nil, err
 	}
@@ -325,11 +340,13 @@ func (q *Queries) EventListByJob(ctx context.Context, jobID [16]byte, maxRows in
 }
 
 const eventListNewest = `-- name: EventListNewest :many
-WITH matching AS MATERIALIZED (
-    SELECT ojs.event_newest($1, $2, $3::text[], $4::text[], $5::text[], $6::text[],
-        $7, $8, $9, $10, $11)::bigint AS place
+WITH bounds AS (
+    SELECT r.watermark + 1 - $1::bigint AS low FROM ojs.event_relay r
+), matching AS MATERIALIZED (
+    SELECT ojs.event_newest((SELECT b.low FROM bounds b), $2, $3, $4::text[], $5::text[], $6::text[], $7::text[],
+        $8, $9, $10, $11, $12)::bigint AS place
 ), page AS MATERIALIZED (
-    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET $12::integer LIMIT $13::integer
+    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET $13::integer LIMIT $14::integer
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
@@ -341,6 +358,7 @@ ORDER BY s.seq DESC, s.sub DESC
 `
 
 type EventListNewestParams struct {
+	MaxLooked    int64
 	MaxTotal     int32
 	WithInternal bool
 	Types        []string
@@ -377,9 +395,11 @@ type EventListNewestRow struct {
 	Data       string
 }
 
-// The admin list, newest first. total is exact up to max_total, which bounds the work. There is at least one row.
+// The admin list, newest first, of the newest max_looked numbers of the log. total is exact up to max_total. There is at least one
+// row.
 func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams) ([]EventListNewestRow, error) {
 	rows, err := q.db.Query(ctx, eventListNewest,
+		arg.MaxLooked,
 		arg.MaxTotal,
 		arg.WithInternal,
 		arg.Types,

@@ -28,39 +28,46 @@ func (q *Queries) HistoryCountByJob(ctx context.Context, jobID [16]byte, maxRows
 }
 
 const historyListNewest = `-- name: HistoryListNewest :many
-WITH matching AS MATERIALIZED (
-    SELECT ojs.history_newest(9223372036854775807, $1::integer, $2::text[], $3::text[], $4::text[], $5::text[],
-        $6, $7)::bigint AS place
+WITH bounds AS MATERIALIZED (
+    SELECT r.pruned, (r.watermark + 1 - $1::bigint)::bigint AS newest,
+        (LEAST($2::bigint >> 16, r.watermark) + 1 - $1::bigint)::bigint AS low
+    FROM ojs.event_relay r
+), matching AS MATERIALIZED (
+    SELECT ojs.history_newest(9223372036854775807, (SELECT b.newest FROM bounds b), $3::integer, $4::text[], $5::text[], $6::text[], $7::text[],
+        $8, $9)::bigint AS place
 ), page AS MATERIALIZED (
-    (SELECT m.place FROM matching m WHERE $8::bigint = 9223372036854775807 ORDER BY m.place DESC LIMIT $9::integer)
+    (SELECT m.place FROM matching m WHERE $2::bigint = 9223372036854775807 ORDER BY m.place DESC LIMIT $10::integer)
     UNION ALL
-    SELECT ojs.history_newest($8::bigint, $9::integer, $2::text[], $3::text[], $4::text[], $5::text[],
-        $6, $7)::bigint
-    WHERE $8::bigint <> 9223372036854775807
+    SELECT ojs.history_newest($2::bigint, (SELECT b.low FROM bounds b), $10::integer, $4::text[], $5::text[], $6::text[], $7::text[],
+        $8, $9)::bigint
+    WHERE $2::bigint <> 9223372036854775807
 )
-SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
+SELECT t.total, b.pruned, b.low::bigint AS low, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
     COALESCE(s.data, '')::text AS data
-FROM (SELECT count(*) AS total FROM matching) t
+FROM (SELECT count(*) AS total FROM matching) t CROSS JOIN bounds b
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC
 `
 
 type HistoryListNewestParams struct {
-	MaxTotal int32
-	Types    []string
-	Actors   []string
-	Queues   []string
-	JobTypes []string
-	Since    pgtype.Timestamptz
-	Until    pgtype.Timestamptz
-	Before   int64
-	MaxRows  int32
+	MaxLooked int64
+	Before    int64
+	MaxTotal  int32
+	Types     []string
+	Actors    []string
+	Queues    []string
+	JobTypes  []string
+	Since     pgtype.Timestamptz
+	Until     pgtype.Timestamptz
+	MaxRows   int32
 }
 
 type HistoryListNewestRow struct {
 	Total      int64
+	Pruned     int64
+	Low        int64
 	Seq        int64
 	Sub        int32
 	Time       pgtype.Timestamptz
@@ -80,10 +87,12 @@ type HistoryListNewestRow struct {
 	Data       string
 }
 
-// Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total. There is at
-// least one row.
+// Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total. Both look at max_looked
+// numbers of the log at most; low is the lowest of those below the place. There is at least one row.
 func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestParams) ([]HistoryListNewestRow, error) {
 	rows, err := q.db.Query(ctx, historyListNewest,
+		arg.MaxLooked,
+		arg.Before,
 		arg.MaxTotal,
 		arg.Types,
 		arg.Actors,
@@ -91,7 +100,6 @@ func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestPa
 		arg.JobTypes,
 		arg.Since,
 		arg.Until,
-		arg.Before,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -103,6 +111,8 @@ func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestPa
 		var i HistoryListNewestRow
 		if err := rows.Scan(
 			&i.Total,
+			&i.Pruned,
+			&i.Low,
 			&i.Seq,
 			&i.Sub,
 			&i.Time,

@@ -561,30 +561,32 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 
 const jobCountPage = `-- name: JobCountPage :one
 SELECT count(*) FROM (
-    (SELECT FROM ojs.jobs j
-     WHERE (cardinality($1::text[]) = 0 OR j.state = ANY($1::text[]))
-        AND (cardinality($2::text[]) = 0 OR j.queue = ANY($2::text[]))
-        AND (cardinality($3::text[]) = 0 OR j.type = ANY($3::text[]))
-     LIMIT $4::bigint)
+    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs o ORDER BY o.id DESC LIMIT $1::bigint) j
+     WHERE (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
+        AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
+        AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
+     LIMIT $5::bigint)
     UNION ALL
-    (SELECT FROM ojs.jobs_done d
-     WHERE (cardinality($1::text[]) = 0 OR d.state = ANY($1::text[]))
-        AND (cardinality($2::text[]) = 0 OR d.queue = ANY($2::text[]))
-        AND (cardinality($3::text[]) = 0 OR d.type = ANY($3::text[]))
-     LIMIT $4::bigint)
+    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o ORDER BY o.id DESC LIMIT $1::bigint) d
+     WHERE (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
+        AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
+        AND (cardinality($4::text[]) = 0 OR d.type = ANY($4::text[]))
+     LIMIT $5::bigint)
 ) c
 `
 
 type JobCountPageParams struct {
-	States  []string
-	Queues  []string
-	Types   []string
-	MaxRows int64
+	MaxLooked int64
+	States    []string
+	Queues    []string
+	Types     []string
+	MaxRows   int64
 }
 
-// The number of jobs that match a filter, exact up to @max_rows (10 000), which bounds the cost.
+// The number of jobs that match a filter, exact up to @max_rows (10 000), among the newest max_looked of either table.
 func (q *Queries) JobCountPage(ctx context.Context, arg JobCountPageParams) (int64, error) {
 	row := q.db.QueryRow(ctx, jobCountPage,
+		arg.MaxLooked,
 		arg.States,
 		arg.Queues,
 		arg.Types,
@@ -1878,6 +1880,43 @@ func (q *Queries) JobListDoneIDs(ctx context.Context, ids [][16]byte) ([][16]byt
 	return items, nil
 }
 
+const jobListFloor = `-- name: JobListFloor :many
+SELECT p.id FROM (
+    (SELECT j.id FROM ojs.jobs j WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY j.id DESC LIMIT $2::bigint)
+    UNION ALL
+    (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY d.id DESC LIMIT $2::bigint)
+) p ORDER BY p.id DESC OFFSET $3::bigint LIMIT 1
+`
+
+type JobListFloorParams struct {
+	Before    pgtype.UUID
+	MaxLooked int64
+	Others    int64
+}
+
+// The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
+func (q *Queries) JobListFloor(ctx context.Context, arg JobListFloorParams) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, jobListFloor, arg.Before, arg.MaxLooked, arg.Others)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobListForBulk = `-- name: JobListForBulk :many
 SELECT p.id, p.state, p.meta FROM (
     SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
@@ -2113,46 +2152,44 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
-    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.id, l.type, l.queue, l.state, l.priority, l.attempt, l.max_attempts, l.ready_seq, l.due_at, l.created_at, l.enqueued_at, l.started_at, l.finished_at, l.scheduled_at, l.next_attempt_at, l.expires_at, l.total_due_at, l.ttl_due_at, l.worker_id, l.lease_until, l.lease_ms, l.stall_due_at, l.visibility_ms, l.timeout_ms, l.grace_ms, l.stall_ms, l.retry_delay_ms, l.result_ttl_s, l.previous_state, l.failed, l.dead_lettered_at, l.re_enqueued_at, l.replay_count, l.trace_id, l.cron, l.cron_serial, l.retry, l.args, l.meta, l.extra, l.error, l.errors, l.previous_errors, l.progress, l.progress_message, l.progress_data, l.progress_at, l.checkpoint, l.checkpoint_seq, l.checkpoint_at, l.result, l.size FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
     (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
      WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-        AND (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
-        AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
-        AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
-     ORDER BY j.id DESC LIMIT $5::bigint)
+     ORDER BY j.id DESC LIMIT $2::bigint)
     UNION ALL
     (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d
      WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-        AND (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
-        AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
-        AND (cardinality($4::text[]) = 0 OR d.type = ANY($4::text[]))
-     ORDER BY d.id DESC LIMIT $5::bigint)
-) p ORDER BY p.id DESC OFFSET $6::bigint LIMIT $7::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+     ORDER BY d.id DESC LIMIT $2::bigint)
+) p ORDER BY p.id DESC LIMIT $2::bigint) l
+    WHERE (cardinality($3::text[]) = 0 OR l.state = ANY($3::text[]))
+        AND (cardinality($4::text[]) = 0 OR l.queue = ANY($4::text[]))
+        AND (cardinality($5::text[]) = 0 OR l.type = ANY($5::text[]))
+    ORDER BY l.id DESC OFFSET $6::bigint LIMIT $7::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) s WHERE s.bytes_before <= $8::bigint
 ORDER BY s.n
 `
 
 type JobListPageParams struct {
-	Before   pgtype.UUID
-	States   []string
-	Queues   []string
-	Types    []string
-	MaxRows  int64
-	SkipRows int64
-	PageRows int64
-	MaxBytes int64
+	Before    pgtype.UUID
+	MaxLooked int64
+	States    []string
+	Queues    []string
+	Types     []string
+	SkipRows  int64
+	PageRows  int64
+	MaxBytes  int64
 }
 
-// Jobs, newest id first. Both branches walk an index on id and stop at the limit. COALESCE is used instead of IS NULL
-// OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
+// Jobs, newest id first. Both branches walk an index on id and stop at the limit, or when max_looked jobs were looked at: see
+// JobListFloor. COALESCE is used instead of IS NULL OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
 // exceeds max_bytes; the caller takes it for the sign that there are more, unless it is the only one.
 func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListPage,
 		arg.Before,
+		arg.MaxLooked,
 		arg.States,
 		arg.Queues,
 		arg.Types,
-		arg.MaxRows,
 		arg.SkipRows,
 		arg.PageRows,
 		arg.MaxBytes,

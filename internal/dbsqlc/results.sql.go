@@ -12,12 +12,15 @@ import (
 )
 
 const jobResultList = `-- name: JobResultList :many
+SELECT s.id, s.state, s.finished_at, s.error, (CASE WHEN s.bytes_before <= $1::bigint THEN s.result END)::json AS result, s.failed, s.pruned::boolean AS pruned,
+    (s.result IS NOT NULL AND s.bytes_before > $1::bigint)::boolean AS cut
+FROM (SELECT o.id, o.state, o.finished_at, o.error, o.result, o.failed, o.pruned, sum(COALESCE(octet_length(o.result::text), 0)) OVER w - COALESCE(octet_length(o.result::text), 0) AS bytes_before FROM (
 SELECT j.id, j.state, j.finished_at, j.error, NULL::json AS result, j.failed, false AS pruned
-FROM ojs.jobs j WHERE j.id = ANY($1::uuid[])
+FROM ojs.jobs j WHERE j.id = ANY($2::uuid[])
 UNION ALL
 SELECT d.id, d.state, d.finished_at, d.error, CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END, d.failed,
     d.result IS NOT NULL AND ojs.result_is_over(d.finished_at, d.result_ttl_s)
-FROM ojs.jobs_done d WHERE d.id = ANY($1::uuid[])
+FROM ojs.jobs_done d WHERE d.id = ANY($2::uuid[])) o WINDOW w AS (ROWS UNBOUNDED PRECEDING)) s
 `
 
 type JobResultListRow struct {
@@ -28,11 +31,13 @@ type JobResultListRow struct {
 	Result     []byte
 	Failed     bool
 	Pruned     bool
+	Cut        bool
 }
 
-// The outcome of jobs, without their args. The clock of the database decides whether the TTL of a result is over.
-func (q *Queries) JobResultList(ctx context.Context, ids [][16]byte) ([]JobResultListRow, error) {
-	rows, err := q.db.Query(ctx, jobResultList, ids)
+// The outcome of jobs, without their args. The clock of the database decides whether the TTL of a result is over. Results behind the
+// one with which their sum exceeds max_bytes are cut: left out.
+func (q *Queries) JobResultList(ctx context.Context, maxBytes int64, ids [][16]byte) ([]JobResultListRow, error) {
+	rows, err := q.db.Query(ctx, jobResultList, maxBytes, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +53,7 @@ func (q *Queries) JobResultList(ctx context.Context, ids [][16]byte) ([]JobResul
 			&i.Result,
 			&i.Failed,
 			&i.Pruned,
+			&i.Cut,
 		); err != nil {
 			return nil, err
 		}

@@ -43,17 +43,37 @@ func TestDeadLettersAtSize(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.InsertDeadLetters(10_050)
-		jobs, more, total, err := b.DeadLetters.List(t.Context(), deadletter.Filter{}, deadletter.Page{Limit: 3})
+		found, err := b.DeadLetters.List(t.Context(), deadletter.Filter{}, deadletter.Page{Limit: 3})
 		require.NoError(t, err)
-		require.Len(t, jobs, 3)
-		require.True(t, more)
-		require.EqualValues(t, 10_000, total)
-		_, _, total, err = b.DeadLetters.List(t.Context(), deadletter.Filter{ErrorCodes: []string{"c1"}}, deadletter.Page{Limit: 3, Everything: true})
+		require.Len(t, found.Jobs, 3)
+		require.NotNil(t, found.Next)
+		require.EqualValues(t, 10_000, found.Total)
+		found, err = b.DeadLetters.List(t.Context(), deadletter.Filter{ErrorCodes: []string{"c1"}}, deadletter.Page{Limit: 3, Everything: true})
 		require.NoError(t, err)
-		require.EqualValues(t, 2010, total)
+		require.EqualValues(t, 2010, found.Total)
 		stats, err := b.DeadLetters.Stats(t.Context(), nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 10_050, stats.Total)
+	})
+
+	t.Run("ListsLookAtPartsOfThem", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.InsertDeadLetters(1000)
+		b.Exec(`UPDATE ojs.jobs SET queue = 'rare' WHERE id IN (SELECT id FROM ojs.jobs ORDER BY finished_at OFFSET 20 LIMIT 3)`)
+		b.DeadLetters.LookAt(100)
+		for _, everything := range []bool{false, true} {
+			var jobs []*job.Record
+			page, pages := deadletter.Page{Limit: 50, Everything: everything}, 0
+			for more := true; more; pages++ {
+				found, err := b.DeadLetters.List(t.Context(), deadletter.Filter{Queues: []string{"rare"}}, page)
+				require.NoError(t, err)
+				require.Zero(t, found.Total, "of the newest 100")
+				jobs, page.Before, more = append(jobs, found.Jobs...), found.Next, found.Next != nil
+			}
+			require.Len(t, jobs, 3)
+			require.Equal(t, 11, pages, "the tenth has looked at the last of them and cannot know it")
+		}
 	})
 
 	t.Run("PurgesInBatches", func(t *testing.T) {

@@ -69,6 +69,11 @@ func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 	return w, nil
 }
 
+// selective reports whether the list may pass over jobs: those outside of since and until it does not look at.
+func (w criteria) selective() bool {
+	return len(w.queues)+len(w.types)+len(w.typePrefixes)+len(w.errorTypes)+len(w.errorCodes) > 0
+}
+
 // literals encodes texts as JSON strings without the quotes. SQL compares error types and codes in that form (ojs.error_type),
 // because it cannot decode strings with \u0000.
 func literals(list []string) []string {

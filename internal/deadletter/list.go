@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -25,11 +26,13 @@ type Store struct {
 	db      *pg.DB
 	commits *eventlog.Commits
 	jobs    *queue.Store
+
+	maxLooked int64 // only tests change it
 }
 
 // New returns a store on the database.
 func New(db *pg.DB, commits *eventlog.Commits, jobs *queue.Store) *Store {
-	return &Store{db, commits, jobs}
+	return &Store{db: db, commits: commits, jobs: jobs, maxLooked: pg.MaxLooked}
 }
 
 // batchRows bounds the rows of one statement. A delete of 1 000 rows takes 20 ms.
@@ -71,45 +74,90 @@ var (
 	anyIDs  = [][16]byte{}
 )
 
-// List returns a page, which may be shorter than the limit if its jobs are large, whether there are more pages, and the number of matches up to queue.CountLimit.
-func (s *Store) List(ctx context.Context, f Filter, page Page) (jobs []*job.Record, more bool, total int64, err error) {
+// Found is a page of dead letters. It may be shorter than the limit although there are more: its jobs are large, or few of those
+// that were looked at match.
+type Found struct {
+	Jobs  []*job.Record
+	Next  *Key  // the cursor of the next page; nil: there is none
+	Total int64 // matches up to queue.CountLimit, among the newest jobs that were looked at
+}
+
+// List returns a page.
+func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err error) {
 	w, err := s.criteria(ctx, f)
 	if err != nil {
-		return nil, false, 0, err
+		return found, err
 	}
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return found, pg.ClientError(err)
+	}
+	defer done()
 	count := dbsqlc.DeadLetterCountParams{
 		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
-		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: queue.CountLimit,
+		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxLooked: s.maxLooked, MaxRows: queue.CountLimit,
 	}
 	list := dbsqlc.DeadLetterListPageParams{
 		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
 		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: pg.End, BeforeID: highest,
-		SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1, MaxBytes: job.MaxBytes,
+		MaxLooked: s.maxLooked, SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1, MaxBytes: job.MaxBytes,
 	}
 	if page.Before != nil {
 		list.Before, list.BeforeID = pgtype.Timestamptz{Time: page.Before.At, Valid: true}, page.Before.ID
 	}
+	if !w.selective() {
+		count.MaxLooked, list.MaxLooked = count.MaxRows, list.SkipRows+list.PageRows
+	}
+	// The jobs that one statement looks at must be those of the other.
+	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		if found.Jobs, found.Next, err = s.listPage(ctx, q, list, page); err != nil {
+			return err
+		}
+		if page.Everything {
+			found.Total, err = q.JobDiscardedCount(ctx, dbsqlc.JobDiscardedCountParams(count))
+		} else {
+			found.Total, err = q.DeadLetterCount(ctx, count)
+		}
+		return err
+	})
+	return found, pg.ClientError(err)
+}
+
+func (s *Store) listPage(ctx context.Context, q *dbsqlc.Queries, list dbsqlc.DeadLetterListPageParams, page Page) ([]*job.Record, *Key, error) {
 	var rows []dbsqlc.Job
+	var err error
 	if page.Everything {
-		rows, err = s.db.Q.JobDiscardedListPage(ctx, dbsqlc.JobDiscardedListPageParams(list))
+		rows, err = q.JobDiscardedListPage(ctx, dbsqlc.JobDiscardedListPageParams(list))
 	} else {
-		rows, err = s.db.Q.DeadLetterListPage(ctx, list)
+		rows, err = q.DeadLetterListPage(ctx, list)
 	}
 	if err != nil {
-		return nil, false, 0, pg.ClientError(err)
+		return nil, nil, err
 	}
+	jobs, more := job.CutPage(rows, page.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) })
+	if more {
+		last := jobs[len(jobs)-1]
+		return jobs, &Key{At: last.FinishedAt.Time, ID: last.ID}, nil
+	}
+	if list.MaxLooked < s.maxLooked {
+		return jobs, nil, nil
+	}
+	floor := dbsqlc.DeadLetterListFloorParams{Since: list.Since, Until: list.Until, Before: list.Before, BeforeID: list.BeforeID, Others: list.MaxLooked - 1}
+	var last []dbsqlc.DeadLetterListFloorRow
 	if page.Everything {
-		total, err = s.db.Q.JobDiscardedCount(ctx, dbsqlc.JobDiscardedCountParams(count))
+		var row []dbsqlc.JobDiscardedListFloorRow
+		row, err = q.JobDiscardedListFloor(ctx, dbsqlc.JobDiscardedListFloorParams(floor))
+		for _, r := range row {
+			last = append(last, dbsqlc.DeadLetterListFloorRow(r))
+		}
 	} else {
-		total, err = s.db.Q.DeadLetterCount(ctx, count)
+		last, err = q.DeadLetterListFloor(ctx, floor)
 	}
-	if err != nil {
-		return nil, false, 0, pg.ClientError(err)
+	if err != nil || len(last) == 0 {
+		return jobs, nil, err
 	}
-	jobs, more = job.CutPage(rows, page.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) })
-	return jobs, more, total, nil
+	return jobs, &Key{At: last[0].At.Time, ID: last[0].ID}, nil
 }
 
 // Get reads a dead letter. The error of a job in another state is that of an unknown dead letter.

@@ -25,8 +25,11 @@ func (s *Store) Stats(ctx context.Context, queues []string) (Stats, error) {
 		return stats, pg.ClientError(err)
 	}
 	stats.Now = now
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return stats, pg.ClientError(err)
+	}
+	defer done()
 	groups, err := s.db.Q.DeadLetterStats(ctx, pg.Strings(queues))
 	for _, g := range groups {
 		stats.Total += g.Count

@@ -1,9 +1,7 @@
 package e2e_test
 
 import (
-	"io"
-	"net/http"
-	"runtime"
+	"context"
 	"strconv"
 	"strings"
 	"sync"
@@ -12,70 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// TestStalledDatabase lets many producers send 1 MiB each while no job can be stored. The node keeps what fits its memory and
-// refuses the others, who send again; every job is stored once.
-func TestStalledDatabase(t *testing.T) {
-	a := setup(t)
-	const producers = 200 // more than the 128 MiB of bodies that a node takes
-	body := `{"type":"t","queue":"stalled","args":["` + repeated('x', 1<<20-100) + `"]}`
-	release := a.lockJobs()
-	var (
-		mu      sync.Mutex
-		refused int
-		peak    uint64
-		all     sync.WaitGroup
-	)
-	done := make(chan struct{})
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(20 * time.Millisecond):
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				mu.Lock()
-				peak = max(peak, m.HeapInuse+m.StackInuse)
-				mu.Unlock()
-			}
-		}
-	}()
-	for range producers {
-		all.Go(func() {
-			for {
-				res, err := a.client.Post(a.url+"/ojs/v1/jobs", "application/json", strings.NewReader(body))
-				if err != nil { // the node closes the connection of a body that it does not read
-					time.Sleep(100 * time.Millisecond)
-					continue
-				}
-				_, _ = io.Copy(io.Discard, res.Body)
-				_ = res.Body.Close()
-				if res.StatusCode == http.StatusCreated {
-					return
-				}
-				mu.Lock()
-				refused++
-				mu.Unlock()
-				if res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") != "1" {
-					t.Errorf("status %d, Retry-After %q", res.StatusCode, res.Header.Get("Retry-After"))
-					return
-				}
-				time.Sleep(time.Second)
-			}
-		})
-	}
-	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return refused > 50 })
-	time.Sleep(2 * time.Second) // the stall
-	release()
-	all.Wait()
-	close(done)
-	require.Equal(t, strconv.Itoa(producers), a.one(`SELECT count(*)::text FROM ojs.jobs WHERE queue = 'stalled'`))
-	mu.Lock()
-	defer mu.Unlock()
-	t.Logf("%d refusals, at most %d MiB in use by the node and its clients", refused, peak>>20)
-	require.Less(t, peak, uint64(1<<30))
-}
 
 // TestHealthHasAConnectionOfItsOwn keeps all other connections waiting.
 func TestHealthHasAConnectionOfItsOwn(t *testing.T) {
@@ -121,4 +55,52 @@ func TestFetchOfManyLargeJobs(t *testing.T) {
 	answer := a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(acks, ",")+`]}`).is(200)
 	require.Equal(t, len(acks), strings.Count(answer.body, `"status":"ok"`))
 	require.Less(t, len(answer.body), 10<<20)
+}
+
+// TestAnswersOfBatchesAreBounded: an answer has what the request carried, and 1 KiB a job.
+func TestAnswersOfBatchesAreBounded(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	large := `{"type":"t","queue":"echo","args":["` + repeated('x', 1<<20-100) + `"]}`
+	small := `{"type":"t","queue":"echo","args":[]}`
+	for name, c := range map[string]struct {
+		item string
+		n    int
+	}{"Large": {large, 8}, "Small": {small, 1000}} {
+		body := `{"jobs":[` + strings.TrimSuffix(strings.Repeat(c.item+",", c.n), ",") + `]}`
+		for _, path := range []string{"/ojs/v1/jobs/batch", "/ojs/v1/jobs/bulk"} {
+			answer := a.post(path, body).is(201).body
+			require.Equal(t, c.n, strings.Count(answer, `"queue":"echo"`), name)
+			require.Less(t, len(answer), len(body)+1024*c.n, name)
+		}
+	}
+}
+
+// TestSlowReadersLeaveConnections: reads that do not come to an end do not keep claims waiting.
+func TestSlowReadersLeaveConnections(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	conn := a.connect()
+	defer func() { _ = conn.Close(context.Background()) }()
+	_, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE ojs.event_relay") // what is read of events begins there; changes of jobs do not need it
+	require.NoError(t, err)
+	var reads sync.WaitGroup
+	for i := range 60 {
+		reads.Go(func() { a.get([]string{"/ojs/v1/events", "/ojs/v1/history", "/ojs/v1/events?page=1"}[i%3]).is(200) })
+	}
+	waiting := func() string {
+		return a.one(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd' AND wait_event_type = 'Lock' AND query LIKE '%History%' OR query LIKE '%EventList%' AND wait_event_type = 'Lock'`)
+	}
+	eventually(t, func() bool { return waiting() == "4" }) // of 8 connections
+	start := time.Now()
+	for range 5 {
+		id := a.push(`"type":"t","args":[],"queue":"free"`)
+		require.Equal(t, id, a.fetch("free").at("jobs.0.id"))
+		a.ack(id).is(200)
+	}
+	require.Less(t, time.Since(start), 5*time.Second)
+	require.Equal(t, "4", waiting())
+	_, err = conn.Exec(t.Context(), "COMMIT")
+	require.NoError(t, err)
+	reads.Wait()
 }

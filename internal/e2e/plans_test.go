@@ -161,6 +161,7 @@ func (a *node) exercise(t *testing.T) {
 	a.get("/ojs/v1/jobs/" + dead + "/history").is(200)
 	a.get("/ojs/v1/events/" + dead + "/history").is(200)
 	a.get("/ojs/v1/events?limit=10").is(200)
+	a.get("/ojs/v1/jobs?queue=crowd&limit=10").is(200)
 	a.get("/metrics").is(200)
 	a.publishedAll()
 	eventually(t, func() bool {

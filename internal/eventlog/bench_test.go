@@ -4,12 +4,14 @@ import (
 	"context"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/riverqueue/river/rivershared/riversharedtest"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 func BenchmarkListAfter(b *testing.B) {
@@ -20,7 +22,7 @@ func BenchmarkListAfter(b *testing.B) {
 	require.NoError(b, err)
 	_, err = pool.Exec(b.Context(), "UPDATE ojs.event_relay SET watermark = 100000")
 	require.NoError(b, err)
-	reader := NewReader(pool, nil)
+	reader := NewReader(pg.New(pool, time.Minute), nil)
 	head, err := reader.Head(b.Context())
 	require.NoError(b, err)
 	b.Run("Empty", func(b *testing.B) {

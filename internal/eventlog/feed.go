@@ -17,10 +17,8 @@ const (
 	feedPage  = 1000
 	feedRetry = 500 * time.Millisecond
 
-	// readTimeout bounds one statement, because a dead connection may not report an error. A replay may have to read the
-	// whole log for one event.
-	readTimeout   = 15 * time.Second
-	replayTimeout = time.Minute
+	// readTimeout bounds one statement, because a dead connection may not report an error.
+	readTimeout = 15 * time.Second
 
 	// pausePerStream is the pause after a read for each subscriber, up to maxFeedPause: to wake a thousand streams costs
 	// more than the read, and a batch of frames hardly more than one frame.
@@ -131,7 +129,7 @@ func (f *Feed) runOnce(ctx context.Context) (streams int, err error) {
 		f.follow(end)
 	}
 	for more := true; more; {
-		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage}, readTimeout)
+		page, err := f.listAfter(ctx, Query{After: &end, Internal: true, Limit: feedPage})
 		if _, ok := errors.AsType[*ExpiredError](err); ok {
 			f.stopFollowing() // the process was suspended for longer than retention keeps events
 			f.Wake()
@@ -153,10 +151,10 @@ func (f *Feed) bounds(ctx context.Context) (head, pruned Position, err error) {
 	return f.reader.bounds(ctx)
 }
 
-func (f *Feed) listAfter(ctx context.Context, q Query, limit time.Duration) (Page, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+func (f *Feed) listAfter(ctx context.Context, q Query) (Page, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return f.reader.ListAfter(ctx, q)
+	return f.reader.listAfter(ctx, q)
 }
 
 // acquireRead waits until a stream may read the table. Call release after the read.

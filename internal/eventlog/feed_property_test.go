@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // TestFeedProperty: writers with delayed commits and rollbacks, and streams of any speed: each reads all, once, in order.
@@ -33,7 +34,7 @@ func TestFeedProperty(t *testing.T) {
 	w.subjects, err = pgx.CollectRows(rows, pgx.RowTo[[16]byte])
 	require.NoError(t, err)
 	archetype := riversharedtest.BaseServiceArchetype(t)
-	feed := eventlog.NewFeed(archetype, eventlog.NewReader(connect(t, url, 8), nil), eventlog.FeedConfig{MaxEvents: 64})
+	feed := eventlog.NewFeed(archetype, eventlog.NewReader(pg.New(connect(t, url, 8), time.Minute), nil), eventlog.FeedConfig{MaxEvents: 64})
 	for i := range w.relays {
 		w.relays[i] = eventlog.NewRelay(archetype, connect(t, url, 2), eventlog.RelayConfig{GapDelay: w.gapDelay, Rest: time.Millisecond})
 		w.relays[i].OnPublished(feed.Wake)

@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
+
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // feed starts one on the bundle's database; the test wakes it.
@@ -242,7 +244,7 @@ func TestFeed(t *testing.T) {
 
 	t.Run("ReadsNothingWithoutSubscribers", func(t *testing.T) {
 		t.Parallel()
-		f := NewFeed(riversharedtest.BaseServiceArchetype(t), NewReader(nil, nil), FeedConfig{}) // a statement would panic
+		f := NewFeed(riversharedtest.BaseServiceArchetype(t), NewReader(&pg.DB{}, nil), FeedConfig{}) // a statement would panic
 		require.NoError(t, f.Start(t.Context()))
 		for range 100 {
 			f.Wake()

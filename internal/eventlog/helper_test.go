@@ -26,7 +26,7 @@ func setup(t *testing.T, config RelayConfig) *testBundle {
 	t.Helper()
 	pool := dbtest.New(t)
 	relay := NewRelay(riversharedtest.BaseServiceArchetype(t), pool, config)
-	return &testBundle{pool: pool, relay: relay, reader: NewReader(pool, relay)}
+	return &testBundle{pool: pool, relay: relay, reader: NewReader(pg.New(pool, time.Minute), relay)}
 }
 
 func (b *testBundle) exec(t *testing.T, sql string, args ...any) {
@@ -74,10 +74,15 @@ func noGaps(p pass) bool { return p.caughtUp() && !p.gaps }
 
 func (b *testBundle) readAll(t *testing.T) []Event {
 	t.Helper()
-	page, err := b.reader.ListAfter(t.Context(), Query{Limit: 100_000})
-	require.NoError(t, err)
-	require.False(t, page.HasMore)
-	return page.Events
+	events := []Event{}
+	for query := (Query{Limit: 100_000}); ; {
+		page, err := b.reader.ListAfter(t.Context(), query)
+		require.NoError(t, err)
+		if events = append(events, page.Events...); !page.HasMore {
+			return events
+		}
+		query.After = &page.End
+	}
 }
 
 func queues(events []Event) []string {

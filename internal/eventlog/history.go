@@ -14,7 +14,8 @@ import (
 type HistoryPage struct {
 	Events []Event
 	More   bool
-	Total  int64 // of the job, counted up to 10 000
+	End    Position // with More: where the next page begins
+	Total  int64    // of the job, counted up to 10 000
 }
 
 // historyTypes are the events that a history lists: changes of state and attempts. See ojs.in_history in SQL.
@@ -29,11 +30,16 @@ func (r *Reader) JobHistory(ctx context.Context, jobID [16]byte, after *Position
 	if err != nil {
 		return HistoryPage{}, err
 	}
+	ctx, done, err := r.db.Reading(ctx)
+	if err != nil {
+		return HistoryPage{}, fmt.Errorf("count history: %w", err)
+	}
+	defer done()
 	total, err := r.q.HistoryCountByJob(ctx, jobID, maxHistory)
 	if err != nil {
 		return HistoryPage{}, fmt.Errorf("count history: %w", err)
 	}
-	return HistoryPage{Events: page.Events, More: page.HasMore, Total: total}, nil
+	return HistoryPage{Events: page.Events, More: page.HasMore, End: page.End, Total: total}, nil
 }
 
 // HistoryQuery selects entries of the history of all jobs (docs/reference/jobs.md, History). Types and Actors are the
@@ -49,14 +55,20 @@ type HistoryQuery struct {
 	Limit    int
 }
 
-// HistoryNewest returns entries newest first. Total does not depend on Before.
+// HistoryNewest returns entries newest first. Total does not depend on Before. A page that looked at its share of the log may be
+// short, or empty, although there are more.
 func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (HistoryPage, error) {
+	ctx, done, err := r.db.Reading(ctx)
+	if err != nil {
+		return HistoryPage{}, fmt.Errorf("list history: %w", err)
+	}
+	defer done()
 	before := int64(math.MaxInt64)
 	if query.Before != nil {
 		before = query.Before.Seq<<16 | int64(query.Before.Sub)
 	}
 	rows, err := r.q.HistoryListNewest(ctx, dbsqlc.HistoryListNewestParams{
-		Before: before, MaxRows: int32(query.Limit + 1), MaxTotal: maxTotal,
+		Before: before, MaxLooked: r.maxLooked, MaxRows: int32(query.Limit + 1), MaxTotal: maxTotal,
 		Types: nonEmpty(query.Types), Actors: nonEmpty(query.Actors), Queues: nonEmpty(query.Queues), JobTypes: nonEmpty(query.JobTypes),
 		Since: optionalTime(query.Since), Until: optionalTime(query.Until),
 	})
@@ -64,17 +76,31 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		return HistoryPage{}, fmt.Errorf("list history: %w", err)
 	}
 	var page HistoryPage
+	bytes := 0
 	for _, row := range rows {
 		page.Total = row.Total
-		switch {
-		case row.Seq == 0: // the row that is there when nothing matched
-		case len(page.Events) == query.Limit:
-			page.More = true
-		default:
-			page.Events = append(page.Events, eventOf(newest(dbsqlc.EventListNewestRow(row))))
+		if row.Seq == 0 {
+			break // the row that is there when nothing matched
 		}
+		bytes += len(row.Head) + len(row.Compat) + len(row.Data)
+		if n := len(page.Events); n == query.Limit || n > 0 && bytes > maxPageBytes {
+			page.More, page.End = true, page.Events[n-1].Position
+			return page, nil
+		}
+		page.Events = append(page.Events, eventOf(historyRow(row)))
+	}
+	if looked := rows[0]; looked.Low > looked.Pruned+1 {
+		page.More, page.End = true, NewPosition(time.Now(), looked.Low, 0)
 	}
 	return page, nil
+}
+
+func historyRow(r dbsqlc.HistoryListNewestRow) dbsqlc.OjsEventShown {
+	return dbsqlc.OjsEventShown{
+		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
+		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
+		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data,
+	}
 }
 
 // HistoryType is the name of the event in the history. It must stay equal to ojs.history_type in SQL.

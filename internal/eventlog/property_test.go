@@ -23,6 +23,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // TestProperty drives many writers, two relays and three kinds of readers and checks the promises of the log: every
@@ -340,7 +341,7 @@ func (tr *trace) check(t *testing.T, committed int64) {
 // poll reads as HTTP polling does.
 func (w *world) poll(t *testing.T, ctx context.Context) *trace {
 	tr := &trace{name: "polling"}
-	reader := eventlog.NewReader(connect(t, w.pool.Config().ConnString(), 1), nil)
+	reader := eventlog.NewReader(pg.New(connect(t, w.pool.Config().ConnString(), 1), time.Minute), nil)
 	w.wg.Go(func() {
 		var query eventlog.Query
 		for ctx.Err() == nil {

@@ -14,6 +14,9 @@ const (
 	defaultLimit = 100
 	maxTotal     = 10_000
 	maxHistory   = 10_000
+
+	// maxPageBytes bounds, with one more event, the texts of a page: an event has up to 24 KiB, and a page up to 1 000 events.
+	maxPageBytes = 8 << 20
 )
 
 // Query selects events (docs/reference/events.md, Polling). An event must match every filter, by any value inside it. The
@@ -45,7 +48,8 @@ type Page struct {
 	Cursor string
 	End    Position // the same as a position
 
-	// HasMore says that at least one more event matched at the time of reading.
+	// HasMore says that the page ended before the log did: because of its limit, its bytes, or the number of events that were looked
+	// at. Then End is not the end of the log, and Events may be empty.
 	HasMore bool
 }
 

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 // maxCatchUp bounds read-your-writes (docs/reference/events.md, Publication).
@@ -16,62 +16,84 @@ const maxCatchUp = 100 * time.Millisecond
 
 // Reader reads published events. All transports use it: a notification is only a wake-up to read the table.
 type Reader struct {
-	q     *dbsqlc.Queries
-	relay *Relay
+	db        *pg.DB
+	q         *dbsqlc.Queries
+	relay     *Relay
+	maxLooked int64 // only tests change it
 }
 
-// NewReader returns a reader on the pool. relay is that of this node, for WaitCaughtUp; nil if the node has none.
-func NewReader(pool *pgxpool.Pool, relay *Relay) *Reader {
-	return &Reader{q: dbsqlc.New(pool), relay: relay}
+// NewReader returns a reader on the database. relay is that of this node, for WaitCaughtUp; nil if the node has none.
+func NewReader(db *pg.DB, relay *Relay) *Reader {
+	return &Reader{db: db, q: db.Q, relay: relay, maxLooked: pg.MaxLooked}
 }
 
 // ListAfter returns events behind a position, oldest first. It fails with a *PatternError or an *ExpiredError.
 func (r *Reader) ListAfter(ctx context.Context, query Query) (Page, error) {
+	ctx, done, err := r.db.Reading(ctx)
+	if err != nil {
+		return Page{}, fmt.Errorf("list events: %w", err)
+	}
+	defer done()
+	return r.listAfter(ctx, query)
+}
+
+// listAfter is ListAfter for the feed, which all streams of the node wait for.
+func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 	f, err := query.filters()
 	if err != nil {
 		return Page{}, err
 	}
 	p := dbsqlc.EventListAfterParams{
-		MaxRows:      int32(f.limit + 1), // one more, so that HasMore is exact
+		MaxLooked: r.maxLooked, MaxRows: int32(f.limit + 1), // one more, so that HasMore is exact
 		WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		JobID: f.jobID, Subject: f.subject, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
 	}
-	rows, err := r.listAfter(ctx, query.After, p)
+	rows, err := r.listBehind(ctx, query.After, &p)
 	if err != nil {
 		return Page{}, err
 	}
 	log := rows[0] // the same in every row
 	page := Page{Events: make([]Event, 0, min(len(rows), f.limit))}
+	bytes := 0
 	for _, row := range rows {
 		if row.Seq == 0 {
 			continue // the row that is there when nothing matched
 		}
-		if len(page.Events) == f.limit {
+		bytes += len(row.Head) + len(row.Compat) + len(row.Data)
+		if n := len(page.Events); n == f.limit || n > 0 && bytes > maxPageBytes {
 			page.HasMore = true
 			break
 		}
 		page.Events = append(page.Events, eventOf(shown(row)))
 	}
-	page.End = end(&page, query.After, log)
+	if page.HasMore {
+		page.End = page.Events[len(page.Events)-1].Position
+	} else {
+		looked := int64(math.MaxInt64)
+		if query.JobID == nil && query.Subject == "" {
+			looked = p.AfterPlace>>16 + r.maxLooked
+		}
+		page.End, page.HasMore = end(looked, query.After, log)
+	}
 	if !page.End.IsZero() {
 		page.Cursor = page.End.String()
 	}
 	return page, nil
 }
 
-// listAfter returns the rows behind a position, at least one. Only a position that may be outside of the limits of retention needs
-// more than one statement.
-func (r *Reader) listAfter(ctx context.Context, after *Position, p dbsqlc.EventListAfterParams) ([]dbsqlc.EventListAfterRow, error) {
+// listBehind returns the rows behind a position, at least one, and sets the place in p where they begin. Only a position that may be
+// outside of the limits of retention needs more than one statement.
+func (r *Reader) listBehind(ctx context.Context, after *Position, p *dbsqlc.EventListAfterParams) ([]dbsqlc.EventListAfterRow, error) {
 	if after == nil {
 		begin, err := r.floor(ctx)
 		if err != nil {
 			return nil, err
 		}
 		p.AfterPlace = begin.FloorPlace
-		return r.list(ctx, p)
+		return r.list(ctx, *p)
 	}
 	p.AfterPlace, p.AfterTime = after.place(), optionalTime(after.Time())
-	rows, err := r.list(ctx, p)
+	rows, err := r.list(ctx, *p)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +108,7 @@ func (r *Reader) listAfter(ctx context.Context, after *Position, p dbsqlc.EventL
 		return nil, r.expired(ctx, begin.FloorPlace)
 	case p.AfterPlace < begin.FloorPlace: // only gap rows are in between
 		p.AfterPlace = begin.FloorPlace
-		return r.list(ctx, p)
+		return r.list(ctx, *p)
 	}
 	return rows, nil
 }
@@ -110,20 +132,20 @@ func (r *Reader) floor(ctx context.Context) (dbsqlc.EventFloorRow, error) {
 	return begin, nil
 }
 
-// end is the last event of the page if there are more. Otherwise the query has examined all published events, matching or
-// not, so the next one need not read them again.
-func end(page *Page, after *Position, log dbsqlc.EventListAfterRow) Position {
-	if page.HasMore {
-		return page.Events[len(page.Events)-1].Position
-	}
+// end is how far a query has examined all published events, matching or not, so that the next one need not read them again, and
+// whether there are later ones. looked is the last number that it looked at. Nothing is added behind an event of that number if
+// there are later numbers: an event that is committed late gets its place at the end of the log.
+func end(looked int64, after *Position, log dbsqlc.EventListAfterRow) (end Position, more bool) {
 	head := NewPosition(log.HeadTime.Time, log.HeadSeq, log.HeadSub)
 	switch {
+	case log.HeadSeq > looked:
+		return NewPosition(log.HeadTime.Time, looked, maxSub), true
 	case log.HeadTime.Valid && (after == nil || after.Before(head)):
-		return head
+		return head, false
 	case after != nil:
-		return *after
+		return *after, false
 	default:
-		return Position{}
+		return Position{}, false
 	}
 }
 
@@ -141,17 +163,22 @@ func (r *Reader) expired(ctx context.Context, floor int64) error {
 	}
 }
 
-// ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match, counted up to
-// 10 000. It ignores Query.After.
+// ListNewest is the admin listing (docs/reference/events.md, Newest first). total is how many events match of those that were
+// looked at, counted up to 10 000. It ignores Query.After.
 func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (events []Event, total int64, err error) {
 	f, err := query.filters()
 	if err != nil {
 		return nil, 0, err
 	}
+	ctx, done, err := r.db.Reading(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list newest events: %w", err)
+	}
+	defer done()
 	params := dbsqlc.EventListNewestParams{
 		JobID: f.jobID, Subject: f.subject, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
 		WorkflowID: f.workflowID, Since: f.since, Until: f.until,
-		MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
+		MaxLooked: r.maxLooked, MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
 	}
 	rows, err := r.q.EventListNewest(ctx, params)
 	if err != nil {
@@ -179,18 +206,26 @@ func (r *Reader) Get(ctx context.Context, position Position, id string) (Event, 
 	return e, e.ID() == id, nil
 }
 
-// History returns the published events of a job, oldest first, gap rows included.
-func (r *Reader) History(ctx context.Context, jobID [16]byte) ([]Transition, error) {
-	rows, err := r.q.EventListByJob(ctx, jobID, maxHistory)
+// History returns the published events of a job, oldest first, gap rows included: the first 10 000, or less if they are large.
+func (r *Reader) History(ctx context.Context, jobID [16]byte) (history []Transition, more bool, err error) {
+	ctx, done, err := r.db.Reading(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list history: %w", err)
+		return nil, false, fmt.Errorf("list history: %w", err)
 	}
-	history := make([]Transition, len(rows))
+	defer done()
+	rows, err := r.q.EventListByJob(ctx, dbsqlc.EventListByJobParams{JobID: jobID, MaxRows: maxHistory + 1, MaxBytes: maxPageBytes})
+	if err != nil {
+		return nil, false, fmt.Errorf("list history: %w", err)
+	}
+	bytes := 0
 	for i, row := range rows {
 		e := eventOf(row)
-		history[i] = Transition{ID: e.ID(), Type: e.Type, From: e.From, To: e.To, Time: e.Time, Data: e.Data}
+		if bytes += len(e.Data); i == maxHistory || i > 0 && bytes > maxPageBytes {
+			return history, true, nil
+		}
+		history = append(history, Transition{ID: e.ID(), Type: e.Type, From: e.From, To: e.To, Time: e.Time, Data: e.Data})
 	}
-	return history, nil
+	return history, false, nil
 }
 
 // Head is the position up to which the log is published, where a live stream starts.

@@ -243,11 +243,11 @@ func TestHistory(t *testing.T) {
 	b.write(t, row{typ: "job.enqueued", job: &id, jobType: "t", queue: "q", to: "available"},
 		jobRow("job.enqueued", "q", 2),
 		row{typ: "job.state_changed", job: &id, jobType: "t", queue: "q", internal: true, from: "active", to: "available", data: `{"reason":"requeue"}`})
-	history, err := b.reader.History(t.Context(), id)
+	history, _, err := b.reader.History(t.Context(), id)
 	require.NoError(t, err)
 	require.Empty(t, history, "not published yet")
 	b.publishAll(t)
-	history, err = b.reader.History(t.Context(), id)
+	history, _, err = b.reader.History(t.Context(), id)
 	require.NoError(t, err)
 	require.Len(t, history, 2)
 	require.Equal(t, "available", history[0].To)
@@ -301,13 +301,13 @@ func TestReadingPlans(t *testing.T) {
 		SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET client_min_messages = log`, pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
 	for _, sql := range []string{
-		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_page(15000, 0, 11, false, '{job.%}', '{ojs://ojs/%}', '{q,r}', '{test}', NULL, NULL, NULL, '2020-01-01', '2099-01-01')`,
-		`SELECT * FROM ojs.event_page(20000, 0, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', '00000000-0000-0000-0000-000000000000', NULL, NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_page(-1, 0, 11, false, '{}', '{}', '{}', '{}', NULL, '00000000-0000-0000-0000-000000000000', NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_newest(11, false, '{}', '{}', '{}', '{}', NULL, 'worker-00000000-0000', NULL, NULL, NULL)`,
-		`SELECT * FROM ojs.event_newest(11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(-1, 0, 100000, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(15000, 0, 115000, 11, false, '{job.%}', '{ojs://ojs/%}', '{q,r}', '{test}', NULL, NULL, NULL, '2020-01-01', '2099-01-01')`,
+		`SELECT * FROM ojs.event_page(20000, 0, 120000, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(-1, 0, 100000, 11, false, '{}', '{}', '{}', '{}', '00000000-0000-0000-0000-000000000000', NULL, NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_page(-1, 0, 100000, 11, false, '{}', '{}', '{}', '{}', NULL, '00000000-0000-0000-0000-000000000000', NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_newest(0, 11, false, '{}', '{}', '{}', '{}', NULL, 'worker-00000000-0000', NULL, NULL, NULL)`,
+		`SELECT * FROM ojs.event_newest(0, 11, false, '{}', '{}', '{}', '{}', NULL, NULL, NULL, NULL, NULL)`,
 		`SELECT * FROM ojs.event_last()`,
 		`SELECT * FROM ojs.events_after(NULL, 11)`,
 	} {

@@ -213,7 +213,7 @@ func (s *Subscription) readTable(ctx context.Context, limit int) (read batch, mo
 	if err != nil {
 		return batch{}, false, err
 	}
-	page, err := s.feed.listAfter(ctx, q, replayTimeout)
+	page, err := s.feed.reader.ListAfter(ctx, q)
 	release()
 	if expired, ok := errors.AsType[*ExpiredError](err); ok {
 		gap := &Gap{Start: s.at, End: expired.Pruned}

@@ -23,12 +23,23 @@ type DB struct {
 
 	// Pooler says that the pool leads to a transaction-mode pooler.
 	Pooler bool
+
+	reads chan struct{} // an element for each read of Reading
 }
+
+// MaxLooked bounds the rows that a statement looks at for a list with filters, which takes 40 to 100 ms. Without a bound, a filter
+// that matches nothing reads the whole table. A client gets what was found and a cursor behind what was looked at. A client that goes
+// on from the last event that it got, and not from the cursor, stands still behind so many events that it does not want: hence the
+// large number.
+const MaxLooked = 100_000
 
 // New returns the database of the pool.
 func New(pool *pgxpool.Pool, statementTimeout time.Duration) *DB {
 	pooler := pool.Config().ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheDescribe // see Connect
-	return &DB{Pool: pool, Q: dbsqlc.New(pool), StatementTimeout: statementTimeout, Pooler: pooler}
+	return &DB{
+		Pool: pool, Q: dbsqlc.New(pool), StatementTimeout: statementTimeout, Pooler: pooler,
+		reads: make(chan struct{}, max(1, pool.Config().MaxConns/2)),
+	}
 }
 
 // Conn is a pool or a transaction. Begin of a transaction makes a savepoint.
@@ -40,6 +51,19 @@ type Conn interface {
 // Bounded returns the context for one statement.
 func (d *DB) Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d.StatementTimeout)
+}
+
+// Reading is Bounded for what clients read of lists, logs and results, which may take long. Such reads have half of the pool: slow
+// ones must not keep claims and acks waiting for a connection. The time limit includes the wait for a place.
+func (d *DB) Reading(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	ctx, cancel := d.Bounded(ctx)
+	select {
+	case d.reads <- struct{}{}:
+		return ctx, func() { cancel(); <-d.reads }, nil
+	case <-ctx.Done():
+		cancel()
+		return nil, nil, ctx.Err()
+	}
 }
 
 // Now reads the clock of the database.

@@ -19,3 +19,6 @@ func (s *Store) Waiting() int {
 
 // Poll is one pass of the poller.
 func (s *Store) Poll(ctx context.Context) error { return s.poll(ctx) }
+
+// LookAt makes lists look at fewer jobs.
+func (s *Store) LookAt(jobs int64) { s.maxLooked = jobs }

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -20,26 +21,55 @@ type List struct {
 // CountLimit bounds the number of matches that a list counts.
 const CountLimit = 10_000
 
-// List returns a page, which may be shorter than the limit if its jobs are large, whether there are more pages, and the number of matches up to CountLimit.
-func (s *Store) List(ctx context.Context, l List) (jobs []*job.Record, more bool, total int64, err error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
-	before, skip := before(l.Before), int64(l.Offset)
-	rows, err := s.db.Q.JobListPage(ctx, dbsqlc.JobListPageParams{
-		States: pg.Strings(l.States), Queues: pg.Strings(l.Queues), Types: pg.Strings(l.Types), Before: before,
-		MaxRows: skip + int64(l.Limit) + 1, SkipRows: skip, PageRows: int64(l.Limit) + 1, MaxBytes: job.MaxBytes,
-	})
+// JobPage is a page of jobs. It may be shorter than the limit although there are more: its jobs are large, or few of those that
+// were looked at match.
+type JobPage struct {
+	Jobs  []*job.Record
+	Next  *[16]byte // the cursor of the next page; nil: there is none
+	Total int64     // matches up to CountLimit, among the newest jobs that were looked at
+}
+
+// List returns a page.
+func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
+	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
-		return nil, false, 0, pg.ClientError(err)
+		return page, pg.ClientError(err)
 	}
-	total, err = s.db.Q.JobCountPage(ctx, dbsqlc.JobCountPageParams{
-		States: pg.Strings(l.States), Queues: pg.Strings(l.Queues), Types: pg.Strings(l.Types), MaxRows: CountLimit,
+	defer done()
+	states, queues, types, before, skip := pg.Strings(l.States), pg.Strings(l.Queues), pg.Strings(l.Types), before(l.Before), int64(l.Offset)
+	looked, counted := s.maxLooked, s.maxLooked
+	if len(states)+len(queues)+len(types) == 0 { // every job matches
+		looked, counted = skip+int64(l.Limit)+1, CountLimit
+	}
+	// The jobs that one statement looks at must be those of the other.
+	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
+		q := dbsqlc.New(tx)
+		rows, err := q.JobListPage(ctx, dbsqlc.JobListPageParams{
+			States: states, Queues: queues, Types: types, Before: before,
+			MaxLooked: looked, SkipRows: skip, PageRows: int64(l.Limit) + 1, MaxBytes: job.MaxBytes,
+		})
+		if err != nil {
+			return err
+		}
+		var more bool
+		if page.Jobs, more = job.CutPage(rows, l.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) }); more {
+			page.Next = &page.Jobs[len(page.Jobs)-1].ID
+		} else if looked == s.maxLooked {
+			floor, err := q.JobListFloor(ctx, dbsqlc.JobListFloorParams{Before: before, MaxLooked: looked, Others: looked - 1})
+			if err != nil {
+				return err
+			}
+			if len(floor) > 0 {
+				page.Next = &floor[0]
+			}
+		}
+		page.Total, err = q.JobCountPage(ctx, dbsqlc.JobCountPageParams{
+			States: states, Queues: queues, Types: types, MaxLooked: counted, MaxRows: CountLimit,
+		})
+		return err
 	})
-	if err != nil {
-		return nil, false, 0, pg.ClientError(err)
-	}
-	jobs, more = job.CutPage(rows, l.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) })
-	return jobs, more, min(total, CountLimit), nil
+	page.Total = min(page.Total, CountLimit)
+	return page, pg.ClientError(err)
 }
 
 func before(id *[16]byte) pgtype.UUID {
@@ -85,8 +115,11 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 }
 
 func (s *Store) candidatePage(ctx context.Context, p dbsqlc.JobListForBulkParams) ([]dbsqlc.JobListForBulkRow, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, pg.ClientError(err)
+	}
+	defer done()
 	rows, err := s.db.Q.JobListForBulk(ctx, p)
 	return rows, pg.ClientError(err)
 }

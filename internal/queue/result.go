@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -22,6 +24,7 @@ type Result struct {
 	Result     []byte
 	Failed     bool
 	Pruned     bool // there was a result, but its TTL is over
+	Cut        bool // there is a result, but it was not read, because others before it are large
 }
 
 // resultPace is the least time between two reads that notifications cause. The reads of all waiters share statements.
@@ -77,19 +80,28 @@ func (s *Store) result(ctx context.Context, id [16]byte) (*Result, error) {
 	return row, pg.ClientError(err)
 }
 
-// Results reads the outcomes of many jobs; nil for unknown ones.
+// Results reads the outcomes of many jobs, with results of up to job.MaxBytes and one more; nil for unknown ones.
 func (s *Store) Results(ctx context.Context, ids [][16]byte) ([]*Result, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	res, err := s.flushResults(ctx, ids)
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, pg.ClientError(err)
+	}
+	defer done()
+	res, err := s.readResults(ctx, ids, job.MaxBytes)
 	return res, pg.ClientError(err)
 }
 
 func (s *Store) flushResults(ctx context.Context, ids [][16]byte) ([]*Result, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.JobResultList(ctx, ids)
+	return s.readResults(ctx, ids, math.MaxInt64)
+}
+
+func (s *Store) readResults(ctx context.Context, ids [][16]byte, maxBytes int64) ([]*Result, error) {
+	rows, err := s.db.Q.JobResultList(ctx, maxBytes, ids)
 	if err != nil {
 		return nil, err
 	}

@@ -36,3 +36,32 @@ func TestAwaitResult(t *testing.T) {
 	wg.Wait()
 	require.Zero(t, b.Awaited()+other.Awaited())
 }
+
+// The results of many jobs have a bound together; a single one is always read.
+func TestResultsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args, result)
+		SELECT ('01900000-0000-7000-8000-' || lpad(to_hex(i), 12, '0'))::uuid, 't', 'q', 'completed', now(), now(), '[]', to_json(repeat('x', 1048576))
+		FROM generate_series(1, 12) i`)
+	var ids [][16]byte
+	for i := range byte(12) {
+		ids = append(ids, [16]byte{0: 1, 1: 0x90, 6: 0x70, 8: 0x80, 15: i + 1})
+	}
+	results, err := b.Results(t.Context(), ids)
+	require.NoError(t, err)
+	bytes, cut := 0, 0
+	for _, r := range results {
+		require.Equal(t, "completed", r.State)
+		require.Equal(t, r.Cut, r.Result == nil)
+		if bytes += len(r.Result); r.Cut {
+			cut++
+		}
+	}
+	require.Equal(t, 4, cut)
+	require.Less(t, bytes, job.MaxBytes+2<<20)
+	one, err := b.AwaitResult(t.Context(), ids[11], 0)
+	require.NoError(t, err)
+	require.False(t, one.Cut)
+	require.Greater(t, len(one.Result), 1<<20)
+}

@@ -79,6 +79,8 @@ type Store struct {
 	drainOnce sync.Once
 
 	onCronJobs func(ctx context.Context, crons []string)
+
+	maxLooked int64 // pg.MaxLooked; only tests change it
 }
 
 // New returns a store on the database.
@@ -90,6 +92,7 @@ func New(deps Deps, config Config) *Store {
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {},
+		maxLooked:  pg.MaxLooked,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }

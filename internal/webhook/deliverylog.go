@@ -33,8 +33,11 @@ const maxDeliveryTotal = 10_000
 
 // Deliveries lists the log, newest first; the total is counted up to 10 000.
 func (s *Store) Deliveries(ctx context.Context, l DeliveryList) ([]DeliveryRecord, int64, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	defer done()
 	p := dbsqlc.WebhookDeliveryListParams{
 		Status: pg.Text(l.Status), EventType: pg.Text(l.Type), Since: pg.Timestamp(l.Since), Until: pg.Timestamp(l.Until),
 		Before: lastID, MaxTotal: max(maxDeliveryTotal, int32(l.Offset+l.Limit)), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit),

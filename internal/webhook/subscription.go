@@ -133,8 +133,11 @@ type Filter struct {
 
 // List lists subscriptions, newest first, and counts those that match.
 func (s *Store) List(ctx context.Context, l Filter) ([]Webhook, int64, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, 0, pg.ClientError(err)
+	}
+	defer done()
 	p := dbsqlc.WebhookListParams{Url: l.URL, Before: lastID, SkipRows: int32(l.Offset), MaxRows: int32(l.Limit)}
 	if l.Active != nil {
 		p.Active = pgtype.Bool{Bool: *l.Active, Valid: true}

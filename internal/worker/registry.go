@@ -120,8 +120,11 @@ type Page struct {
 
 // List returns a page of workers.
 func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return Page{}, pg.ClientError(err)
+	}
+	defer done()
 	states, queues := pg.Strings(l.States), pg.Strings(l.Queues)
 	p := dbsqlc.WorkerListPageParams{
 		LivingBefore: pg.End, DeadBefore: pg.End, States: states, Queues: queues, SkipRows: int64(l.Offset),

@@ -109,10 +109,7 @@ func (a *API) checkMessage(ctx context.Context, req any) error {
 	if err := readable(req); err != nil {
 		return err
 	}
-	field, limit := "envelope", maxMessage
-	if callOf(ctx).method == ojsv1.OJSService_EnqueueBatch_FullMethodName {
-		field, limit = "batch", a.config.MaxBatchBytes
-	}
+	field, limit := a.limitOf(callOf(ctx).method)
 	if message, ok := req.(proto.Message); ok {
 		if size := proto.Size(message); size > limit {
 			return ojs.ErrTooLarge(field, limit, size)
@@ -121,12 +118,23 @@ func (a *API) checkMessage(ctx context.Context, req any) error {
 	return nil
 }
 
+// limitOf is the largest message of a method, and the field that a refusal names.
+func (a *API) limitOf(method string) (field string, bytes int) {
+	if method == ojsv1.OJSService_EnqueueBatch_FullMethodName {
+		return "batch", a.config.MaxBatchBytes
+	}
+	return "envelope", maxMessage
+}
+
+// isLibrary tells the methods that the library serves from ours.
+func isLibrary(method string) bool { return strings.HasPrefix(method, "/grpc.") }
+
 // stream serves the calls and streams of this package, and those of libraries, which know nothing of a node that stops.
 func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, err := a.begin(stream.Context(), info.FullMethod, stream.SetHeader)
 	if err == nil {
-		wrapped := &serverStream{ServerStream: stream, api: a, ctx: ctx}
-		defer func() { a.Memory.Free(wrapped.reserved) }()
+		wrapped := &serverStream{ServerStream: stream, api: a, ctx: ctx, many: info.IsClientStream}
+		defer wrapped.release()
 		run := func() error { return handler(srv, wrapped) }
 		if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
 			err = a.untilStop(run)
@@ -154,37 +162,14 @@ func (a *API) untilStop(run func() error) error {
 // serverStream has the context of begin.
 type serverStream struct {
 	grpc.ServerStream
-	api *API
-	ctx context.Context
+	api  *API
+	ctx  context.Context
+	many bool // the client may send any number of messages
 
-	reserved int // bytes of messages, until the call ends
+	reserved int // bytes of the latest message
 }
 
 func (s *serverStream) Context() context.Context { return s.ctx }
-
-// RecvMsg refuses what no method takes. Callers without a key may not have large messages read for them: those of the
-// methods that are open have no fields, and only what the library serves, the health of services, reads its message.
-func (s *serverStream) RecvMsg(m any) error {
-	if len(s.api.keys) > 0 && callOf(s.ctx).caller.Principal == "" {
-		if !strings.HasPrefix(callOf(s.ctx).method, "/grpc.") {
-			return nil
-		}
-		if t, ok := grpc.ServerTransportStreamFromContext(s.ctx).(interface{ RecvCompress() string }); ok && t.RecvCompress() != "" {
-			return ojs.ErrUnauthenticated()
-		}
-	}
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	if message, ok := m.(proto.Message); ok {
-		size := proto.Size(message)
-		if err := s.api.Memory.Take(size); err != nil {
-			return err
-		}
-		s.reserved += size
-	}
-	return s.api.checkMessage(s.ctx, m)
-}
 
 func unknown(_ any, stream grpc.ServerStream) error {
 	return errNotOffered("The method "+callOf(stream.Context()).method+" does not exist.", nil)

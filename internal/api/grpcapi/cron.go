@@ -102,9 +102,13 @@ func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.Li
 
 func (a *API) cronOf(row *cron.Record) *ojsv1.CronEntry {
 	out := &ojsv1.CronEntry{
-		Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type, Args: valuesOf(row.Args),
+		Name: row.Name, Cron: row.Expression, Timezone: row.Timezone, Type: row.Type,
 		Options: &ojsv1.EnqueueOptions{Queue: row.Queue}, NextRunAt: momentOf(row.NextRunAt), LastRunAt: momentOf(row.LastRunAt),
 	}
+	if row.Cut() {
+		return out
+	}
+	out.Args = valuesOf(row.Args)
 	definition := cron.DefinitionOf(row)
 	if job, err := definition.Template(a.config.Limits); err == nil { // it was accepted when it was registered
 		out.Options = optionsOf(job)

@@ -29,17 +29,17 @@ func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterReques
 		}
 		page.Before = &key
 	}
-	jobs, more, total, err := a.DeadLetters.List(ctx, filter, page)
+	found, err := a.DeadLetters.List(ctx, filter, page)
 	if err != nil {
 		return nil, err
 	}
-	out := &ojsv1.ListDeadLetterResponse{Jobs: jobsOf(jobs), TotalCount: total}
-	if fit := fitting(out.Jobs); fit < len(jobs) {
-		jobs, out.Jobs, more = jobs[:fit], out.Jobs[:fit], true
+	out := &ojsv1.ListDeadLetterResponse{Jobs: jobsOf(found.Jobs), TotalCount: found.Total}
+	if fit := fitting(out.Jobs); fit < len(out.Jobs) {
+		last := found.Jobs[fit-1]
+		out.Jobs, found.Next = out.Jobs[:fit], &deadletter.Key{At: last.FinishedAt.Time, ID: last.ID}
 	}
-	if more {
-		last := jobs[len(jobs)-1]
-		out.NextCursor = deadletter.Key{At: last.FinishedAt.Time, ID: last.ID}.String()
+	if found.Next != nil {
+		out.NextCursor = found.Next.String()
 	}
 	return out, nil
 }

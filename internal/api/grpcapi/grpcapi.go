@@ -95,6 +95,7 @@ type API struct {
 	config Config
 	Deps
 	keys    api.Keys
+	codec   codec
 	server  *grpc.Server
 	routes  map[string]bool
 	running runningCalls
@@ -107,20 +108,15 @@ const pingsAllowed = 9 * time.Second
 // maxStreams bounds the calls and streams of one connection; clients wait with further ones.
 const maxStreams = 250
 
-// maxMessage bounds every message but that of EnqueueBatch.
-const maxMessage = 4 << 20
-
 // New returns the API. It fails if the TLS files cannot be used.
 func New(config Config, deps Deps) (*API, error) {
-	a := &API{config: config.withDefaults(), Deps: deps, keys: api.NewKeys(config.APIKeys)}
+	a := &API{config: config.withDefaults(), Deps: deps, keys: api.NewKeys(config.APIKeys), codec: codec{encoding.GetCodecV2(protobuf.Name)}}
 	options := []grpc.ServerOption{
-		// More than any may have, so that most refusals can say what they are about: see checkMessage.
-		grpc.MaxRecvMsgSize(max(a.config.MaxBatchBytes, maxMessage) + maxMessage),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
 		grpc.StreamInterceptor(a.stream), grpc.UnknownServiceHandler(unknown), grpc.MaxConcurrentStreams(maxStreams),
 		grpc.StatsHandler(deliveries{a}),
-		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protobuf.Name)}),
+		grpc.ForceServerCodecV2(a.codec),
 	}
 	if config.TLSCert != "" {
 		tlsConfig, err := loadTLS(config)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/rivershared/baseservice"
@@ -19,6 +20,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/pg"
 )
 
 func TestMain(m *testing.M) { dbtest.Main(m) }
@@ -47,7 +49,7 @@ func setup(t *testing.T, config grpcapi.Config, change ...func(*grpcapi.Deps)) *
 	require.NoError(t, b.Workers.Prepare(t.Context()))
 	relay := eventlog.NewRelay(archetype, pool, eventlog.RelayConfig{Service: "ojs"})
 	b.Commits.OnCommit(relay.Wake)
-	reader := eventlog.NewReader(pool, relay)
+	reader := eventlog.NewReader(pg.New(pool, time.Minute), relay)
 	feed := eventlog.NewFeed(archetype, reader, eventlog.FeedConfig{})
 	relay.OnPublished(feed.Wake)
 	require.NoError(t, startstop.StartAll(context.WithoutCancel(t.Context()), relay, feed))

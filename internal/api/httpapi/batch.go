@@ -57,7 +57,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 		return err
 	}
 	if key.Key != "" {
-		answer, err := a.enqueueOnce(c, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, stored) })
+		answer, err := a.enqueueOnce(c, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, stored, whole) })
 		if err != nil {
 			return err
 		}
@@ -70,12 +70,12 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 		}
 		return err
 	}
-	return respond(c, http.StatusCreated, func(b []byte) []byte { return appendBatch(b, stored) })
+	return respondEach(c, http.StatusCreated, shownBytes(stored), func(b []byte, next flush) []byte { return appendBatch(b, stored, next) })
 }
 
-func appendBatch(b []byte, stored []*job.Record) []byte {
+func appendBatch(b []byte, stored []*job.Record, next flush) []byte {
 	b = append(b, `{"jobs":`...)
-	b = appendJobs(b, stored, shape{})
+	b = appendJobs(b, stored, shape{}, next)
 	b = append(b, `,"count":`...)
 	b = strconv.AppendInt(b, int64(len(stored)), 10)
 	b = append(b, `,"enqueued":`...)
@@ -124,13 +124,13 @@ func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Va
 	if err := outage(jobs, errs); err != nil {
 		return err
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte {
 		b = append(b, `{"items":[`...)
 		for i := range in.items {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = a.appendItem(b, c, in.items[i], jobs[i], errs[i])
+			b = next(a.appendItem(b, c, in.items[i], jobs[i], errs[i]))
 		}
 		return append(b, `]}`...)
 	})

@@ -148,6 +148,42 @@ func respond(c echo.Context, status int, build func(b []byte) []byte) error {
 	return send(c, status, *buf)
 }
 
+// streamedAnswer is more than an answer has that is built whole.
+const streamedAnswer = 1 << 20
+
+// flush is called by a builder between items, with what it has appended, and returns where to append the next.
+type flush func(b []byte) []byte
+
+// whole lets an answer be built whole.
+func whole(b []byte) []byte { return b }
+
+// respondEach writes what build appends, an answer of about so many bytes. A large one is written item by item, and so has no
+// Content-Length.
+func respondEach(c echo.Context, status, bytes int, build func(b []byte, next flush) []byte) error {
+	if bytes <= streamedAnswer || c.Request().Method == http.MethodHead {
+		return respond(c, status, func(b []byte) []byte { return build(b, whole) })
+	}
+	buf := buffers.Get().(*[]byte)
+	defer release(buf)
+	w := c.Response()
+	w.WriteHeader(status)
+	return inTime(c, timeFor(bytes), func() (err error) {
+		*buf = build((*buf)[:0], func(b []byte) []byte {
+			if len(b) < largeAnswer {
+				return b
+			}
+			if err == nil {
+				_, err = w.Write(b)
+			}
+			return b[:0]
+		})
+		if err == nil {
+			_, err = w.Write(*buf)
+		}
+		return err
+	})
+}
+
 func send(c echo.Context, status int, body []byte) error {
 	w := c.Response()
 	w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}
@@ -156,7 +192,10 @@ func send(c echo.Context, status int, body []byte) error {
 		return nil
 	}
 	if len(body) > largeAnswer {
-		return writeLarge(c, body, timeFor(len(body)))
+		return inTime(c, timeFor(len(body)), func() error {
+			_, err := w.Write(body)
+			return err
+		})
 	}
 	_, err := w.Write(body)
 	return err
@@ -173,11 +212,11 @@ const (
 	answerRate = 256 << 10
 )
 
-// writeLarge writes an answer with a deadline, which it takes away again: the connection may serve a stream next.
-func writeLarge(c echo.Context, body []byte, within time.Duration) error {
+// inTime writes an answer with a deadline, which it takes away again: the connection may serve a stream next.
+func inTime(c echo.Context, within time.Duration, write func() error) error {
 	control := http.NewResponseController(c.Response())
 	timed := control.SetWriteDeadline(time.Now().Add(within)) == nil // a recorder of a test has no deadlines
-	if _, err := c.Response().Write(body); err != nil || !timed {
+	if err := write(); err != nil || !timed {
 		return err
 	}
 	if err := control.Flush(); err != nil {

@@ -96,9 +96,11 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		if err := outage(stored, errs); err != nil {
 			return err
 		}
-		answer := a.bulkAnswer(c, stored, errs)
 		c.Response().Header().Set("X-OJS-Batch-Size", strconv.Itoa(len(jobs)))
-		return send(c, answer.Status, answer.Body)
+		status, succeeded := bulkOutcome(stored, errs)
+		return respondEach(c, status, shownBytes(stored), func(b []byte, next flush) []byte {
+			return a.appendBulk(b, c, stored, errs, succeeded, next)
+		})
 	}
 	return a.once(c, key, len(jobs), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
 		errs := slices.Clone(errs) // a transaction may be tried again
@@ -152,39 +154,51 @@ func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.R
 	return stored
 }
 
+// bulkAnswer is the answer as it is remembered for its key.
 func (a *API) bulkAnswer(c echo.Context, stored []*job.Record, errs []error) queue.Answer {
-	succeeded := 0
-	items := []byte{}
+	status, succeeded := bulkOutcome(stored, errs)
+	return queue.Answer{Status: status, Body: a.appendBulk(nil, c, stored, errs, succeeded, whole)}
+}
+
+func bulkOutcome(stored []*job.Record, errs []error) (status, succeeded int) {
 	for i, job := range stored {
-		if i > 0 {
-			items = append(items, ',')
-		}
-		items = append(items, `{"index":`...)
-		items = strconv.AppendInt(items, int64(i), 10)
-		switch {
-		case errs[i] != nil:
-			items = append(items, `,"status":"failed","error":`...)
-			items = append(a.appendError(items, c, errs[i]), '}')
-		case job != nil:
+		if errs[i] == nil && job != nil {
 			succeeded++
-			items = append(items, `,"status":"created","job":`...)
-			items = append(appendJob(items, job, shape{}), '}')
-		default: // an atomic call that others made fail
-			items = append(items, `,"status":"rolled_back"}`...)
 		}
 	}
-	status := http.StatusMultiStatus
 	switch succeeded {
 	case len(stored):
-		status = http.StatusCreated
+		return http.StatusCreated, succeeded
 	case 0:
-		status = http.StatusUnprocessableEntity
+		return http.StatusUnprocessableEntity, succeeded
 	}
-	b := append([]byte(`{"total":`), strconv.Itoa(len(stored))...)
+	return http.StatusMultiStatus, succeeded
+}
+
+func (a *API) appendBulk(b []byte, c echo.Context, stored []*job.Record, errs []error, succeeded int, next flush) []byte {
+	b = append(append(b, `{"total":`...), strconv.Itoa(len(stored))...)
 	b = append(append(b, `,"succeeded":`...), strconv.Itoa(succeeded)...)
 	b = append(append(b, `,"failed":`...), strconv.Itoa(len(stored)-succeeded)...)
-	b = append(append(b, `,"items":[`...), items...)
-	return queue.Answer{Status: status, Body: append(b, `]}`...)}
+	b = append(b, `,"items":[`...)
+	for i, job := range stored {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"index":`...)
+		b = strconv.AppendInt(b, int64(i), 10)
+		switch {
+		case errs[i] != nil:
+			b = append(b, `,"status":"failed","error":`...)
+			b = append(a.appendError(b, c, errs[i]), '}')
+		case job != nil:
+			b = append(b, `,"status":"created","job":`...)
+			b = append(appendJob(b, job, shape{}), '}')
+		default: // an atomic call that others made fail
+			b = append(b, `,"status":"rolled_back"}`...)
+		}
+		b = next(b)
+	}
+	return append(b, `]}`...)
 }
 
 // bulkHandler serves /jobs/bulk/{cancel,retry,delete} (docs/reference/http.md, Bulk change).

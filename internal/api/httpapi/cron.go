@@ -297,6 +297,9 @@ func appendCronFields(b []byte, row *cron.Record, alias bool) []byte {
 
 func appendTemplate(b []byte, row *cron.Record) []byte {
 	b = appendQuoted(append(b, `"type":`...), row.Type)
+	if row.Cut() {
+		return b
+	}
 	b = append(append(b, `,"args":`...), row.Args...)
 	b = appendObject(append(b, `,"meta":`...), row.Meta)
 	return appendObject(append(b, `,"options":`...), row.Options)

@@ -154,21 +154,20 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		jobs, more, total, err := a.DeadLetters.List(c.Request().Context(), filter, want)
+		found, err := a.DeadLetters.List(c.Request().Context(), filter, want)
 		if err != nil {
 			return err
 		}
-		next := ""
-		if more {
-			last := jobs[len(jobs)-1]
-			next = deadletter.Key{At: last.FinishedAt.Time, ID: last.ID}.String()
+		cursor := ""
+		if found.Next != nil {
+			cursor = found.Next.String()
 		}
-		return respond(c, http.StatusOK, func(b []byte) []byte {
+		return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 			b = append(append(append(b, `{"`...), name...), `":`...)
-			b = appendJobs(b, jobs, shape{})
+			b = appendJobs(b, found.Jobs, shape{}, next)
 			b = append(b, `,"total":`...)
-			b = strconv.AppendInt(b, total, 10)
-			b = page.append(append(b, `,"pagination":`...), total, more, next)
+			b = strconv.AppendInt(b, found.Total, 10)
+			b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
 			return append(b, '}')
 		})
 	}

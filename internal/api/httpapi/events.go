@@ -46,9 +46,9 @@ func (a *API) listEvents(c echo.Context) error {
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respondEach(c, http.StatusOK, eventBytes(page.Events), func(b []byte, next flush) []byte {
 		b = append(b, `{"events":`...)
-		b = a.appendEvents(b, page.Events, cloud)
+		b = appendEvents(b, page.Events, cloud, next)
 		b = append(b, `,"cursor":`...)
 		if page.Cursor == "" {
 			b = append(b, `null`...)
@@ -74,11 +74,11 @@ func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) err
 		return api.EventError(err)
 	}
 	more := int64(p.offset+len(events)) < total
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respondEach(c, http.StatusOK, 2*eventBytes(events), func(b []byte, next flush) []byte {
 		b = append(b, `{"events":`...)
-		b = a.appendEvents(b, events, cloud)
+		b = appendEvents(b, events, cloud, next)
 		b = append(b, `,"items":`...)
-		b = a.appendEvents(b, events, cloud)
+		b = appendEvents(b, events, cloud, next)
 		b = append(b, `,"has_more":`...)
 		b = strconv.AppendBool(b, more)
 		b = p.append(append(b, `,"pagination":`...), total, more, "")
@@ -86,15 +86,23 @@ func (a *API) listNewestEvents(c echo.Context, q eventlog.Query, cloud bool) err
 	})
 }
 
-func (a *API) appendEvents(b []byte, events []eventlog.Event, cloud bool) []byte {
+func appendEvents(b []byte, events []eventlog.Event, cloud bool, next flush) []byte {
 	b = append(b, '[')
 	for i, e := range events {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = e.Append(b, true, cloud)
+		b = next(e.Append(b, true, cloud))
 	}
 	return append(b, ']')
+}
+
+// eventBytes is about how many bytes the events take in an answer.
+func eventBytes(events []eventlog.Event) (n int) {
+	for i := range events {
+		n += len(events[i].Head) + len(events[i].Compat) + len(events[i].Data)
+	}
+	return n
 }
 
 // readEventQuery reads the filters that all event routes share.
@@ -202,7 +210,7 @@ func (a *API) getEventHistory(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	a.Events.WaitCaughtUp(ctx)
-	history, err := a.Events.History(ctx, id)
+	history, more, err := a.Events.History(ctx, id)
 	if err != nil {
 		return api.EventError(err)
 	}
@@ -230,6 +238,9 @@ func (a *API) getEventHistory(c echo.Context) error {
 			b = appendText(b, "id", h.ID)
 			b = append(append(b, `,"data":`...), h.Data...)
 			b = append(b, '}')
+		}
+		if more {
+			return append(b, `],"has_more":true}`...)
 		}
 		return append(b, `]}`...)
 	})

@@ -161,7 +161,7 @@ func appendRecords(b []byte, page eventlog.HistoryPage) []byte {
 	if !page.More {
 		return append(b, `null`...)
 	}
-	return appendQuoted(b, page.Events[len(page.Events)-1].ID())
+	return appendQuoted(b, page.End.String())
 }
 
 func appendRecord(b []byte, e *eventlog.Event) []byte {

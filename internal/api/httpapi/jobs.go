@@ -161,31 +161,50 @@ func (a *API) listJobs(c echo.Context) error {
 		}
 		l.Before = &id
 	}
-	jobs, more, total, err := a.Jobs.List(c.Request().Context(), l)
+	found, err := a.Jobs.List(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
-	next := ""
-	if more {
-		next = ojs.FormatID(jobs[len(jobs)-1].ID)
+	cursor := ""
+	if found.Next != nil {
+		cursor = ojs.FormatID(*found.Next)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respondEach(c, http.StatusOK, shownBytes(found.Jobs), func(b []byte, next flush) []byte {
 		b = append(b, `{"jobs":`...)
-		b = appendJobs(b, jobs, shape{})
+		b = appendJobs(b, found.Jobs, shape{}, next)
 		b = append(b, `,"total":`...)
-		b = strconv.AppendInt(b, total, 10)
-		b = page.append(append(b, `,"pagination":`...), total, more, next)
+		b = strconv.AppendInt(b, found.Total, 10)
+		b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
 		return append(b, '}')
 	})
 }
 
-func appendJobs(b []byte, jobs []*job.Record, as shape) []byte {
+func appendJobs(b []byte, jobs []*job.Record, as shape, next flush) []byte {
 	b = append(b, '[')
 	for i, job := range jobs {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendJob(b, job, as)
+		b = next(appendJob(b, job, as))
 	}
 	return append(b, ']')
+}
+
+// shownBytes is about how many bytes the jobs take in an answer. nil jobs take some for an error.
+func shownBytes(jobs []*job.Record) int {
+	const fields = 600 // all but what clients fill
+	n := fields * len(jobs)
+	for _, j := range jobs {
+		if j == nil {
+			continue
+		}
+		n += len(j.Args) + len(j.Meta) + len(j.Extra) + len(j.Error) + len(j.Result) + len(j.Checkpoint) + len(j.ProgressData)
+		for _, e := range j.Errors {
+			n += len(e)
+		}
+		for _, e := range j.PreviousErrors {
+			n += len(e)
+		}
+	}
+	return n
 }

@@ -109,7 +109,11 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 			}
 			b = append(b, '{')
 			b = append(b, appendText(nil, "state", res.State)[1:]...)
-			b = append(appendResult(b, res), '}')
+			b = appendResult(b, res)
+			if res.Cut {
+				b = append(b, `,"result_truncated":true`...)
+			}
+			b = append(b, '}')
 		}
 		return append(b, `}}`...)
 	})

@@ -33,9 +33,9 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 }
 
 func fetched(c echo.Context, jobs []*job.Record) error {
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte {
 		b = append(b, `{"jobs":`...)
-		b = appendJobs(b, jobs, shape{fetched: true})
+		b = appendJobs(b, jobs, shape{fetched: true}, next)
 		return append(b, '}')
 	})
 }
