@@ -292,6 +292,23 @@ $$;
 -- +goose StatementEnd
 
 -- Creates the partitions of jobs_done from today to `ahead` days from now (UTC) and returns the end of the last.
+-- Whether the latest report of progress has no event yet (see JobProgress). NULL: nothing was reported.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.progress_is_unsent(progress_at timestamptz) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT progress_at <> date_trunc('milliseconds', progress_at)
+$$;
+-- +goose StatementEnd
+
+-- The data of an event that the end of a run writes for the latest report, with the beginning of its message.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.progress_data(progress double precision, message text) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT ('{"progress_percent":' || trim_scale(round((COALESCE(progress, 0) * 100)::numeric, 6))
+        || COALESCE(',"progress_message":' || to_json(left(NULLIF(message, ''), 2048)), '') || '}')::json
+$$;
+-- +goose StatementEnd
+
 -- finished_at is always the database's clock, so no earlier day is ever written. A partition is created detached and
 -- then attached: CREATE TABLE … PARTITION OF takes ACCESS EXCLUSIVE on the parent and, behind one long transaction,
 -- stops every writer.
@@ -411,6 +428,8 @@ DROP FUNCTION ojs.session_end(integer, double precision, bigint);
 DROP FUNCTION ojs.table_is_held(regclass);
 DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
 DROP FUNCTION ojs.worker_source(text);
+DROP FUNCTION ojs.progress_data(double precision, text);
+DROP FUNCTION ojs.progress_is_unsent(timestamptz);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
 DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);
 DROP FUNCTION ojs.makes_dead_letters(json, text);

@@ -191,6 +191,9 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 --
 -- A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
 -- jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
+--
+-- A report of progress that had no event, because the one before was less than a second old, has it before that of the end.
+-- So in every statement that ends a run. The parts of UNION ALL run in turn.
 WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
 ), deleted AS (
@@ -218,6 +221,10 @@ WITH setting AS MATERIALIZED (
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
+    SELECT 'job.progress', COALESCE(NULLIF((@sources::text[])[(@owners::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, @node::integer, NULL, ojs.progress_data(d.progress, d.progress_message)
+    FROM deleted d WHERE ojs.progress_is_unsent(d.progress_at)
+    UNION ALL
     SELECT @event_type::text, COALESCE(NULLIF((@sources::text[])[(@owners::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
         d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', @node::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, (@event_data::json[])[d.n]
@@ -273,9 +280,9 @@ WITH request AS (
         unnest(@event_types::text[]) AS event_type,
         unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
+    SELECT j.id, j.started_at AS was_started_at, j.worker_id AS was_worker_id, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
     FROM request r CROSS JOIN LATERAL (
-        SELECT j.id, j.started_at FROM ojs.jobs j
+        SELECT j.id, j.started_at, j.worker_id FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
             AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
             AND (NOT r.due_only OR j.due_at <= clock_timestamp())
@@ -307,7 +314,7 @@ WITH request AS (
             ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.*, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
+    RETURNING j.*, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), event AS (
@@ -316,10 +323,15 @@ WITH request AS (
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 1 AS step, @failed_event_type::text AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
-            NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
+        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.trace_id,
+            NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
+            ojs.progress_data(f.progress, f.progress_message)::text AS data
+        FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
+        UNION ALL
+        SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id,
+            NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
-                || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
+                || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
         FROM failed f WHERE NOT f.release
         UNION ALL
         SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
@@ -368,6 +380,10 @@ WITH deleted AS (
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, @node::integer,
+        ojs.progress_data(d.progress, d.progress_message)
+    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+    UNION ALL
     SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
     FROM deleted d
 )
