@@ -583,6 +583,39 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Deletes queues to which nothing was enqueued for 30 days, which have no jobs, and for which nobody has set anything: clients
+-- choose the names, so their number has no bound. Returns how many. A node that enqueues has moved used_at less than a day and an
+-- hour before (see QueueInsert), so no queue that one of them remembers is deleted. The row of the relay is locked first, as in a
+-- pass of the relay, so the counts stay as they are read. A queue whose row is locked is left for the next call.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queues_prune(max_rows integer) RETURNS integer
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    unused text[];
+BEGIN
+    SELECT array_agg(u.name) INTO unused FROM (
+        SELECT q.name FROM ojs.queues q
+        WHERE q.used_at < now() - interval '30 days' AND q.status = 'active' AND q.config IS NULL
+            AND NOT EXISTS (SELECT FROM ojs.queue_counts c WHERE c.queue = q.name AND c.count <> 0)
+        LIMIT max_rows) u;
+    IF unused IS NULL THEN
+        RETURN 0;
+    END IF;
+    PERFORM FROM ojs.event_relay FOR UPDATE;
+    SELECT array_agg(l.name) INTO unused FROM (
+        SELECT q.name FROM ojs.queues q
+        WHERE q.name = ANY(unused) AND q.used_at < now() - interval '30 days' AND q.status = 'active' AND q.config IS NULL
+            AND NOT EXISTS (SELECT FROM ojs.queue_counts c WHERE c.queue = q.name AND c.count <> 0)
+        FOR UPDATE SKIP LOCKED) l;
+    DELETE FROM ojs.queue_counts WHERE queue = ANY(unused);
+    DELETE FROM ojs.queues WHERE name = ANY(unused);
+    RETURN COALESCE(cardinality(unused), 0);
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 0;
+END
+$$;
+-- +goose StatementEnd
+
 -- The sessions, slots and prepared transactions that keep dead rows of this database from being cleaned, oldest
 -- transaction first. A transaction that has written keeps them even without a snapshot; the snapshot of autovacuum does
 -- not. The catalog_xmin of a slot keeps those of the catalogs only, so it comes last. A role without pg_read_all_stats
@@ -670,6 +703,7 @@ DROP FUNCTION ojs.relay_holders();
 DROP FUNCTION ojs.xmin_holders();
 DROP FUNCTION ojs.xmin_holder();
 DROP FUNCTION ojs.xmin_list();
+DROP FUNCTION ojs.queues_prune(integer);
 DROP FUNCTION ojs.event_partitions_prune(interval, bigint);
 DROP FUNCTION ojs.event_partitions_ensure(integer);
 DROP FUNCTION ojs.history_newest(bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);

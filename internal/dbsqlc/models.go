@@ -309,6 +309,7 @@ type Queue struct {
 	Config    []byte
 	CreatedAt pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
+	UsedAt    pgtype.Timestamptz
 }
 
 type QueueCount struct {

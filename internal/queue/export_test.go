@@ -1,5 +1,7 @@
 package queue
 
+import "time"
+
 // Waiting is the number of parked fetches that an enqueue may take.
 func (s *Store) Waiting() int {
 	s.cursors.mu.Lock()
@@ -13,4 +15,11 @@ func (s *Store) Waiting() int {
 		}
 	}
 	return len(offered)
+}
+
+// KnownQueuesForTest returns what a node that has made sure of the queues knows after some time.
+func KnownQueuesForTest(names ...string) (has func(name string, after time.Duration) bool) {
+	k, start := &knownQueues{}, time.Now()
+	k.add(names, start)
+	return func(name string, after time.Duration) bool { return k.has(name, start.Add(after)) }
 }
