@@ -1,0 +1,48 @@
+package queue
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A job that becomes available while a statement runs may be outside of its snapshot: whatever the statement has found, the
+// cursor stays at or below that job.
+func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
+	t.Parallel()
+	const announced = 5
+	for name, finish := range map[string]func(c *cursors, probes []*probe){
+		"FullClaim":   func(c *cursors, probes []*probe) { c.end(probes, map[*probe]int64{probes[0]: 9}, true) },
+		"EmptyClaim":  func(c *cursors, probes []*probe) { c.end(probes, nil, false) },
+		"FailedClaim": func(c *cursors, probes []*probe) { c.fail(probes) },
+		"EmptySurvey": func(c *cursors, probes []*probe) { c.endSurvey(survey{[]string{"q"}, probes, time.Time{}}, nil) },
+		"LateSurvey": func(c *cursors, probes []*probe) {
+			c.endSurvey(survey{[]string{"q"}, probes, time.Time{}}, []Place{{"q", 0, 9}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
+			l := c.queues["q"].level(0)
+			l.low = announced + 1
+			probes := c.begin([]string{"q"})
+			c.lower(Place{"q", 0, announced})
+			finish(c, probes)
+			require.EqualValues(t, announced, l.low)
+			require.Empty(t, l.probes)
+		})
+	}
+
+	t.Run("RisesOtherwise", func(t *testing.T) {
+		t.Parallel()
+		c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
+		l := c.queues["q"].level(0)
+		l.low = 1
+		probes := c.begin([]string{"q"})
+		c.end(probes, map[*probe]int64{probes[0]: 9}, true)
+		require.EqualValues(t, 10, l.low)
+		c.end(c.begin([]string{"q"}), nil, false)
+		require.EqualValues(t, noJobs, l.low)
+	})
+}
