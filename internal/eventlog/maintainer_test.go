@@ -59,12 +59,16 @@ func TestMaintainer(t *testing.T) {
 		b := setup(t, RelayConfig{})
 		b.exec(t, `INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response, created_at)
 			SELECT '', 'o', g, '', 200, '{}', now() - g * interval '20 hours' FROM generate_series(0, 2) g`)
+		b.exec(t, `UPDATE ojs.idempotency_keys SET created_at = now() - interval '24 hours' WHERE key = '1'`) // clients can rely on it for a day
 		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute) SELECT 'q', now() - g * interval '20 days' FROM generate_series(0, 2) g`)
+		b.exec(t, `INSERT INTO ojs.crons (id, name, expression, type, queue, args) VALUES (gen_random_uuid(), 'c', '@hourly', 't', 'q', '[]')`)
+		b.exec(t, `INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome)
+			SELECT c.id, now() - g * interval '20 days', 'tick', 'fired' FROM ojs.crons c, generate_series(0, 2) g`)
 		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
-		require.Equal(t, Pruned{Keys: 1, Minutes: 1}, await(t, m.TestSignals.Pruned.WaitC()))
+		require.Equal(t, Pruned{Keys: 1, Minutes: 1, CronRuns: 1}, await(t, m.TestSignals.Pruned.WaitC()))
 	})
 
 	// Writes fail for a number without a partition, so there is more room before it is used up.

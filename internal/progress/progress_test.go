@@ -68,6 +68,45 @@ func TestReportProgress(t *testing.T) {
 		require.True(t, extended())
 	})
 
+	t.Run("IsClearedByTheNextFetch", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		b.Fetched(1, "q")
+		half, lower, message := 0.5, 0.25, "m"
+		report := func(share *float64) float64 {
+			p, err := b.Progress.Report(t.Context(), job.ProgressReport{JobID: id, Attempt: 1, Progress: share, Message: &message, Data: []byte(`{}`)})
+			require.NoError(t, err)
+			return p.Progress.Float64
+		}
+		require.InDelta(t, half, report(&half), 0)
+		require.InDelta(t, half, report(&lower), 0, "it never decreases in a run")
+		_, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: 1, Requeue: true})
+		require.NoError(t, err)
+		b.Fetched(1, "q")
+		p, err := b.Progress.Get(t.Context(), id)
+		require.NoError(t, err)
+		require.False(t, p.Progress.Valid || p.Message.Valid || p.Data != nil)
+		require.InDelta(t, lower, report(&lower), 0)
+	})
+
+	t.Run("ACheckpointNeedsAGreaterSequence", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		save := func(sequence int64) error {
+			_, err := b.Progress.SaveCheckpoint(t.Context(), job.CheckpointSave{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: sequence})
+			return err
+		}
+		require.NoError(t, save(5))
+		for _, refused := range []int64{5, 4} {
+			err := save(refused)
+			domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+			require.ErrorContains(t, err, "must be greater than the stored 5")
+		}
+		require.NoError(t, save(6))
+	})
+
 	t.Run("CountsAsABeatOfTheWorker", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
