@@ -192,8 +192,9 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 -- A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
 -- jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
 --
--- A report of progress that had no event, because the one before was less than a second old, has it before that of the end.
--- So in every statement that ends a run. The parts of UNION ALL run in turn.
+-- A report of progress that had no event, because the one before was less than a second old, has it before that of the end. So in
+-- every statement that ends a run. Here a function writes it: a UNION ALL of both events, whose parts run in turn, takes 9 of 77 µs
+-- of an ack without reports.
 WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
 ), deleted AS (
@@ -204,7 +205,8 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n,
+        CASE WHEN ojs.progress_is_unsent(j.progress_at) THEN ojs.progress_emit(j, @node::integer) END AS reported
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -221,10 +223,6 @@ WITH setting AS MATERIALIZED (
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT 'job.progress', COALESCE(NULLIF((@sources::text[])[(@owners::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, @node::integer, NULL, ojs.progress_data(d.progress, d.progress_message)
-    FROM deleted d WHERE ojs.progress_is_unsent(d.progress_at)
-    UNION ALL
     SELECT @event_type::text, COALESCE(NULLIF((@sources::text[])[(@owners::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
         d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', @node::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, (@event_data::json[])[d.n]

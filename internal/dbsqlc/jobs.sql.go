@@ -363,7 +363,8 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $7::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $7::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n,
+        CASE WHEN ojs.progress_is_unsent(j.progress_at) THEN ojs.progress_emit(j, $8::integer) END AS reported
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -371,21 +372,17 @@ WITH setting AS MATERIALIZED (
         progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
-        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($8::json[])[d.n] END,
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($9::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at,
-        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($8::json[])[d.n]::text), 0)), 8191)
+        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($9::json[])[d.n]::text), 0)), 8191)
     FROM deleted d
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT 'job.progress', COALESCE(NULLIF(($9::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, $10::integer, NULL, ojs.progress_data(d.progress, d.progress_message)
-    FROM deleted d WHERE ojs.progress_is_unsent(d.progress_at)
-    UNION ALL
-    SELECT $11::text, COALESCE(NULLIF(($9::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $10::integer,
+    SELECT $10::text, COALESCE(NULLIF(($11::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $8::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($12::json[])[d.n]
     FROM deleted d
 )
@@ -410,10 +407,10 @@ type JobCompleteParams struct {
 	Owners            []int32
 	Attempts          []int32
 	DefaultResultTtlS int64
-	Results           [][]byte
-	Sources           []string
 	Node              int32
+	Results           [][]byte
 	EventType         string
+	Sources           []string
 	EventData         [][]byte
 }
 
@@ -482,8 +479,9 @@ type JobCompleteRow struct {
 // A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
 // jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
 //
-// A report of progress that had no event, because the one before was less than a second old, has it before that of the end.
-// So in every statement that ends a run. The parts of UNION ALL run in turn.
+// A report of progress that had no event, because the one before was less than a second old, has it before that of the end. So in
+// every statement that ends a run. Here a function writes it: a UNION ALL of both events, whose parts run in turn, takes 9 of 77 µs
+// of an ack without reports.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
 		arg.MaxSize,
@@ -493,10 +491,10 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 		arg.Owners,
 		arg.Attempts,
 		arg.DefaultResultTtlS,
-		arg.Results,
-		arg.Sources,
 		arg.Node,
+		arg.Results,
 		arg.EventType,
+		arg.Sources,
 		arg.EventData,
 	)
 	if err != nil {
