@@ -236,6 +236,18 @@ func TestBatcher(t *testing.T) {
 		}
 	})
 
+	t.Run("AHeavyCallIsNotOvertaken", func(t *testing.T) {
+		t.Parallel()
+		b := New(Config[byte, int]{Max: 10})
+		for i, weight := range []int{6, 6, 3} {
+			b.pending = append(b.pending, &call[byte, int]{reqs: []byte{byte(i)}, weight: weight})
+		}
+		for _, want := range [][]byte{{0}, {1, 2}} {
+			_, reqs := b.take()
+			require.Equal(t, want, reqs)
+		}
+	})
+
 	t.Run("TriesADeadlockAgain", func(t *testing.T) {
 		t.Parallel()
 		var tries atomic.Int64

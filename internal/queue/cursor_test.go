@@ -46,3 +46,11 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		require.EqualValues(t, noJobs, l.low)
 	})
 }
+
+// A worker that became quiet after its fetch began gets no job of the claim that it shares.
+func TestAssignSlots(t *testing.T) {
+	t.Parallel()
+	claimants := []claimant{{worker: "a", count: 2}, {worker: "quiet", count: 2}, {worker: "b", count: 1}}
+	require.Equal(t, []int{0, 2, 0}, assignSlots(claimants, func(worker string) bool { return worker == "quiet" }))
+	require.Equal(t, []int{0, 1, 2, 0, 1}, assignSlots(claimants, func(string) bool { return false }))
+}
