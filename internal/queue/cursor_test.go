@@ -34,6 +34,18 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		})
 	}
 
+	// A claim skips the jobs that another one has locked. If that one fails, they are available below the cursor.
+	t.Run("AFailedClaimMovesItBack", func(t *testing.T) {
+		t.Parallel()
+		c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
+		l := c.queues["q"].level(0)
+		l.low = 1
+		locking := c.begin([]string{"q"})
+		c.end(c.begin([]string{"q"}), nil, false)
+		c.fail(locking)
+		require.EqualValues(t, 1, l.low)
+	})
+
 	t.Run("RisesOtherwise", func(t *testing.T) {
 		t.Parallel()
 		c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
