@@ -135,14 +135,15 @@ ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;
 -- look-up in jobs_done after an insert with an id that the client chose.
 CREATE INDEX jobs_done_id ON ojs.jobs_done (id);
 
--- queues has a row for each queue that ever had a job.
+-- queues has a row for each queue that has a job, had one in the last 30 days, or was paused or set up.
 CREATE TABLE ojs.queues (
     name       text        PRIMARY KEY,
     status     text        NOT NULL DEFAULT 'active' CHECK (status IN ('active', 'paused', 'draining')),
     paused_at  timestamptz,                             -- since when; NULL: not paused
     config     json,                                    -- settings of the queue; NULL: those of the server
     created_at timestamptz NOT NULL DEFAULT now(),
-    updated_at timestamptz NOT NULL DEFAULT now()
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    used_at    timestamptz NOT NULL DEFAULT now()       -- latest enqueue, to a day: an enqueue to a known queue writes nothing here (see QueueInsert)
 );
 
 -- idempotency_keys holds the answers of enqueues and bulk calls, which are repeated for the same key and body for at least a day.
@@ -291,6 +292,23 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 -- +goose StatementEnd
 
+-- Whether the latest report of progress has no event yet (see JobProgress). NULL: nothing was reported.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.progress_is_unsent(progress_at timestamptz) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT progress_at <> date_trunc('milliseconds', progress_at)
+$$;
+-- +goose StatementEnd
+
+-- The data of an event that the end of a run writes for the latest report, with the beginning of its message.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.progress_data(progress double precision, message text) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT ('{"progress_percent":' || trim_scale(round((COALESCE(progress, 0) * 100)::numeric, 6))
+        || COALESCE(',"progress_message":' || to_json(left(NULLIF(message, ''), 2048)), '') || '}')::json
+$$;
+-- +goose StatementEnd
+
 -- Creates the partitions of jobs_done from today to `ahead` days from now (UTC) and returns the end of the last.
 -- finished_at is always the database's clock, so no earlier day is ever written. A partition is created detached and
 -- then attached: CREATE TABLE … PARTITION OF takes ACCESS EXCLUSIVE on the parent and, behind one long transaction,
@@ -410,6 +428,8 @@ DROP FUNCTION ojs.jobs_done_partitions_prune(interval);
 DROP FUNCTION ojs.session_end(integer, double precision, bigint);
 DROP FUNCTION ojs.table_is_held(regclass);
 DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
+DROP FUNCTION ojs.progress_data(double precision, text);
+DROP FUNCTION ojs.progress_is_unsent(timestamptz);
 DROP FUNCTION ojs.worker_source(text);
 DROP FUNCTION ojs.result_is_over(timestamptz, bigint);
 DROP FUNCTION ojs.dead_letter_matches(uuid, text, text, json, uuid[], text[], text[], text[], text[], text[]);

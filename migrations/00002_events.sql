@@ -47,6 +47,17 @@ CREATE INDEX events_job ON ojs.events (job_id, seq) WHERE job_id IS NOT NULL;
 -- EventListAfter, EventListNewest: the events of a worker, a queue or a cron. The events of jobs have no subject and do not write it.
 CREATE INDEX events_subject ON ojs.events (subject, seq) WHERE subject IS NOT NULL;
 
+-- Writes the event of a report that has had none, for JobComplete.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.progress_emit(j ojs.jobs, node integer) RETURNS boolean
+LANGUAGE sql VOLATILE AS $$
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
+    VALUES ('job.progress', ojs.worker_source(j.worker_id), clock_timestamp(), j.id, j.type, j.queue, j.attempt, j.worker_id, j.trace_id,
+        progress_emit.node, ojs.progress_data(j.progress, j.progress_message))
+    RETURNING true
+$$;
+-- +goose StatementEnd
+
 -- event_relay has one row. The relay is chosen by an advisory lock; the lock on this row keeps retention and reset
 -- out while it publishes.
 CREATE TABLE ojs.event_relay (
@@ -726,6 +737,39 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Deletes queues to which nothing was enqueued for 30 days, which have no jobs, and for which nobody has set anything: clients
+-- choose the names, so their number has no bound. Returns how many. A node that enqueues has moved used_at less than a day and an
+-- hour before (see QueueInsert), so no queue that one of them remembers is deleted. The row of the relay is locked first, as in a
+-- pass of the relay, so the counts stay as they are read. A queue whose row is locked is left for the next call.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queues_prune(max_rows integer) RETURNS integer
+LANGUAGE plpgsql SET lock_timeout = '50ms' AS $$
+DECLARE
+    unused text[];
+BEGIN
+    SELECT array_agg(u.name) INTO unused FROM (
+        SELECT q.name FROM ojs.queues q
+        WHERE q.used_at < now() - interval '30 days' AND q.status = 'active' AND q.config IS NULL
+            AND NOT EXISTS (SELECT FROM ojs.queue_counts c WHERE c.queue = q.name AND c.count <> 0)
+        LIMIT max_rows) u;
+    IF unused IS NULL THEN
+        RETURN 0;
+    END IF;
+    PERFORM FROM ojs.event_relay FOR UPDATE;
+    SELECT array_agg(l.name) INTO unused FROM (
+        SELECT q.name FROM ojs.queues q
+        WHERE q.name = ANY(unused) AND q.used_at < now() - interval '30 days' AND q.status = 'active' AND q.config IS NULL
+            AND NOT EXISTS (SELECT FROM ojs.queue_counts c WHERE c.queue = q.name AND c.count <> 0)
+        FOR UPDATE SKIP LOCKED) l;
+    DELETE FROM ojs.queue_counts WHERE queue = ANY(unused);
+    DELETE FROM ojs.queues WHERE name = ANY(unused);
+    RETURN COALESCE(cardinality(unused), 0);
+EXCEPTION WHEN lock_not_available THEN
+    RETURN 0;
+END
+$$;
+-- +goose StatementEnd
+
 -- The sessions, slots and prepared transactions that keep dead rows of this database from being cleaned, oldest
 -- transaction first. A transaction that has written keeps them even without a snapshot; the snapshot of autovacuum does
 -- not. The catalog_xmin of a slot keeps those of the catalogs only, so it comes last. A role without pg_read_all_stats
@@ -813,6 +857,7 @@ DROP FUNCTION ojs.relay_holders();
 DROP FUNCTION ojs.xmin_holders();
 DROP FUNCTION ojs.xmin_holder();
 DROP FUNCTION ojs.xmin_list();
+DROP FUNCTION ojs.queues_prune(integer);
 DROP FUNCTION ojs.event_partitions_prune();
 DROP FUNCTION ojs.event_partition_close();
 DROP FUNCTION ojs.event_partitions_ensure(integer);
@@ -845,6 +890,7 @@ DROP FUNCTION ojs.event_compat(ojs.events);
 DROP FUNCTION ojs.event_head(ojs.events, text);
 DROP FUNCTION ojs.event_position(text);
 DROP FUNCTION ojs.event_id(timestamptz, bigint, integer);
+DROP FUNCTION ojs.progress_emit(ojs.jobs, integer);
 DROP TABLE ojs.stats_minute, ojs.queue_counts, ojs.event_gaps, ojs.event_relay, ojs.events;
 DROP SEQUENCE ojs.event_seq;
 -- +goose StatementBegin

@@ -150,9 +150,9 @@ END
 $$;
 -- +goose StatementEnd
 
--- queue_notes holds the queues whose first job comes from a transaction that is still open. An insert of a row that
+-- queue_notes holds the queues whose first job, or the first for a day, comes from a transaction that is still open. An insert of a row that
 -- another transaction has inserted waits for it, and an HTTP server that waits enqueues nothing at all. So a
--- transaction inserts its new queues at commit. The trigger deletes the rows, so no other transaction sees one.
+-- transaction inserts its new queues, and moves used_at of the others, at commit. The trigger deletes the rows, so no other transaction sees one.
 CREATE TABLE ojs.queue_notes (name text NOT NULL);
 
 -- +goose StatementBegin
@@ -161,9 +161,9 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     DELETE FROM ojs.queue_notes n WHERE n.name = NEW.name;
     BEGIN
-        INSERT INTO ojs.queues (name) VALUES (NEW.name) ON CONFLICT (name) DO NOTHING;
+        INSERT INTO ojs.queues (name) VALUES (NEW.name) ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at;
     EXCEPTION WHEN serialization_failure THEN
-        NULL; -- REPEATABLE READ: another transaction has inserted it since the snapshot
+        NULL; -- REPEATABLE READ: another transaction has inserted or changed it since the snapshot
     END;
     RETURN NULL;
 END
@@ -187,6 +187,7 @@ DECLARE
     job_id       uuid := ojs.new_id(now);
     state        text := 'available';
     status       text;
+    in_use       boolean; -- the row of the queue needs no change
     run_at       timestamptz;
     expires_at   timestamptz;
     total_due_at timestamptz;
@@ -292,10 +293,11 @@ BEGIN
             CASE WHEN given ->> 'expires_at' !~ '^[0-9]' THEN '"expires_at":"' || ojs.time_text(expires_at) || '"' END);
     END IF;
 
-    SELECT q.status INTO status FROM ojs.queues q WHERE q.name = queue;
-    IF NOT FOUND THEN
+    SELECT q.status, q.used_at > now - interval '1 day' INTO status, in_use FROM ojs.queues q WHERE q.name = queue;
+    IF in_use IS NOT TRUE THEN
         INSERT INTO ojs.queue_notes (name) SELECT queue WHERE NOT EXISTS (SELECT FROM ojs.queue_notes n WHERE n.name = queue);
-    ELSIF status = 'draining' THEN
+    END IF;
+    IF status = 'draining' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' is draining and takes no new jobs.';
     END IF;
 
@@ -362,6 +364,10 @@ BEGIN
         FROM deleted d
     )
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, data)
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL,
+        ojs.progress_data(d.progress, d.progress_message)
+    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+    UNION ALL
     SELECT 'job.cancelled', 'api', d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled',
         ('{"cancelled_by":"sql"' || COALESCE(',"reason":' || to_json(NULLIF(reason, ''))::text, '') || '}')::json
     FROM deleted d;

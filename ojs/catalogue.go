@@ -79,7 +79,7 @@ var catalogue = map[ErrorKind]class{
 	KindNotFound:               {"", false, "", "Check the id."},
 	KindInvalidStateTransition: {"conflict", false, "", "Read the current state and decide anew; sending the same request again fails again."},
 	KindNotOwner:               {"conflict", false, "INVALID_STATE_TRANSITION", "Another worker runs the job now: discard the outcome of this run and do not report it again."},
-	KindStaleAttempt:           {"conflict", false, "INVALID_STATE_TRANSITION", "The job has been fetched again since: discard the outcome of this run and do not report it again."},
+	KindStaleAttempt:           {"conflict", false, "INVALID_STATE_TRANSITION", "The job is in another attempt: discard the outcome of this one and do not report it again."},
 	KindIdempotencyConflict:    {"conflict", false, "", "Use a new idempotency key for a different request."},
 	KindDuplicateJob:           {"duplicate", false, "", "Read the existing job named in details, or send another id or unique key."},
 	KindPayloadTooLarge:        {"", false, "", "Send less data; keep large content elsewhere and pass a reference."},

@@ -15,7 +15,7 @@ var missingByType = map[string]missing{
 	"job":                  {"Job", "Check the id. A finished job is deleted when its retention period is over; GET /ojs/v1/jobs lists the jobs that are stored."},
 	"dead_letter_job":      {"Dead letter", "Check the id. A dead letter that was retried, deleted or pruned is gone; GET /ojs/v1/dead-letter lists those that are stored."},
 	"worker":               {"Worker", "Check the worker id. A worker is known from its first heartbeat until it deregisters; GET /ojs/v1/workers lists those that are known."},
-	"queue":                {"Queue", "Check the name of the queue. A queue exists from its first job on."},
+	"queue":                {"Queue", "Check the name of the queue. A queue exists from its first job until 30 days after its last."},
 	"cron":                 {"Cron", "Check the name of the cron; GET /ojs/v1/cron lists those that are registered."},
 	"event":                {"Event", "Check the event id. Events are deleted when their retention period is over; GET /ojs/v1/events lists those that are stored."},
 	"checkpoint":           {"A checkpoint of job", "The job has saved no checkpoint, or it was deleted. Start the work from its beginning."},
@@ -63,16 +63,18 @@ func ErrNotOwner(jobID, workerID, owner string) *Error {
 		map[string]any{"job_id": jobID, "worker_id": workerID, "owner_worker_id": owner})
 }
 
-// ErrStaleAttempt says that the job has been fetched again since: 409.
+// ErrStaleAttempt says that the job is in another attempt: 409.
 func ErrStaleAttempt(jobID string, attempt, current int64) *Error {
-	return NewError(KindStaleAttempt, fmt.Sprintf("attempt %d of job %s is over; the current attempt is %d.", attempt, jobID, current),
+	return NewError(KindStaleAttempt, fmt.Sprintf("attempt %d is not the current attempt of job %s, which is %d.", attempt, jobID, current),
 		map[string]any{"job_id": jobID, "attempt": attempt, "current_attempt": current})
 }
 
 // ErrWorkerLives says that only a dead worker may be deleted: 409.
 func ErrWorkerLives(id string) *Error {
-	return NewError(KindInvalidStateTransition, fmt.Sprintf("Worker %s is not stale, and only stale workers can be deleted; deregister it, or direct it to terminate.", id),
+	e := NewError(KindInvalidStateTransition, fmt.Sprintf("Worker %s is not stale, and only stale workers can be deleted.", id),
 		map[string]any{"resource_type": "worker", "resource_id": id, "expected_state": "stale"})
+	e.Hint = "Deregister the worker, direct it to terminate, or wait until it is stale."
+	return e
 }
 
 // ErrIdempotencyConflict says that a key was used for a different request: 409.

@@ -191,6 +191,10 @@ SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bi
 --
 -- A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
 -- jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
+--
+-- A report of progress that had no event, because the one before was less than a second old, has it before that of the end. So in
+-- every statement that ends a run. Here a function writes it: a UNION ALL of both events, whose parts run in turn, takes 9 of 77 µs
+-- of an ack without reports.
 WITH setting AS MATERIALIZED (
     SELECT set_config('lock_timeout', @lock_timeout::text, true) AS patience
 ), deleted AS (
@@ -201,7 +205,8 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n,
+        CASE WHEN ojs.progress_is_unsent(j.progress_at) THEN ojs.progress_emit(j, @node::integer) END AS reported
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -274,9 +279,9 @@ WITH request AS (
         unnest(@event_types::text[]) AS event_type,
         unnest(@sources::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
+    SELECT j.id, j.started_at AS was_started_at, j.worker_id AS was_worker_id, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
     FROM request r CROSS JOIN LATERAL (
-        SELECT j.id, j.started_at FROM ojs.jobs j
+        SELECT j.id, j.started_at, j.worker_id FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
             AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
             AND (NOT r.due_only OR j.due_at <= clock_timestamp())
@@ -308,7 +313,7 @@ WITH request AS (
             ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.*, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
+    RETURNING j.*, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), event AS (
@@ -317,10 +322,15 @@ WITH request AS (
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 1 AS step, @failed_event_type::text AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
-            NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
+        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.trace_id,
+            NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
+            ojs.progress_data(f.progress, f.progress_message)::text AS data
+        FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
+        UNION ALL
+        SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id,
+            NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
-                || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
+                || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
         FROM failed f WHERE NOT f.release
         UNION ALL
         SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
@@ -369,6 +379,10 @@ WITH deleted AS (
     RETURNING *
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, @node::integer,
+        ojs.progress_data(d.progress, d.progress_message)
+    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+    UNION ALL
     SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
     FROM deleted d
 )

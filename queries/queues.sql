@@ -1,6 +1,10 @@
 -- name: QueueInsert :exec
--- A queue exists from its first job on. Callers skip the queues that they know, so that an enqueue need not write.
-INSERT INTO ojs.queues (name) SELECT unnest(@names::text[]) ON CONFLICT (name) DO NOTHING;
+-- A queue exists from its first job on. Callers skip the queues that they know, so that an enqueue need not write, and forget
+-- them after an hour. A queue keeps its row for 30 days after used_at (ojs.queues_prune), which is therefore moved once a day.
+INSERT INTO ojs.queues AS q (name)
+SELECT r.name FROM (SELECT unnest(@names::text[]) AS name) r
+WHERE (SELECT k.used_at > now() - interval '1 day' FROM ojs.queues k WHERE k.name = r.name) IS NOT TRUE
+ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at;
 
 -- name: QueueGet :one
 -- A queue by name.

@@ -35,6 +35,10 @@ SELECT ojs.event_partitions_prune()::integer AS dropped;
 -- Drops at most one day of finished jobs.
 SELECT ojs.jobs_done_partitions_prune(sqlc.narg('keep')::interval)::integer AS dropped;
 
+-- name: QueuePrune :one
+-- Deletes queues that are not used any more, with their counts.
+SELECT ojs.queues_prune(@max_rows)::integer AS deleted;
+
 -- name: IdempotencyKeyGet :one
 -- The answer to an earlier call with the same key.
 SELECT * FROM ojs.idempotency_keys WHERE holder = @holder AND operation = @operation AND key = @key;

@@ -12,7 +12,7 @@ func TestKeysBearer(t *testing.T) {
 	t.Parallel()
 	keys := api.NewKeys([]string{"", "one"})
 	for header, want := range map[string]bool{
-		"Bearer one": true, "bearer  one ": true, "Bearer ": false, "Bearer  ": false, "Bearer \u00a0": false, "Bearer": false, "": false, "one": false, " one": false, "Basic one": false,
+		"Bearer one": true, "bearer  one ": true, "Bearer ": false, "Bearer  ": false, "Bearer \u00a0": false, "Bearer": false, "": false, "one": false, " one": false, "Basic one": false, "Bearer two": false,
 	} {
 		principal, ok := keys.Bearer(header)
 		require.Equal(t, want, ok, "%q", header)

@@ -76,7 +76,7 @@ func CheckQueue(parameter, name string) error {
 	if job.ValidQueue(name) {
 		return nil
 	}
-	return ojs.ErrInvalidRequest(parameter, "a queue name", name, "The queue name must match ^[a-z0-9][a-z0-9\\-\\.]*$ and have at most 128 bytes.")
+	return ojs.ErrInvalidRequest(parameter, "a queue name", name, "The queue name must be lower-case letters, digits, - and ., starting with a letter or digit, at most 128 bytes long.")
 }
 
 // NewCancel is the cancellation of a job by an actor, with an optional reason.

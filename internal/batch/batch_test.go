@@ -223,6 +223,31 @@ func TestBatcher(t *testing.T) {
 		wg.Wait()
 	})
 
+	// A call that has to wait because of its first key keeps later calls from overtaking it by its second one.
+	t.Run("ALaterKeyOfAWaitingCallIsNotOvertaken", func(t *testing.T) {
+		t.Parallel()
+		b := New(Config[byte, int]{Key: func(r byte) ([16]byte, bool) { return [16]byte{r}, true }})
+		for _, reqs := range [][]byte{{1}, {1, 2}, {2}, {3}} {
+			b.pending = append(b.pending, &call[byte, int]{reqs: reqs})
+		}
+		for _, want := range [][]byte{{1, 3}, {1, 2}, {2}} {
+			_, reqs := b.take()
+			require.Equal(t, want, reqs)
+		}
+	})
+
+	t.Run("AHeavyCallIsNotOvertaken", func(t *testing.T) {
+		t.Parallel()
+		b := New(Config[byte, int]{Max: 10})
+		for i, weight := range []int{6, 6, 3} {
+			b.pending = append(b.pending, &call[byte, int]{reqs: []byte{byte(i)}, weight: weight})
+		}
+		for _, want := range [][]byte{{0}, {1, 2}} {
+			_, reqs := b.take()
+			require.Equal(t, want, reqs)
+		}
+	})
+
 	t.Run("TriesADeadlockAgain", func(t *testing.T) {
 		t.Parallel()
 		var tries atomic.Int64

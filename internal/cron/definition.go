@@ -224,7 +224,9 @@ func cronProblem(received jsontext.Value, path, why string) payload.Problem {
 
 // ErrNever refuses an expression that is right but never fires.
 func ErrNever(expression string) *ojs.Error {
-	return payload.Problems{cronProblem(payload.Quote(expression), "$.expression", "it never fires within 10 years")}.Err()
+	ps := payload.Problems{cronProblem(payload.Quote(expression), "$.expression", "it never fires within 10 years")}
+	ps.Hint("Send an expression with dates that exist, such as 0 0 28 2 * for the last days of February.")
+	return ps.Err()
 }
 
 func (r *reader) switches() {

@@ -183,7 +183,11 @@ WITH deleted AS (
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT $5::text, $6::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $7::integer, d.event_data
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, $5::integer,
+        ojs.progress_data(d.progress, d.progress_message)
+    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+    UNION ALL
+    SELECT $6::text, $7::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $5::integer, d.event_data
     FROM deleted d
 )
 SELECT
@@ -204,9 +208,9 @@ type JobCancelParams struct {
 	Ids       [][16]byte
 	States    []string
 	EventData [][]byte
+	Node      int32
 	EventType string
 	Source    string
-	Node      int32
 }
 
 type JobCancelRow struct {
@@ -273,9 +277,9 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 		arg.Ids,
 		arg.States,
 		arg.EventData,
+		arg.Node,
 		arg.EventType,
 		arg.Source,
-		arg.Node,
 	)
 	if err != nil {
 		return nil, err
@@ -359,7 +363,8 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $7::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $7::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n,
+        CASE WHEN ojs.progress_is_unsent(j.progress_at) THEN ojs.progress_emit(j, $8::integer) END AS reported
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -367,17 +372,17 @@ WITH setting AS MATERIALIZED (
         progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
-        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($8::json[])[d.n] END,
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($9::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at,
-        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($8::json[])[d.n]::text), 0)), 8191)
+        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($9::json[])[d.n]::text), 0)), 8191)
     FROM deleted d
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT $9::text, COALESCE(NULLIF(($10::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $11::integer,
+    SELECT $10::text, COALESCE(NULLIF(($11::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $8::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($12::json[])[d.n]
     FROM deleted d
 )
@@ -402,10 +407,10 @@ type JobCompleteParams struct {
 	Owners            []int32
 	Attempts          []int32
 	DefaultResultTtlS int64
+	Node              int32
 	Results           [][]byte
 	EventType         string
 	Sources           []string
-	Node              int32
 	EventData         [][]byte
 }
 
@@ -473,6 +478,10 @@ type JobCompleteRow struct {
 //
 // A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
 // jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
+//
+// A report of progress that had no event, because the one before was less than a second old, has it before that of the end. So in
+// every statement that ends a run. Here a function writes it: a UNION ALL of both events, whose parts run in turn, takes 9 of 77 µs
+// of an ack without reports.
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
 		arg.MaxSize,
@@ -482,10 +491,10 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 		arg.Owners,
 		arg.Attempts,
 		arg.DefaultResultTtlS,
+		arg.Node,
 		arg.Results,
 		arg.EventType,
 		arg.Sources,
-		arg.Node,
 		arg.EventData,
 	)
 	if err != nil {
@@ -682,9 +691,9 @@ WITH request AS (
         unnest($14::text[]) AS event_type,
         unnest($15::text[]) AS source
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
+    SELECT j.id, j.started_at AS was_started_at, j.worker_id AS was_worker_id, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
     FROM request r CROSS JOIN LATERAL (
-        SELECT j.id, j.started_at FROM ojs.jobs j
+        SELECT j.id, j.started_at, j.worker_id FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
             AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
             AND (NOT r.due_only OR j.due_at <= clock_timestamp())
@@ -716,7 +725,7 @@ WITH request AS (
             ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.error AS raw_error, l.event_error, l.reason, l.event_type,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
 ), event AS (
@@ -725,10 +734,15 @@ WITH request AS (
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, $17::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 1 AS step, $18::text AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.attempt, f.worker_id, f.trace_id,
-            NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, f.ran_ms,
+        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.trace_id,
+            NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
+            ojs.progress_data(f.progress, f.progress_message)::text AS data
+        FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
+        UNION ALL
+        SELECT 1, $18::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id,
+            NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
-                || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}' AS data
+                || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
         FROM failed f WHERE NOT f.release
         UNION ALL
         SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',

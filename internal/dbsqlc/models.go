@@ -335,6 +335,7 @@ type Queue struct {
 	Config    []byte
 	CreatedAt pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
+	UsedAt    pgtype.Timestamptz
 }
 
 type QueueCount struct {

@@ -171,7 +171,7 @@ WITH request AS (
     SET progress = GREATEST(j.progress, NULLIF(GREATEST(l.progress, -1), -1)),
         progress_message = CASE WHEN l.has_message THEN l.message ELSE j.progress_message END,
         progress_data = COALESCE(l.data, j.progress_data),
-        progress_at = date_trunc('milliseconds', l.now) + CASE WHEN l.emitted THEN 0 ELSE l.quiet_ms END * interval '1 microsecond',
+        progress_at = date_trunc('milliseconds', l.now) + CASE WHEN l.emitted THEN 0 ELSE GREATEST(1, l.quiet_ms) END * interval '1 microsecond',
         checkpoint = COALESCE(l.checkpoint, j.checkpoint),
         checkpoint_seq = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_seq ELSE COALESCE(j.checkpoint_seq, 0) + 1 END,
         checkpoint_at = CASE WHEN l.checkpoint IS NULL THEN j.checkpoint_at ELSE l.now END,
@@ -235,7 +235,7 @@ type JobProgressRow struct {
 // fetch from now, and never shortens it. Rows that another transaction has locked are skipped.
 // Stores reports of progress. progress never decreases. An event is written at most once a second per job, and when
 // progress reaches 1. Clients see progress_at in milliseconds; its last three digits, microseconds, store the time in ms
-// from the latest event to the latest report.
+// from the latest event to the latest report: 0 if that has its event, at least 1 if not. Then the end of the run writes it.
 func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]JobProgressRow, error) {
 	rows, err := q.db.Query(ctx, jobProgress,
 		arg.Ids,

@@ -109,7 +109,7 @@ func (q *Queries) QueueExists(ctx context.Context, name string) (bool, error) {
 }
 
 const queueGet = `-- name: QueueGet :one
-SELECT name, status, paused_at, config, created_at, updated_at FROM ojs.queues WHERE name = $1
+SELECT name, status, paused_at, config, created_at, updated_at, used_at FROM ojs.queues WHERE name = $1
 `
 
 // A queue by name.
@@ -123,6 +123,7 @@ func (q *Queries) QueueGet(ctx context.Context, name string) (Queue, error) {
 		&i.Config,
 		&i.CreatedAt,
 		&i.UpdatedAt,
+		&i.UsedAt,
 	)
 	return i, err
 }
@@ -175,10 +176,14 @@ func (q *Queries) QueueGetTotals(ctx context.Context) (QueueGetTotalsRow, error)
 }
 
 const queueInsert = `-- name: QueueInsert :exec
-INSERT INTO ojs.queues (name) SELECT unnest($1::text[]) ON CONFLICT (name) DO NOTHING
+INSERT INTO ojs.queues AS q (name)
+SELECT r.name FROM (SELECT unnest($1::text[]) AS name) r
+WHERE (SELECT k.used_at > now() - interval '1 day' FROM ojs.queues k WHERE k.name = r.name) IS NOT TRUE
+ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at
 `
 
-// A queue exists from its first job on. Callers skip the queues that they know, so that an enqueue need not write.
+// A queue exists from its first job on. Callers skip the queues that they know, so that an enqueue need not write, and forget
+// them after an hour. A queue keeps its row for 30 days after used_at (ojs.queues_prune), which is therefore moved once a day.
 func (q *Queries) QueueInsert(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, queueInsert, names)
 	return err

@@ -188,6 +188,18 @@ func (q *Queries) PartitionEnsure(ctx context.Context) (PartitionEnsureRow, erro
 	return i, err
 }
 
+const queuePrune = `-- name: QueuePrune :one
+SELECT ojs.queues_prune($1)::integer AS deleted
+`
+
+// Deletes queues that are not used any more, with their counts.
+func (q *Queries) QueuePrune(ctx context.Context, maxRows int32) (int32, error) {
+	row := q.db.QueryRow(ctx, queuePrune, maxRows)
+	var deleted int32
+	err := row.Scan(&deleted)
+	return deleted, err
+}
+
 const systemEndSession = `-- name: SystemEndSession :one
 SELECT ojs.session_end($1, $2, $3)::boolean AS ended
 `

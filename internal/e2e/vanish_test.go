@@ -22,26 +22,41 @@ type vanishing struct {
 	within string             // that statement
 	begin  func(a *node)      // has the node begin it; called with the lock taken
 	works  func(b *node) bool // whether another node can do what the locks of the transaction forbid
+	hooked bool               // job.enqueued events are sent to an endpoint
 }
 
 // TestNodeVanishes: a node whose packets are lost while its transaction holds locks stops the others for seconds only, although
 // its connection stays open.
 func TestNodeVanishes(t *testing.T) {
 	t.Parallel()
-	const ownID = "01a20000-0000-7000-8000-000000000001"
+	const ownID, bulkID = "01a20000-0000-7000-8000-000000000001", "01a20000-0000-7000-8000-000000000002"
 	const bulk, bulkBody = "/ojs/v1/jobs/bulk", `{"jobs":[{"type":"t","args":[]}],"idempotency_key":"k"}`
 	const single, singleBody = "/ojs/v1/jobs", `{"type":"t","args":[],"id":"` + ownID + `"}`
+	push := func(a *node) { a.push(`"type":"t","args":[],"queue":"q"`) }
 	e := newEndpoint(t)
 	kinds := map[string]vanishing{
 		"RelayPass": {
 			lock: "LOCK TABLE ojs.event_gaps IN ACCESS EXCLUSIVE MODE", within: "RelayScan",
-			begin: func(a *node) { a.push(`"type":"t","args":[],"queue":"q"`) },
+			begin: push,
 			works: func(b *node) bool { return b.get("/ojs/v1/events").is(200).at("events.0.id") != "" },
 		},
 		"WebhookFanOut": {
 			lock: "LOCK TABLE ojs.webhook_deliveries IN SHARE MODE", within: "WebhookDeliveryCreate",
-			begin: func(a *node) { a.push(`"type":"t","args":[],"queue":"q"`) },
+			begin: push, hooked: true,
 			works: func(*node) bool { return len(e.received("/WebhookFanOut")) > 0 },
+		},
+		"WebhookClaim": {
+			lock: "LOCK TABLE ojs.webhook_secrets IN ACCESS EXCLUSIVE MODE", within: "WebhookSecretList",
+			begin: push, hooked: true,
+			works: func(*node) bool { return len(e.received("/WebhookClaim")) > 0 },
+		},
+		"WebhookRecord": { // the outcome is lost with the node; another one may change the subscription, and sends again after the lease
+			lock: "LOCK TABLE ojs.webhook_attempts IN SHARE MODE", within: "WebhookDeliveryRecord",
+			begin: push, hooked: true,
+			works: func(b *node) bool {
+				id := b.get("/ojs/v1/webhooks").is(200).at("subscriptions.0.id")
+				return b.patch("/ojs/v1/webhooks/"+id, `{"timeout_ms":5000}`).status == http.StatusOK
+			},
 		},
 		"CronFires": {
 			lock: "LOCK TABLE ojs.cron_runs IN SHARE MODE", within: "CronRecordTick",
@@ -54,6 +69,16 @@ func TestNodeVanishes(t *testing.T) {
 			lock: "LOCK TABLE ojs.jobs IN SHARE MODE", within: "JobInsertPlain",
 			begin: func(a *node) { a.postUnanswered(bulk, bulkBody) },
 			works: func(b *node) bool { return b.post(bulk, bulkBody).status == http.StatusCreated },
+		},
+		"BulkCancel": {
+			lock: "LOCK TABLE ojs.jobs_done IN SHARE MODE", within: "JobCancel",
+			begin: func(a *node) {
+				a.post(single, `{"type":"t","args":[],"id":"`+bulkID+`"}`)
+				a.postUnanswered("/ojs/v1/jobs/bulk/cancel", `{"job_ids":["`+bulkID+`"]}`)
+			},
+			works: func(b *node) bool {
+				return b.do(http.MethodDelete, "/ojs/v1/jobs/"+bulkID, nil).status == http.StatusOK
+			},
 		},
 		"ChosenID": {
 			lock: "LOCK TABLE ojs.jobs_done IN ACCESS EXCLUSIVE MODE", within: "JobListDoneIDs",
@@ -68,7 +93,7 @@ func TestNodeVanishes(t *testing.T) {
 			p := newProxy(t, url)
 			a := setup(t, e.quick, on(p.url), func(c *app.Config) { c.DatabaseListenURL = url })
 			t.Cleanup(p.end)
-			if name == "WebhookFanOut" {
+			if kind.hooked {
 				a.subscribe(e, "/"+name, `"job.enqueued"`)
 			}
 			a.vanishes(url, p, kind)

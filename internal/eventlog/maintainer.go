@@ -98,6 +98,7 @@ type Pruned struct {
 	Keys            int64
 	Minutes         int64
 	CronRuns        int64
+	Queues          int32
 }
 
 // MaintainerTestSignals are set up by tests with Init.
@@ -227,6 +228,9 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 		}
 		if p.CronRuns, err = repeat(func() (int64, error) { return m.q.CronRunPrune(ctx, cronRuns) }); err != nil {
 			return fmt.Errorf("delete runs of crons: %w", err)
+		}
+		if p.Queues, err = repeat(func() (int32, error) { return m.q.QueuePrune(ctx, prunedRows) }); err != nil {
+			return fmt.Errorf("delete unused queues: %w", err)
 		}
 		m.statsAt = now // only now: a run whose time is over goes on at the next one
 	}

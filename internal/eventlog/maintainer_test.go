@@ -7,6 +7,8 @@ import (
 	"github.com/riverqueue/river/rivershared/riversharedtest"
 	"github.com/riverqueue/river/rivershared/startstoptest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
 func TestMaintainer(t *testing.T) {
@@ -57,12 +59,16 @@ func TestMaintainer(t *testing.T) {
 		b := setup(t, RelayConfig{})
 		b.exec(t, `INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response, created_at)
 			SELECT '', 'o', g, '', 200, '{}', now() - g * interval '20 hours' FROM generate_series(0, 2) g`)
+		b.exec(t, `UPDATE ojs.idempotency_keys SET created_at = now() - interval '24 hours' WHERE key = '1'`) // clients can rely on it for a day
 		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute) SELECT 'q', now() - g * interval '20 days' FROM generate_series(0, 2) g`)
+		b.exec(t, `INSERT INTO ojs.crons (id, name, expression, type, queue, args) VALUES (gen_random_uuid(), 'c', '@hourly', 't', 'q', '[]')`)
+		b.exec(t, `INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome)
+			SELECT c.id, now() - g * interval '20 days', 'tick', 'fired' FROM ojs.crons c, generate_series(0, 2) g`)
 		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
-		require.Equal(t, Pruned{Keys: 1, Minutes: 1}, await(t, m.TestSignals.Pruned.WaitC()))
+		require.Equal(t, Pruned{Keys: 1, Minutes: 1, CronRuns: 1}, await(t, m.TestSignals.Pruned.WaitC()))
 	})
 
 	// Writes fail for a number without a partition, so there is more room before it is used up.
@@ -94,6 +100,44 @@ func TestMaintainer(t *testing.T) {
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
 		require.Equal(t, Pruned{Keys: 3500, Minutes: 3500, CronRuns: 41_000}, await(t, m.TestSignals.Pruned.WaitC()))
+	})
+}
+
+// Clients choose the names of queues, so everything that has a row per queue is deleted in the end.
+func TestFiveThousandQueuesForAWeek(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	const age = "interval '31 days'"
+	b.exec(t, `INSERT INTO ojs.queues (name, used_at) SELECT 'q' || g, now() - `+age+` FROM generate_series(1, 5000) g`)
+	b.exec(t, `INSERT INTO ojs.queue_counts (queue, state, count) SELECT 'q' || g, s, 0 FROM generate_series(1, 5000) g, unnest('{available,active}'::text[]) s`)
+	b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute) SELECT 'q' || q, now() - `+age+` - d * interval '1 day' FROM generate_series(1, 5000) q, generate_series(0, 6) d`)
+	b.exec(t, `INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response, created_at)
+		SELECT '', 'o', g, '', 200, '{}', now() - `+age+` FROM generate_series(1, 5000) g`)
+	// What a queue is kept for: jobs, a setting, a pause, an enqueue of late.
+	b.exec(t, `UPDATE ojs.queue_counts SET count = 1 WHERE queue = 'q1' AND state = 'active'`)
+	b.exec(t, `UPDATE ojs.queues SET config = '{}' WHERE name = 'q2'`)
+	b.exec(t, `UPDATE ojs.queues SET status = 'paused' WHERE name = 'q3'`)
+	b.exec(t, `UPDATE ojs.queues SET used_at = now() - interval '29 days' WHERE name = 'q4'`)
+	m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
+	m.TestSignals.Init(t)
+	require.NoError(t, m.runOnce(t.Context(), time.Now()))
+	require.Equal(t, Pruned{Keys: 5000, Minutes: 35_000, Queues: 4996}, await(t, m.TestSignals.Pruned.WaitC()))
+	for table, left := range map[string]int64{"queues": 4, "queue_counts": 8, "stats_minute": 0, "idempotency_keys": 0} {
+		require.Equal(t, left, b.count(t, "SELECT count(*) FROM ojs."+table), table)
+	}
+
+	t.Run("NotWhileItIsUsedAgain", func(t *testing.T) {
+		b.exec(t, `UPDATE ojs.queues SET used_at = now() - `+age+`, config = NULL, status = 'active'`)
+		tx, err := b.pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(t.Context()) }()
+		require.NoError(t, dbsqlc.New(tx).QueueInsert(t.Context(), []string{"q2", "q9"}))
+		require.NoError(t, m.runOnce(t.Context(), time.Now().Add(statsPrune)))
+		require.Equal(t, int32(2), await(t, m.TestSignals.Pruned.WaitC()).Queues, "q3 and q4; q2 is locked, q1 has a job")
+		require.NoError(t, tx.Commit(t.Context()))
+		require.NoError(t, m.runOnce(t.Context(), time.Now().Add(2*statsPrune)))
+		require.Zero(t, await(t, m.TestSignals.Pruned.WaitC()).Queues)
+		require.EqualValues(t, 3, b.count(t, "SELECT count(*) FROM ojs.queues WHERE name IN ('q1', 'q2', 'q9')"))
 	})
 }
 

@@ -160,6 +160,24 @@ func TestEventPartitionsPrune(t *testing.T) {
 		require.Len(t, b.readAll(t), 3)
 	})
 
+	// By age it is dropped: a deployment whose nodes send no webhooks must not keep the log without end.
+	t.Run("NotBeforeItsDeliveriesByCount", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, `INSERT INTO ojs.webhooks (id, url, events, types, sources, queues, job_types, active, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, from_place)
+			VALUES (gen_random_uuid(), 'u', '{*}', '{}', '{}', '{}', '{}', true, 1, 1, 'none', 'ojs', false, 0)`)
+		b.exec(t, insertEvent, "waits")
+		b.publishAll(t)
+		b.jump(t, partitionSize)
+		b.exec(t, insertEvent, "kept")
+		b.publishAll(t)
+		require.Zero(t, prune(t, b, &young, 1))
+		b.exec(t, `UPDATE ojs.webhook_cursor SET place = $1::bigint << 16`, partitionSize-1)
+		require.Zero(t, prune(t, b, &young, 1), "deliveries of the last event may be missing")
+		b.exec(t, `UPDATE ojs.webhook_cursor SET place = $1::bigint << 16`, partitionSize)
+		require.EqualValues(t, 1, prune(t, b, &young, 1))
+	})
+
 	t.Run("NeverWhatMayStillAppear", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{GapDelay: -1})

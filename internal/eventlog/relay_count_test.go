@@ -46,6 +46,33 @@ func TestRelayCounts(t *testing.T) {
 		require.Empty(t, b.counted(t, b.pass(t)).Types)
 	})
 
+	t.Run("JobsPerStateAndMinute", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		const change = `INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, from_state, to_state, duration_ms)
+			VALUES ($1, 'api', '2026-05-04 03:02:01Z', gen_random_uuid(), 't', 'q', $2, $3, $4)`
+		for range 2 { // in two passes
+			for range 5 {
+				b.exec(t, change, "job.enqueued", nil, "available", nil)
+			}
+			b.exec(t, change, "job.started", "available", "active", 5)
+			b.exec(t, change, "job.completed", "active", "completed", 7)
+			b.exec(t, change, "job.started", "available", "active", 6)
+			b.exec(t, change, "job.failed", nil, nil, 8)
+			b.exec(t, change, "job.discarded", "active", "discarded", nil)
+			b.exec(t, change, "job.expired", "available", "discarded", nil)
+			b.exec(t, change, "job.cancelled", "available", "cancelled", nil)
+			b.publishAll(t)
+		}
+		text := func(sql string) (s string) {
+			require.NoError(t, b.pool.QueryRow(t.Context(), sql).Scan(&s))
+			return s
+		}
+		require.Equal(t, "available 2, cancelled 2, completed 2, discarded 4",
+			text(`SELECT string_agg(state || ' ' || count, ', ' ORDER BY state) FROM ojs.queue_counts WHERE count <> 0`))
+		require.Equal(t, "(q,\"2026-05-04 03:02:00+00\",10,4,2,2,4,2,14,22)", text(`SELECT m::text FROM ojs.stats_minute m`))
+	})
+
 	t.Run("LateRowsOnce", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{GapDelay: -1})

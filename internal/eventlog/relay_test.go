@@ -127,6 +127,25 @@ func TestRelayPass(t *testing.T) {
 		require.Equal(t, []string{"lower", "higher"}, queues(b.readAll(t)))
 	})
 
+	t.Run("WaitsForYoungerOwnerWhilePublishing", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{GapDelay: time.Hour})
+		b.exec(t, insertEvent, "first")
+		higher := b.open(t)
+		_, err := higher.Exec(t.Context(), "SELECT pg_current_xact_id()")
+		require.NoError(t, err)
+		lower := b.open(t, "lower")
+		_, err = higher.Exec(t.Context(), insertEvent, "higher")
+		require.NoError(t, err)
+		require.NoError(t, higher.Commit(t.Context()))
+		for _, published := range []int{1, 0, 0} {
+			require.Equal(t, published, b.pass(t).published)
+		}
+		require.NoError(t, lower.Commit(t.Context()))
+		b.publishAll(t)
+		require.Equal(t, []string{"first", "lower", "higher"}, queues(b.readAll(t)))
+	})
+
 	t.Run("KeepsGapOfYoungerOwner", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{GapDelay: -1})

@@ -143,7 +143,7 @@ func TestRetentionOfReaders(t *testing.T) {
 		entries, err := b.reader.HistoryNewest(t.Context(), HistoryQuery{Limit: 10})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, entries.Total)
-		transitions, err := b.reader.History(t.Context(), *job)
+		transitions, _, err := b.reader.History(t.Context(), *job)
 		require.NoError(t, err)
 		require.Len(t, transitions, 2)
 		require.EqualValues(t, 2, b.count(t, "SELECT count(*) FROM ojs.events_after()"))

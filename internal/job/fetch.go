@@ -75,10 +75,12 @@ func checkQueues(queues []string, ps *payload.Problems) []string {
 
 func errNoQueues(ps *payload.Problems, received jsontext.Value) {
 	ps.Add(ojs.KindInvalidQueue, "queues", "$.queues", "a non-empty array of queue names", received)
+	ps.Hint("Send queues as an array of names, in the order in which they are to be served, such as [\"mail\"].")
 }
 
 func errManyQueues(ps *payload.Problems, n int) {
 	ps.Add(ojs.KindInvalidQueue, "queues", "$.queues", "at most "+strconv.Itoa(maxQueues)+" queue names", payload.Quote(strconv.Itoa(n)+" names"))
+	ps.Hint("Fetch from fewer queues at a time.")
 }
 
 func (b *body) queues() []string {

@@ -2,6 +2,7 @@ package job
 
 import (
 	"math"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -99,6 +100,12 @@ func SizeOfEach(n int) int32 {
 
 // Cut reports whether the statement has left out what the client sent, because the job is large and not the only one.
 func (r *Record) Cut() bool { return r.Args == nil }
+
+// ProgressUnsent reports whether the latest report of progress had no event of its own, so that the end of the run wrote it. See
+// the statement JobProgress.
+func (r *Record) ProgressUnsent() bool {
+	return r.ProgressAt.Valid && !r.ProgressAt.Time.Equal(r.ProgressAt.Time.Truncate(time.Millisecond))
+}
 
 // CutPage returns the jobs of a page, up to limit and MaxBytes but at least one, and whether there are more. The statement
 // has read one job beyond either limit.

@@ -71,6 +71,9 @@ func (ps Problems) list() []Violation {
 
 // Brief shows a value inside a sentence.
 func Brief(v jsontext.Value) string {
+	if len(v) > 60 && v[0] == '"' {
+		return fmt.Sprintf("%s of about %d bytes", rawjson.Describe(v), len(v)-2)
+	}
 	if len(v) > 60 {
 		return rawjson.Describe(v)
 	}

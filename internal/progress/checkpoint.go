@@ -52,9 +52,11 @@ func refusedSave(save job.CheckpointSave, row *dbsqlc.JobReportGetRow) error {
 	case save.Attempt >= 0 && save.Attempt != row.Attempt:
 		return ojs.ErrStaleAttempt(id, int64(save.Attempt), int64(row.Attempt))
 	case save.Sequence >= 0 && save.Sequence <= row.CheckpointSeq.Int64:
-		return ojs.NewError(ojs.KindInvalidStateTransition,
+		e := ojs.NewError(ojs.KindInvalidStateTransition,
 			fmt.Sprintf("sequence %d of the checkpoint of job %s must be greater than the stored %d.", save.Sequence, id, row.CheckpointSeq.Int64),
 			map[string]any{"job_id": id, "current_state": state, "field": "sequence", "sequence": save.Sequence, "current_sequence": row.CheckpointSeq.Int64})
+		e.Hint = "A later checkpoint is stored already: drop this one, or send a greater sequence, or none for the next number."
+		return e
 	}
 	return queue.ErrLocked
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -67,6 +68,45 @@ func TestReportProgress(t *testing.T) {
 		require.True(t, extended())
 	})
 
+	t.Run("IsClearedByTheNextFetch", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		b.Fetched(1, "q")
+		half, lower, message := 0.5, 0.25, "m"
+		report := func(share *float64) float64 {
+			p, err := b.Progress.Report(t.Context(), job.ProgressReport{JobID: id, Attempt: 1, Progress: share, Message: &message, Data: []byte(`{}`)})
+			require.NoError(t, err)
+			return p.Progress.Float64
+		}
+		require.InDelta(t, half, report(&half), 0)
+		require.InDelta(t, half, report(&lower), 0, "it never decreases in a run")
+		_, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: 1, Requeue: true})
+		require.NoError(t, err)
+		b.Fetched(1, "q")
+		p, err := b.Progress.Get(t.Context(), id)
+		require.NoError(t, err)
+		require.False(t, p.Progress.Valid || p.Message.Valid || p.Data != nil)
+		require.InDelta(t, lower, report(&lower), 0)
+	})
+
+	t.Run("ACheckpointNeedsAGreaterSequence", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		save := func(sequence int64) error {
+			_, err := b.Progress.SaveCheckpoint(t.Context(), job.CheckpointSave{JobID: id, Attempt: -1, Stored: []byte(`{"state":1}`), Sequence: sequence})
+			return err
+		}
+		require.NoError(t, save(5))
+		for _, refused := range []int64{5, 4} {
+			err := save(refused)
+			domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+			require.ErrorContains(t, err, "must be greater than the stored 5")
+		}
+		require.NoError(t, save(6))
+	})
+
 	t.Run("CountsAsABeatOfTheWorker", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -101,6 +141,79 @@ func TestReportProgress(t *testing.T) {
 		require.False(t, after.LeaseUntil.Valid)
 		require.Equal(t, ojs.StateAvailable, b.State(id))
 		require.Len(t, b.Fetched(1, "q"), 1)
+	})
+}
+
+// Reports are shown as events once a second, so the last ones of a run had none.
+func TestLastReportHasAnEvent(t *testing.T) {
+	t.Parallel()
+
+	for name, end := range map[string]struct {
+		do    func(b *bundle, id [16]byte) error
+		event string
+	}{
+		"Complete": {func(b *bundle, id [16]byte) error {
+			_, err := b.Complete(b.T.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
+			return err
+		}, "job.completed"},
+		"Fail": {func(b *bundle, id [16]byte) error {
+			_, err := b.Fail(b.T.Context(), job.Nack{JobID: id, Attempt: 1, Error: domaintest.DecodeError(b.T, `{"code":"c","message":"m"}`)})
+			return err
+		}, "job.failed"},
+		"HandBack": {func(b *bundle, id [16]byte) error {
+			_, err := b.Fail(b.T.Context(), job.Nack{JobID: id, Attempt: 1, Requeue: true})
+			return err
+		}, "job.state_changed"},
+		"Cancel": {func(b *bundle, id [16]byte) error {
+			_, err := b.Cancel(b.T.Context(), id, queue.Cancel{By: "test"})
+			return err
+		}, "job.cancelled"},
+		"CancelFromSQL": {func(b *bundle, id [16]byte) error {
+			b.Exec("SELECT ojs.cancel($1)", id)
+			return nil
+		}, "job.cancelled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+			jobs := b.Fetched(3, "q")
+			report := func(i int, share float64, message string) {
+				_, err := b.Progress.Report(t.Context(), job.ProgressReport{JobID: jobs[i].ID, WorkerID: "w1", Attempt: 1, Progress: &share, Message: &message})
+				require.NoError(t, err)
+			}
+			report(0, 0.1, "one")
+			report(0, 0.35, `tw"o`)
+			report(1, 0.5, "")
+			for _, j := range jobs {
+				require.NoError(t, end.do(b, j.ID))
+			}
+			shown := func(i int) []string {
+				return b.Texts(`SELECT type || COALESCE(' ' || (data->>'progress_percent'), '') || COALESCE(' ' || (data->>'progress_message'), '') FROM (
+					SELECT e.* FROM ojs.events e WHERE e.job_id = $1 ORDER BY e.seq OFFSET 2 LIMIT 3) e`, jobs[i].ID)
+			}
+			require.Equal(t, []string{"job.progress 10 one", `job.progress 35 tw"o`, end.event}, shown(0))
+			require.Equal(t, []string{"job.progress 50", end.event}, shown(1)[:2], "the report had its event")
+			require.Equal(t, end.event, shown(2)[0], "nothing was reported")
+			require.Equal(t, []string{"workers/w1 1 w1"}, b.Texts(`SELECT DISTINCT source || ' ' || attempt || ' ' || worker_id FROM ojs.events
+				WHERE type = 'job.progress'`))
+		})
+	}
+
+	t.Run("OnlyInItsRun", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		b.Fetched(1, "q")
+		for _, share := range []float64{0.1, 0.2} {
+			_, err := b.Progress.Report(t.Context(), job.ProgressReport{JobID: id, Attempt: 1, Progress: &share})
+			require.NoError(t, err)
+		}
+		_, err := b.Fail(t.Context(), job.Nack{JobID: id, Attempt: 1, Error: domaintest.DecodeError(t, `{"code":"c","message":"m"}`)})
+		require.NoError(t, err)
+		_, err = b.Cancel(t.Context(), id, queue.Cancel{By: "test"})
+		require.NoError(t, err)
+		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'job.progress'`))
 	})
 }
 

@@ -61,15 +61,29 @@ func fetchChange(changes []eventlog.Change, r *dbsqlc.JobFetchRow) []eventlog.Ch
 	return append(changes, c)
 }
 
+// progressChange is the event of a report that had none until the run ended; see JobComplete.
+func progressChange(changes []eventlog.Change, ended eventlog.Change) []eventlog.Change {
+	if !ended.Job.ProgressUnsent() {
+		return changes
+	}
+	return append(changes, eventlog.Change{
+		Type: ojs.EventJobProgress, JobID: ended.JobID, JobType: ended.JobType, Queue: ended.Queue, Attempt: ended.Attempt,
+		WorkerID: ended.WorkerID, At: ended.At,
+	})
+}
+
 func completeChange(changes []eventlog.Change, r *dbsqlc.JobCompleteRow) []eventlog.Change {
 	c := since(changeOf(ojs.EventJobCompleted, (*job.Record)(r), r.FinishedAt), r.StartedAt)
 	c.From = string(ojs.StateActive)
-	return append(changes, c)
+	return append(progressChange(changes, c), c)
 }
 
 func cancelChange(changes []eventlog.Change, r *dbsqlc.JobCancelRow) []eventlog.Change {
 	c := changeOf(ojs.EventJobCancelled, (*job.Record)(r), r.FinishedAt)
 	c.From = r.PreviousState.String
+	if c.From == string(ojs.StateActive) {
+		changes = progressChange(changes, c)
+	}
 	return append(changes, c)
 }
 
@@ -91,6 +105,7 @@ type failure struct {
 func failChange(changes []eventlog.Change, f *failure) []eventlog.Change {
 	c := changeOf(f.eventType, f.job, failedAt(f.job))
 	c.WorkerID, c.From = f.worker, string(ojs.StateActive)
+	changes = progressChange(changes, c)
 	if !f.nack.Requeue {
 		c.Error = &f.nack.Error
 		failed := since(c, f.started)

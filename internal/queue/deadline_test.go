@@ -39,6 +39,18 @@ func TestDeadlines(t *testing.T) {
 		}
 	})
 
+	t.Run("OfAJobThatBecameAvailable", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.With(func(j *job.Job) {
+			j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Millisecond}
+			j.ExpiresAt = job.When{Set: true, Relative: true, In: time.Hour}
+		}))[0].ID
+		j := b.ApplyDueUntilLeft(id, ojs.StateScheduled)
+		require.Equal(t, string(ojs.StateAvailable), j.State)
+		require.Equal(t, j.ExpiresAt, j.DueAt)
+	})
+
 	t.Run("TotalTimeoutOfARunningJob", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -1,6 +1,9 @@
 package queue
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Waiting is the number of parked fetches that an enqueue may take.
 func (s *Store) Waiting() int {
@@ -22,3 +25,10 @@ func (s *Store) Poll(ctx context.Context) error { return s.poll(ctx) }
 
 // LookAt makes lists look at fewer jobs.
 func (s *Store) LookAt(jobs int64) { s.maxLooked = jobs }
+
+// KnownQueuesForTest returns what a node that has made sure of the queues knows after some time.
+func KnownQueuesForTest(names ...string) (has func(name string, after time.Duration) bool) {
+	k, start := &knownQueues{}, time.Now()
+	k.add(names, start)
+	return func(name string, after time.Duration) bool { return k.has(name, start.Add(after)) }
+}

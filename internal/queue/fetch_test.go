@@ -15,6 +15,7 @@ import (
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func args(jobs []*job.Record) (texts []string) {
@@ -210,35 +211,52 @@ func TestTwoNodesClaimEveryJobOnce(t *testing.T) {
 			for i := range perProducer {
 				in := domaintest.NewJob(queues[i%2])
 				in.Priority = int16(i % 3)
-				_, err := nodes[p%2].Enqueue(t.Context(), in)
-				require.NoError(t, err)
+				if _, err := nodes[p%2].Enqueue(t.Context(), in); err != nil {
+					t.Error(err)
+					return
+				}
 			}
 		})
 	}
-	finished := func() bool { mu.Lock(); defer mu.Unlock(); return len(done) == producers*perProducer }
+	// A failure ends all workers: a test that waits for the others after it would only end with its timeout.
+	finished := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return t.Failed() || len(done) == producers*perProducer
+	}
+	claim := func(jobs []*job.Record) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, j := range jobs {
+			if active[j.ID] || done[j.ID] > 0 {
+				t.Errorf("job %s was claimed twice", ojs.FormatID(j.ID))
+			}
+			active[j.ID] = true
+		}
+	}
 	for w := range 6 {
 		wg.Go(func() {
 			node := nodes[w%2]
 			for !finished() {
 				jobs, err := node.Fetch(t.Context(), job.Fetch{Queues: queues, Count: 1 + rand.IntN(10), WorkerID: fmt.Sprint("w", w), Wait: 50 * time.Millisecond})
-				require.NoError(t, err)
-				mu.Lock()
-				for _, j := range jobs {
-					require.False(t, active[j.ID], "claimed twice")
-					active[j.ID] = true
+				if err != nil {
+					t.Error(err)
+					return
 				}
-				mu.Unlock()
+				claim(jobs)
 				for _, j := range jobs {
 					mu.Lock()
 					delete(active, j.ID)
 					mu.Unlock()
 					if rand.IntN(10) == 0 {
-						_, err = node.Fail(t.Context(), job.Nack{JobID: j.ID, Attempt: j.Attempt, Requeue: true})
-						require.NoError(t, err)
+						if _, err = node.Fail(t.Context(), job.Nack{JobID: j.ID, Attempt: j.Attempt, Requeue: true}); err != nil {
+							t.Error(err)
+						}
 						continue
 					}
-					_, err = node.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt})
-					require.NoError(t, err)
+					if _, err = node.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: j.Attempt}); err != nil {
+						t.Error(err)
+					}
 					mu.Lock()
 					done[j.ID]++
 					mu.Unlock()

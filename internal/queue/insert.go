@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -82,8 +83,9 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic 
 // remember the queues, because the transaction may roll back.
 func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) error {
 	var unknown []string
+	now := time.Now() // before the statement
 	for _, job := range jobs {
-		if _, known := s.queues.Load(job.Queue); !known && !slices.Contains(unknown, job.Queue) {
+		if !s.queues.has(job.Queue, now) && !slices.Contains(unknown, job.Queue) {
 			unknown = append(unknown, job.Queue)
 		}
 	}
@@ -95,9 +97,7 @@ func (s *Store) createQueues(ctx context.Context, db pg.Conn, jobs []*job.Job) e
 		return err
 	}
 	if s.isPool(db) {
-		for _, name := range unknown {
-			s.queues.Store(name, struct{}{})
-		}
+		s.queues.add(unknown, now)
 	}
 	return nil
 }

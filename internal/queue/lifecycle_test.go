@@ -112,6 +112,15 @@ func TestLifecycle(t *testing.T) {
 		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
 	})
 
+	t.Run("ADiscardedJobIsNotCancelled", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.DeadLetter().ID
+		_, err := b.Cancel(t.Context(), id, queue.Cancel{By: "test"})
+		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		require.Equal(t, ojs.StateDiscarded, b.State(id))
+	})
+
 	t.Run("RefusesOtherWorkersAndStaleAttempts", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

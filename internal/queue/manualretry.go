@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -78,7 +79,7 @@ func (s *Store) createQueue(ctx context.Context, q *dbsqlc.Queries, name string)
 	if name == "" {
 		return nil
 	}
-	if _, known := s.queues.Load(name); known {
+	if s.queues.has(name, time.Now()) {
 		return nil
 	}
 	return q.QueueInsert(ctx, []string{name})

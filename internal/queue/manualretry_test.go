@@ -56,6 +56,7 @@ func TestRetry(t *testing.T) {
 		b.Exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'm', progress_data = '{}', progress_at = now(), checkpoint = '{}', checkpoint_seq = 1, checkpoint_at = now(), ttl_due_at = now()`)
 		got, err := b.Retry(t.Context(), stored.ID, nil)
 		require.NoError(t, err)
+		require.Zero(t, got.Attempt, "it has all its attempts again")
 		require.Nil(t, got.ProgressData)
 		require.Nil(t, got.Checkpoint)
 		require.False(t, got.Progress.Valid || got.ProgressMessage.Valid || got.ProgressAt.Valid || got.CheckpointSeq.Valid || got.CheckpointAt.Valid || got.TtlDueAt.Valid)

@@ -73,7 +73,7 @@ type Store struct {
 
 	cursors  cursors
 	awaiting resultWaiters
-	queues   sync.Map // names of queues that exist
+	queues   knownQueues
 
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -152,6 +152,6 @@ func (s *Store) flushed(operation string) func(requests int, took time.Duration)
 
 // Forget drops what this node remembers of queues and jobs, after a reset of the database. It is read again on demand.
 func (s *Store) Forget() {
-	s.queues.Clear()
+	s.queues.clear()
 	s.cursors.forget()
 }

@@ -40,7 +40,7 @@ func (a *API) postCron(c echo.Context, body []byte) error { return a.register(c,
 func (a *API) putCron(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if !cron.ValidName(name) {
-		return ojs.ErrInvalidPayload("name", "a cron name", nil, "The name in the path must match ^[a-z0-9][a-z0-9\\-.]*$ and have at most 255 bytes.")
+		return ojs.ErrInvalidPayload("name", "a cron name", nil, "The name in the path must be lower-case letters, digits, - and ., starting with a letter or digit, at most 255 bytes long.")
 	}
 	return a.register(c, body, name)
 }

@@ -12,6 +12,10 @@ import (
 // maxComparedPath bounds what a request for an unknown route costs: longer paths are compared with no route.
 const maxComparedPath = 128
 
+// maxMisspelt is the edit distance up to which a route resembles a path. A farther one is no help: for a route that this server does
+// not have it names any other.
+const maxMisspelt = 3
+
 const basePath = "/ojs/v1"
 
 // template is a route as it is registered.
@@ -30,7 +34,8 @@ func templates(e *echo.Echo) []template {
 }
 
 // nearest is the route whose template has the smallest edit distance to the path, among those with the method if there are
-// any. A parameter of the template stands for the segment of the path at its place. "" if the path is too long to compare.
+// any. A parameter of the template stands for the segment of the path at its place. "" if none
+// resembles it, or the path is too long to compare.
 func nearest(routes []template, method, path string) string {
 	if len(path) > maxComparedPath {
 		return ""
@@ -50,7 +55,7 @@ func nearest(routes []template, method, path string) string {
 			best, least = r, d
 		}
 	}
-	if least < 0 {
+	if least < 0 || least > maxMisspelt {
 		return ""
 	}
 	return best.method + " " + shownTemplate(best.path)

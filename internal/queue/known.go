@@ -1,0 +1,40 @@
+package queue
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// knownFor is how long a node takes a queue for stored since it has made sure. The row is kept for far longer, so that no
+	// enqueue counts on one that was deleted; see ojs.queues_prune.
+	knownFor = time.Hour
+
+	// maxKnown bounds the names, which clients choose. The first enqueue to a forgotten queue makes sure again.
+	maxKnown = 100_000
+)
+
+// knownQueues are the queues that have a row.
+type knownQueues struct {
+	since sync.Map // name → time.Time
+	count atomic.Int64
+}
+
+func (k *knownQueues) has(name string, now time.Time) bool {
+	since, ok := k.since.Load(name)
+	return ok && now.Sub(since.(time.Time)) < knownFor
+}
+
+func (k *knownQueues) add(names []string, now time.Time) {
+	for _, name := range names {
+		if _, known := k.since.Swap(name, now); !known && k.count.Add(1) > maxKnown {
+			k.clear()
+		}
+	}
+}
+
+func (k *knownQueues) clear() {
+	k.since.Clear()
+	k.count.Store(0)
+}
