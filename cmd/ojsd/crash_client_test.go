@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -403,9 +404,7 @@ func (w crashWorker) release(items []*item) {
 func (w crashWorker) end(ctx context.Context, call string, items []*item, more map[string]any) {
 	body := func(it *item) map[string]any {
 		b := map[string]any{"job_id": it.id, "worker_id": w.name, "attempt": it.attempt}
-		for k, v := range more {
-			b[k] = v
-		}
+		maps.Copy(b, more)
 		return b
 	}
 	done := func(it *item, failure map[string]any) {
