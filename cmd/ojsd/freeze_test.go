@@ -20,11 +20,7 @@ func TestFrozenNode(t *testing.T) {
 	t.Parallel()
 	const rounds, soon = 5, 20 * time.Second
 	url := dbtest.URL(t)
-	c := &crashTest{
-		t: t, client: &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
-		stored: map[string]bool{}, reserved: map[string]time.Time{}, acked: map[string]bool{},
-	}
-	t.Cleanup(c.client.CloseIdleConnections)
+	c := newCrashTest(t, 0)
 	c.nodes = []*serverProcess{startNode(t, url), startNode(t, url)}
 
 	producing, stop := context.WithCancel(t.Context())

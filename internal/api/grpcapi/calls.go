@@ -134,8 +134,10 @@ func (a *API) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerI
 	ctx, err := a.begin(stream.Context(), info.FullMethod, stream.SetHeader)
 	if err == nil {
 		wrapped := &serverStream{ServerStream: stream, api: a, ctx: ctx, many: info.IsClientStream}
-		defer wrapped.release()
-		run := func() error { return handler(srv, wrapped) }
+		run := func() error {
+			defer wrapped.release()
+			return handler(srv, wrapped)
+		}
 		if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
 			err = a.untilStop(run)
 		} else {
