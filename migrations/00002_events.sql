@@ -393,14 +393,14 @@ $$;
 -- log. The caller begins at event_floor or later. Rows of a job or a subject are found by their index, whatever their number. It is
 -- a function because it needs its own planner settings. The filters make the planner expect one row, so it would sort everything
 -- behind the position (370 ms in 300 000 events) instead of reading the key up to the limit (1 ms); and without a generic plan it
--- would plan most calls anew (3 ms) behind a pooler, where sessions have no settings. Each setting takes 3 µs a call, so the
--- others that the server's sessions have are not repeated here and in event_last.
+-- would plan most calls anew (3 ms). The server's sessions have most of these settings, but those behind a pooler have none; each
+-- takes 3 µs a call.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, last_seq bigint, max_rows integer, gap_rows boolean, types text[], sources text[],
     queues text[], job_types text[], for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
 RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 100
-SET enable_sort = off SET plan_cache_mode = force_generic_plan AS $$
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     IF for_subject IS NOT NULL THEN
         RETURN QUERY
@@ -472,7 +472,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_last() RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 1
-SET enable_sort = off AS $$
+SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN
     RETURN QUERY
     SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,

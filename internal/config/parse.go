@@ -60,11 +60,7 @@ func (s Setting) Expected() string {
 	case kindPostgres:
 		return "the URL of a Postgres database, such as postgres://user:password@host:5432/name, with special characters of the password percent-encoded"
 	case kindAddress:
-		expected := "an address such as :8080 or 127.0.0.1:8080, with a port from 0 to 65535"
-		for _, word := range s.values {
-			expected += ", or " + word
-		}
-		return expected
+		return strings.Join(append([]string{"an address such as :8080 or 127.0.0.1:8080, with a port from 0 to 65535"}, s.values...), ", or ")
 	case kindKeys:
 		return "32 bytes in base64, as `openssl rand -base64 32` prints them; while the key changes two of them, NEW,OLD"
 	case kindDestinations:

@@ -85,11 +85,11 @@ func TestSlowReadersLeaveConnections(t *testing.T) {
 	_, err := conn.Exec(t.Context(), "BEGIN; LOCK TABLE ojs.event_relay") // what is read of events begins there; changes of jobs do not need it
 	require.NoError(t, err)
 	var reads sync.WaitGroup
-	for i := range 60 {
-		reads.Go(func() { a.get([]string{"/ojs/v1/events", "/ojs/v1/history", "/ojs/v1/events?page=1"}[i%3]).is(200) })
+	for i := range 20 { // those that wait too long are answered 503
+		reads.Go(func() { a.get([]string{"/ojs/v1/events", "/ojs/v1/history", "/ojs/v1/events?page=1"}[i%3]) })
 	}
 	waiting := func() string {
-		return a.one(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd' AND wait_event_type = 'Lock' AND query LIKE '%History%' OR query LIKE '%EventList%' AND wait_event_type = 'Lock'`)
+		return a.one(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd' AND wait_event_type = 'Lock' AND query ~ 'History|EventList|EventFloor'`)
 	}
 	eventually(t, func() bool { return waiting() == "4" }) // of 8 connections
 	start := time.Now()
@@ -99,7 +99,6 @@ func TestSlowReadersLeaveConnections(t *testing.T) {
 		a.ack(id).is(200)
 	}
 	require.Less(t, time.Since(start), 5*time.Second)
-	require.Equal(t, "4", waiting())
 	_, err = conn.Exec(t.Context(), "COMMIT")
 	require.NoError(t, err)
 	reads.Wait()

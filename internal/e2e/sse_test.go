@@ -238,7 +238,7 @@ func TestStreamJob(t *testing.T) {
 		defer func() { require.NoError(t, conn.Close(context.Background())) }()
 		_, err = conn.Exec(t.Context(), `
 			WITH job AS (
-				UPDATE ojs.jobs SET progress = 0.425, progress_message = 'on "it"', progress_data = E'{"rows":\n7}', progress_at = now() WHERE id = $1 RETURNING *
+				UPDATE ojs.jobs SET progress = 0.425, progress_message = 'on "it"', progress_data = E'{"rows":\n7}', progress_at = date_trunc('milliseconds', now()) WHERE id = $1 RETURNING *
 			)
 			INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, data)
 			SELECT 'job.progress', 'workers/w', now(), id, type, queue, attempt, 'w', '{"progress_percent":42.5,"progress_message":"on \"it\""}' FROM job`, id)

@@ -58,7 +58,7 @@ func TestBoundedReads(t *testing.T) {
 		t.Parallel()
 		b := rare(t)
 		b.exec(t, `DELETE FROM ojs.events WHERE seq <= 850`)
-		b.exec(t, `UPDATE ojs.event_relay SET pruned = 850`)
+		b.exec(t, `UPDATE ojs.event_relay SET pruned = 850, floor_place = (850 << 16) + 65535`)
 		page := b.list(t, Query{Queues: []string{"rare"}})
 		require.Equal(t, []string{"rare"}, queues(page.Events))
 		require.EqualValues(t, 950, page.End.Seq)
