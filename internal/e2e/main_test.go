@@ -7,6 +7,9 @@
 package e2e_test
 
 import (
+	"flag"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -14,7 +17,12 @@ import (
 	"github.com/ojsd/ojsd/internal/dbtest"
 )
 
-// A goroutine of toxiproxy may wait for ever for one that a removed toxic has ended.
+// TestMain runs twice as many tests at a time as there are processors, because most of them wait. A goroutine of toxiproxy may
+// wait for ever for one that a removed toxic has ended.
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0))); err != nil {
+		panic(err)
+	}
 	dbtest.Main(m, goleak.IgnoreTopFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
 }

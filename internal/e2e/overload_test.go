@@ -89,7 +89,7 @@ func TestSlowReadersLeaveConnections(t *testing.T) {
 		reads.Go(func() { a.get([]string{"/ojs/v1/events", "/ojs/v1/history", "/ojs/v1/events?page=1"}[i%3]) })
 	}
 	waiting := func() string {
-		return a.one(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd' AND wait_event_type = 'Lock' AND query ~ 'History|EventList|EventFloor'`)
+		return a.one(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'ojsd' AND wait_event_type = 'Lock' AND query ~ 'name: (History|EventList|EventFloor :)'`)
 	}
 	eventually(t, func() bool { return waiting() == "4" }) // of 8 connections
 	start := time.Now()
