@@ -21,7 +21,7 @@ type interposer struct {
 }
 
 func (i *interposer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if strings.Contains(q.SQL, "-- name: "+i.name+" ") && i.do != nil {
+	if strings.Contains(q.SQL, "-- name: "+i.name+" ") {
 		i.once.Do(i.do)
 	}
 	return ctx
@@ -40,16 +40,20 @@ func Traced(t testing.TB, pool *pgxpool.Pool, tracer pgx.QueryTracer) *pgxpool.P
 	return traced
 }
 
+// Before returns another pool on the same database. It calls do before it sends the first statement of that name.
+func Before(t testing.TB, pool *pgxpool.Pool, statement string, do func()) *pgxpool.Pool {
+	t.Helper()
+	return Traced(t, pool, &interposer{name: statement, do: do})
+}
+
 // Rerun returns a job that worker w1 runs, and two nodes. Right before node late sends the statement of that name, the job is
 // handed back and fetched by worker second; its attempt is 1 again.
 func Rerun(t testing.TB, statement, second string) (b, late *Bundle, id [16]byte) {
 	t.Helper()
-	i := &interposer{name: statement}
 	b = New(t)
-	late = On(t, Traced(t, b.Pool, i))
+	late = On(t, Before(t, b.Pool, statement, func() { b.handOver(id, second) }))
 	id = b.Enqueued(NewJob("q"))[0].ID
 	b.FetchedBy("w1", 1)
-	i.do = func() { b.handOver(id, second) }
 	return b, late, id
 }
 

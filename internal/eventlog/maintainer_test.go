@@ -141,6 +141,34 @@ func TestFiveThousandQueuesForAWeek(t *testing.T) {
 	})
 }
 
+// A queue is looked at once more when the relay is locked: until then an enqueue may have used it.
+func TestQueueUsedDuringThePrune(t *testing.T) {
+	t.Parallel()
+	b := setup(t, RelayConfig{})
+	b.exec(t, `INSERT INTO ojs.queues (name, used_at) SELECT n, now() - interval '31 days' FROM unnest('{used,unused}'::text[]) n`)
+	b.exec(t, `ALTER FUNCTION ojs.queues_prune(integer) SET lock_timeout = '10s'`) // the test takes longer than 50 ms
+	relay, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = relay.Rollback(t.Context()) }()
+	_, err = relay.Exec(t.Context(), "SELECT FROM ojs.event_relay FOR UPDATE")
+	require.NoError(t, err)
+	pruned := make(chan int32, 1)
+	go func() {
+		n, err := dbsqlc.New(b.pool).QueuePrune(t.Context(), 10)
+		if err != nil {
+			t.Error(err)
+		}
+		pruned <- n
+	}()
+	require.Eventually(t, func() bool {
+		return b.count(t, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	}, waitFor, time.Millisecond)
+	require.NoError(t, dbsqlc.New(b.pool).QueueInsert(t.Context(), []string{"used"}))
+	require.NoError(t, relay.Commit(t.Context()))
+	require.Equal(t, int32(1), await(t, pruned))
+	require.EqualValues(t, 1, b.count(t, "SELECT count(*) FROM ojs.queues WHERE name = 'used'"))
+}
+
 // What is due is decided without asking the database.
 func TestMaintainerDue(t *testing.T) {
 	t.Parallel()

@@ -501,6 +501,25 @@ func TestDeliveriesOfTheDeactivated(t *testing.T) {
 	require.GreaterOrEqual(t, created.Deliveries, int64(1))
 }
 
+// A subscription gets what is published after it was made, also if an older one keeps the pass further back in the log.
+func TestDeliveriesOfEarlierEvents(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	older := b.subscribed()
+	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+	b.publish()
+	newer := b.subscribed()
+	b.Enqueued(domaintest.NewJob("q"))
+	b.publish()
+	_, err := b.Webhooks.CreateDeliveries(t.Context())
+	require.NoError(t, err)
+	created := func(w *webhook.Webhook) int {
+		return b.Number(`SELECT count(*) FROM ojs.webhook_deliveries WHERE webhook_id = $1`, w.ID)
+	}
+	require.Equal(t, 3, created(older))
+	require.Equal(t, 1, created(newer))
+}
+
 // A lost piece of the log is not lost silently.
 func TestDeliveriesOfThePruned(t *testing.T) {
 	t.Parallel()

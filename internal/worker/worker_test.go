@@ -148,6 +148,27 @@ func TestReap(t *testing.T) {
 		require.Equal(t, [][16]byte{newer}, b.Beat("w", newer).Extended)
 	})
 
+	// A worker comes back and is declared dead again while a node ends the first reaping. The second one is still to be done.
+	t.Run("DoesNotEndALaterOne", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.many(1)
+		b.Beat("w")
+		b.Silent(61, "w")
+		var id [16]byte
+		late := domaintest.On(t, domaintest.Before(t, b.Pool, "WorkerReapDone", func() {
+			b.Beat("w")
+			id = b.FetchedBy("w", 1)[0]
+			// A node declares the worker dead and is killed.
+			b.Exec(`UPDATE ojs.workers SET state = 'stale', stale_at = now(), dead_at = now(), reap_at = now()`)
+		}))
+		_, err := late.Workers.Reap(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, ojs.StateActive, b.State(id))
+		require.Equal(t, 1, b.reap())
+		require.Equal(t, ojs.StateAvailable, b.State(id))
+	})
+
 	t.Run("LockedJobsAreFailedByTheNextRun", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -276,6 +297,22 @@ func TestReap(t *testing.T) {
 	})
 }
 
+func TestDelete(t *testing.T) {
+	t.Parallel()
+
+	t.Run("NotAWorkerThatComesBackMeanwhile", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Beat("w")
+		b.Silent(61, "w")
+		require.Equal(t, 1, b.reap())
+		late := domaintest.On(t, domaintest.Before(t, b.Pool, "WorkerDeleteStale", func() { b.Beat("w") }))
+		_, err := late.Workers.Delete(t.Context(), "w")
+		domaintest.RequireCode(t, err, ojs.KindInvalidStateTransition)
+		require.Equal(t, "running", b.workerState("w"))
+	})
+}
+
 func TestBeats(t *testing.T) {
 	t.Parallel()
 
@@ -309,6 +346,21 @@ func TestBeats(t *testing.T) {
 		after, err = b.Workers.Get(t.Context(), "w")
 		require.NoError(t, err)
 		require.Greater(t, after.LastSeenAt.Time.Sub(before.LastSeenAt.Time), 45*time.Second)
+	})
+
+	// Another node has taken a later call.
+	t.Run("DoNotMoveTheLatestCallBack", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Beat("w")
+		b.Cache.TakeBeats()
+		b.Cache.ReturnBeats(map[string]time.Time{"w": time.Now().Add(-time.Minute)})
+		before, err := b.Workers.Get(t.Context(), "w")
+		require.NoError(t, err)
+		require.NoError(t, worker.WriteBeats(t.Context(), b.Workers))
+		after, err := b.Workers.Get(t.Context(), "w")
+		require.NoError(t, err)
+		require.Equal(t, before.LastSeenAt, after.LastSeenAt)
 	})
 
 	t.Run("DoNotReviveADeadWorker", func(t *testing.T) {

@@ -1,0 +1,35 @@
+package api_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/api"
+)
+
+func TestStreamsAdmit(t *testing.T) {
+	t.Parallel()
+	s := api.NewStreams(api.Realtime{MaxConnections: 3, MaxPerClient: 2})
+	admit := func(client string) (leave func()) {
+		leave, err := s.Admit(client)
+		require.NoError(t, err)
+		return leave
+	}
+	refused := func(client, because string) {
+		_, err := s.Admit(client)
+		require.ErrorContains(t, err, because)
+	}
+	first := admit("a")
+	admit("a")
+	refused("a", "This client has 2 open streams")
+	other := admit("b")
+	refused("c", "This node has 3 open streams")
+	first()
+	second := admit("a")
+	other()
+	refused("a", "This client has 2 open streams")
+	second()
+	admit("a")
+	require.Equal(t, 2, s.Count())
+}
