@@ -47,17 +47,6 @@ CREATE INDEX events_job ON ojs.events (job_id, seq) WHERE job_id IS NOT NULL;
 -- EventListAfter, EventListNewest: the events of a worker, a queue or a cron. The events of jobs have no subject and do not write it.
 CREATE INDEX events_subject ON ojs.events (subject, seq) WHERE subject IS NOT NULL;
 
--- Writes the event of a report that has had none, for JobComplete.
--- +goose StatementBegin
-CREATE FUNCTION ojs.progress_emit(j ojs.jobs, node integer) RETURNS boolean
-LANGUAGE sql VOLATILE AS $$
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    VALUES ('job.progress', ojs.worker_source(j.worker_id), clock_timestamp(), j.id, j.type, j.queue, j.attempt, j.worker_id, j.trace_id,
-        progress_emit.node, ojs.progress_data(j.progress, j.progress_message))
-    RETURNING true
-$$;
--- +goose StatementEnd
-
 -- event_relay has one row. The relay is chosen by an advisory lock; the lock on this row keeps retention and reset
 -- out while it publishes.
 CREATE TABLE ojs.event_relay (
@@ -890,7 +879,6 @@ DROP FUNCTION ojs.event_compat(ojs.events);
 DROP FUNCTION ojs.event_head(ojs.events, text);
 DROP FUNCTION ojs.event_position(text);
 DROP FUNCTION ojs.event_id(timestamptz, bigint, integer);
-DROP FUNCTION ojs.progress_emit(ojs.jobs, integer);
 DROP TABLE ojs.stats_minute, ojs.queue_counts, ojs.event_gaps, ojs.event_relay, ojs.events;
 DROP SEQUENCE ojs.event_seq;
 -- +goose StatementBegin

@@ -121,3 +121,24 @@ UNION ALL
 SELECT d.id, d.state, d.attempt, d.worker_id, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.next_attempt_at, d.retry_delay_ms,
     d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at
 FROM ojs.jobs_done d WHERE d.id = @id::uuid;
+
+-- name: JobProgressFlush :many
+-- Before JobComplete in the same transaction: writes the event of the last report of each run that has had none, and returns the runs
+-- with a report.
+WITH request AS (
+    SELECT unnest(@ids::uuid[]) AS id, unnest(@workers::text[]) AS worker_id, unnest(@attempts::integer[]) AS attempt
+), locked AS MATERIALIZED (
+    SELECT j.* FROM request r CROSS JOIN LATERAL (
+        SELECT j.id, j.type, j.queue, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM ojs.jobs j
+        WHERE j.id = r.id AND j.state = 'active' AND j.progress_at IS NOT NULL
+            AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND (r.attempt < 0 OR j.attempt = r.attempt)
+        FOR UPDATE SKIP LOCKED
+    ) j
+), event AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
+    SELECT 'job.progress', ojs.worker_source(l.worker_id), clock_timestamp(), l.id, l.type, l.queue, l.attempt, l.worker_id, l.trace_id, @node::integer,
+        ojs.progress_data(l.progress, l.progress_message)
+    FROM locked l WHERE ojs.progress_is_unsent(l.progress_at)
+)
+SELECT id FROM locked;

@@ -284,6 +284,60 @@ func (q *Queries) JobProgress(ctx context.Context, arg JobProgressParams) ([]Job
 	return items, nil
 }
 
+const jobProgressFlush = `-- name: JobProgressFlush :many
+WITH request AS (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS worker_id, unnest($3::integer[]) AS attempt
+), locked AS MATERIALIZED (
+    SELECT j.id, j.type, j.queue, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM request r CROSS JOIN LATERAL (
+        SELECT j.id, j.type, j.queue, j.attempt, j.worker_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM ojs.jobs j
+        WHERE j.id = r.id AND j.state = 'active' AND j.progress_at IS NOT NULL
+            AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
+            AND (r.attempt < 0 OR j.attempt = r.attempt)
+        FOR UPDATE SKIP LOCKED
+    ) j
+), event AS (
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
+    SELECT 'job.progress', ojs.worker_source(l.worker_id), clock_timestamp(), l.id, l.type, l.queue, l.attempt, l.worker_id, l.trace_id, $4::integer,
+        ojs.progress_data(l.progress, l.progress_message)
+    FROM locked l WHERE ojs.progress_is_unsent(l.progress_at)
+)
+SELECT id FROM locked
+`
+
+type JobProgressFlushParams struct {
+	Ids      [][16]byte
+	Workers  []string
+	Attempts []int32
+	Node     int32
+}
+
+// Before JobComplete in the same transaction: writes the event of the last report of each run that has had none, and returns the runs
+// with a report.
+func (q *Queries) JobProgressFlush(ctx context.Context, arg JobProgressFlushParams) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, jobProgressFlush,
+		arg.Ids,
+		arg.Workers,
+		arg.Attempts,
+		arg.Node,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobReportGet = `-- name: JobReportGet :many
 SELECT j.id, j.state, j.attempt, j.worker_id, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.next_attempt_at, j.retry_delay_ms,
     j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at

@@ -3,6 +3,7 @@ package queue
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -97,10 +98,52 @@ func ackSource(worker string) string {
 	return eventlog.WorkerSource(worker)
 }
 
-// completeRows completes the jobs in one statement or, if that waited too long for a lock, the unlocked ones.
-func (s *Store) completeRows(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
+// completeRows completes the jobs in one statement; those that have reported progress follow, because few have.
+func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobCompleteRow, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	rows, err := s.completeUnreported(ctx, acks)
+	if err != nil || len(rows) == len(acks) {
+		return rows, err
+	}
+	completed := make(map[[16]byte]bool, len(rows))
+	for i := range rows {
+		completed[rows[i].ID] = true
+	}
+	rest := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return completed[a.JobID] })
+	reported, err := s.completeReported(ctx, rest)
+	if err != nil && len(rows) > 0 && !pg.IsUnknown(err) { // unknown: each caller is told what is true, see settle
+		s.logger.WarnContext(ctx, "jobs that have reported progress were not completed; their callers try again",
+			slog.Int("jobs", len(rest)), slog.Any("error", err))
+		return rows, nil
+	}
+	return append(rows, reported...), err
+}
+
+// completeReported completes those of the jobs that have reported progress, with an event for the last report if it had none.
+func (s *Store) completeReported(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
+	p := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
+	for _, a := range acks {
+		p.Ids, p.Workers, p.Attempts = append(p.Ids, a.JobID), append(p.Workers, a.WorkerID), append(p.Attempts, a.Attempt)
+	}
+	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
+		rows = nil
+		q := dbsqlc.New(tx)
+		reported, err := q.JobProgressFlush(ctx, p)
+		if err != nil || len(reported) == 0 {
+			return err
+		}
+		part := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(reported, a.JobID) })
+		complete := s.completeParams(part)
+		complete.Reported = true
+		rows, err = q.JobComplete(ctx, complete)
+		return err
+	})
+	return rows, err
+}
+
+// completeUnreported completes the jobs or, if that waited too long for a lock, the unlocked ones.
+func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
 	p := s.completeParams(acks)
 	err = s.db.WithPartitions(ctx, func() error {
 		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
