@@ -156,6 +156,9 @@ func (c *lossyConn) lose(loss Loss, held *Held) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.loss, c.held = loss, held
+	if loss == LoseRequest || loss == LoseSession {
+		_ = c.Conn.SetReadDeadline(time.Now()) // ends a read that has begun
+	}
 }
 
 func (c *lossyConn) mode() Loss {
@@ -199,7 +202,11 @@ func (c *lossyConn) Read(b []byte) (int, error) {
 		c.lose(0, nil)
 		return n, err
 	}
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	if m := c.mode(); m != 0 && m != holdAnswer { // pgx reads ahead after a slow write: this read began before the statement at which the connection breaks
+		return 0, io.ErrUnexpectedEOF
+	}
+	return n, err
 }
 
 // SetDeadline is how pgx gives a statement up.
