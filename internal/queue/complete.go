@@ -121,22 +121,26 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobC
 }
 
 // completeReported completes those of the jobs that have reported progress, with an event for the last report if it had none.
-func (s *Store) completeReported(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
+func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobCompleteRow, error) {
 	p := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
 	for _, a := range acks {
 		p.Ids, p.Workers, p.Attempts = append(p.Ids, a.JobID), append(p.Workers, a.WorkerID), append(p.Attempts, a.Attempt)
 	}
+	return s.completeSome(ctx, acks, true, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobProgressFlush(ctx, p) })
+}
+
+// completeSome completes, in one transaction, the jobs that pick chooses.
+func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []dbsqlc.JobCompleteRow, err error) {
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		rows = nil
 		q := dbsqlc.New(tx)
-		reported, err := q.JobProgressFlush(ctx, p)
-		if err != nil || len(reported) == 0 {
+		ids, err := pick(q)
+		if err != nil || len(ids) == 0 {
 			return err
 		}
-		part := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(reported, a.JobID) })
-		complete := s.completeParams(part)
-		complete.Reported = true
-		rows, err = q.JobComplete(ctx, complete)
+		p := s.completeParams(slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(ids, a.JobID) }))
+		p.Reported = reported
+		rows, err = q.JobComplete(ctx, p)
 		return err
 	})
 	return rows, err
@@ -158,22 +162,12 @@ func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []
 }
 
 // completeUnlocked completes the jobs that no other transaction has locked.
-func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
+func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobCompleteRow, error) {
 	ids := make([][16]byte, len(acks))
 	for i, a := range acks {
 		ids[i] = a.JobID
 	}
-	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
-		q := dbsqlc.New(tx)
-		unlocked, err := q.JobLockUnlocked(ctx, ids)
-		if err != nil || len(unlocked) == 0 {
-			return err
-		}
-		part := slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(unlocked, a.JobID) })
-		rows, err = q.JobComplete(ctx, s.completeParams(part))
-		return err
-	})
-	return rows, err
+	return s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
 }
 
 // resultTTL is the default TTL as it is stored: seconds, or -1 for as long as the job is kept.
