@@ -69,6 +69,8 @@ CREATE TABLE ojs.jobs (
     trace_id         text,                                -- trace id found in meta
     cron             text,                                -- name of the cron that enqueued the job
     cron_serial      boolean     NOT NULL DEFAULT false,  -- one job of the cron runs at a time; the others are available without ready_seq
+    workflow_id      uuid,                                -- root of the workflow to which the job belongs; NULL: none
+    unique_key       text,                                -- fingerprint by its unique policy, 64 hex digits; NULL: it has none
 
     retry            json,                                -- merged retry policy; NULL: the default policy
     args             json        NOT NULL,                -- what the worker is called with, an array
@@ -271,7 +273,7 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at,
     d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms,
     d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at,
-    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
+    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
     d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
     d.checkpoint_at,
     CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result,

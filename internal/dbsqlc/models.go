@@ -133,6 +133,8 @@ type Job struct {
 	TraceID         pgtype.Text
 	Cron            pgtype.Text
 	CronSerial      bool
+	WorkflowID      pgtype.UUID
+	UniqueKey       pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -188,6 +190,8 @@ type JobDone struct {
 	TraceID         pgtype.Text
 	Cron            pgtype.Text
 	CronSerial      bool
+	WorkflowID      pgtype.UUID
+	UniqueKey       pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -243,6 +247,8 @@ type JobFinished struct {
 	TraceID         pgtype.Text
 	Cron            pgtype.Text
 	CronSerial      bool
+	WorkflowID      pgtype.UUID
+	UniqueKey       pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte

@@ -46,6 +46,8 @@ type Record struct {
 	TraceID         pgtype.Text
 	Cron            pgtype.Text
 	CronSerial      bool
+	WorkflowID      pgtype.UUID
+	UniqueKey       pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
