@@ -51,7 +51,7 @@ func (r *runner) measureBacklog(ctx context.Context, name string, release func()
 	if err != nil {
 		return err
 	}
-	err = r.eachDrain(r.cfg.Drain, func(p drainPlan) error {
+	err = r.eachDrain(drainStyles, r.cfg.Drain, func(p drainPlan) error {
 		return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return loads[r].drainPart(ctx, name, p) })
 	})
 	if err != nil {

@@ -89,7 +89,15 @@ func (c *client) enqueueBatch(n int) error {
 // fetch takes up to n jobs, and waits up to bodies.waitMS for the first one.
 func (c *client) fetch(n int) ([]jobID, error) {
 	req := c.calls[opFetch]
-	buf := req.Body()[:0]
+	req.SetBodyRaw(c.appendFetch(req.Body()[:0], n, c.bodies.waitMS))
+	body, err := c.do(opFetch)
+	if err != nil {
+		return nil, err
+	}
+	return c.readJobs(body, n)
+}
+
+func (c *client) appendFetch(buf []byte, n, waitMS int) []byte {
 	buf = append(buf, `{"queues":["`...)
 	buf = append(buf, c.bodies.queue...)
 	buf = append(buf, `"],"count":`...)
@@ -99,12 +107,12 @@ func (c *client) fetch(n int) ([]jobID, error) {
 	buf = append(buf, `","visibility_timeout_ms":`...)
 	buf = strconv.AppendInt(buf, visibilityTimeoutMS, 10)
 	buf = append(buf, `,"wait_ms":`...)
-	buf = strconv.AppendInt(buf, int64(c.bodies.waitMS), 10)
-	req.SetBodyRaw(append(buf, '}'))
-	body, err := c.do(opFetch)
-	if err != nil {
-		return nil, err
-	}
+	buf = strconv.AppendInt(buf, int64(waitMS), 10)
+	return append(buf, '}')
+}
+
+// readJobs reads the jobs of an answer that was to have up to n.
+func (c *client) readJobs(body []byte, n int) (_ []jobID, err error) {
 	before := len(c.fetched)
 	if c.fetched, err = appendIDs(c.fetched, body, "jobs"); err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
@@ -145,23 +153,31 @@ func (c *client) ack(id jobID) error {
 	return nil
 }
 
-// ackBatch acknowledges all jobs in one call. Its error is that of the first job whose ack was refused.
-func (c *client) ackBatch(ids []jobID) error {
+// ackBatch acknowledges all jobs in one call, and fetches up to next jobs with it if next is above 0. A server that does not know
+// that answers without jobs. The error is that of the first job whose ack was refused.
+func (c *client) ackBatch(ids []jobID, next int) ([]jobID, error) {
 	req := c.calls[opAckBatch]
 	buf := req.Body()[:0]
 	buf = append(buf, `{"acks":[`...)
 	for _, id := range ids {
 		buf = append(c.appendAck(buf, id), ',')
 	}
-	req.SetBodyRaw(append(bytes.TrimSuffix(buf, []byte(",")), "]}"...))
+	buf = append(bytes.TrimSuffix(buf, []byte(",")), ']')
+	if next > 0 {
+		buf = c.appendFetch(append(buf, `,"fetch":`...), next, 0)
+	}
+	req.SetBodyRaw(append(buf, '}'))
 	body, err := c.do(opAckBatch)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := c.readAckItems(ids, body); err != nil {
-		return fmt.Errorf("ack batch: %w", err)
+		return nil, fmt.Errorf("ack batch: %w", err)
 	}
-	return nil
+	if jobs, err := member(body, "jobs"); jobs == nil {
+		return nil, err
+	}
+	return c.readJobs(body, next)
 }
 
 func (c *client) readAckItems(ids []jobID, body []byte) error {

@@ -77,7 +77,7 @@ func (r *runner) measureQuiet(ctx context.Context, state string) error {
 		f.Params = append([]param{{"state", state}}, f.Params...)
 		return f, err
 	}
-	err := r.eachDrain(r.cfg.Jobs, func(p drainPlan) error {
+	err := r.eachDrain(drainStyles, r.cfg.Jobs, func(p drainPlan) error {
 		return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return label(r.measureDrain(ctx, p)) })
 	})
 	if err != nil {

@@ -8,40 +8,46 @@ import (
 
 // drainPlan says how workers empty a queue.
 type drainPlan struct {
-	jobs     int
-	workers  int
-	count    int  // jobs per fetch
-	batchAck bool // one call for all jobs of a fetch
+	jobs    int
+	workers int
+	count   int // jobs per fetch
+	ack     ackStyle
 }
 
-// drainStyles are the two ways to take and acknowledge jobs: as the SDKs do, and with batch acks.
-var drainStyles = []struct {
-	count    int
-	batchAck bool
-}{
-	{10, false},
-	{100, true},
+type ackStyle string
+
+const (
+	ackSingle ackStyle = "single"
+	ackBatch  ackStyle = "batch" // one call for all jobs of a fetch
+	ackFetch  ackStyle = "fetch" // the same, and the call fetches the next jobs
+)
+
+// drainStyle is a way to take and acknowledge jobs.
+type drainStyle struct {
+	count int
+	ack   ackStyle
 }
+
+var (
+	drainStyles = []drainStyle{{10, ackSingle}, {100, ackBatch}} // as the SDKs do, and in batches
+	smallStyles = []drainStyle{{10, ackBatch}, {10, ackFetch}}   // only in scenario drain: what a call saves
+)
 
 func (p drainPlan) params() []param {
-	ack := "single"
-	if p.batchAck {
-		ack = "batch"
-	}
-	return []param{{"workers", p.workers}, {"fetch", p.count}, {"ack", ack}}
+	return []param{{"workers", p.workers}, {"fetch", p.count}, {"ack", string(p.ack)}}
 }
 
 func runDrain(ctx context.Context, r *runner) error {
-	return r.eachDrain(r.cfg.Jobs, func(p drainPlan) error {
+	return r.eachDrain(slices.Concat(drainStyles, smallStyles), r.cfg.Jobs, func(p drainPlan) error {
 		return r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return r.measureDrain(ctx, p) })
 	})
 }
 
 // eachDrain calls fn for every style and number of workers.
-func (r *runner) eachDrain(jobs int, fn func(drainPlan) error) error {
-	for _, style := range drainStyles {
+func (r *runner) eachDrain(styles []drainStyle, jobs int, fn func(drainPlan) error) error {
+	for _, style := range styles {
 		for _, workers := range r.cfg.Workers {
-			if err := fn(drainPlan{jobs, workers, style.count, style.batchAck}); err != nil {
+			if err := fn(drainPlan{jobs, workers, style.count, style.ack}); err != nil {
 				return err
 			}
 		}
@@ -71,17 +77,28 @@ func (l *load) drain(ctx context.Context, p drainPlan) ([]metric, error) {
 	var left budget
 	left.giveBack(p.jobs)
 	s, err := l.run(group{role: "worker", n: p.workers, work: func(c *client) {
+		var jobs []jobID
 		for l.mayContinue(ctx) {
-			want := left.take(p.count)
-			if want == 0 {
-				return
+			if len(jobs) == 0 {
+				want := left.take(p.count)
+				if want == 0 {
+					return
+				}
+				jobs = l.fetch(c, want)
+				left.giveBack(want - len(jobs))
 			}
-			jobs := l.fetch(c, want)
-			left.giveBack(want - len(jobs))
-			if len(jobs) > 0 {
-				l.ackAll(c, jobs, p.batchAck)
-			} else if !l.waitForJobs() {
-				return
+			switch {
+			case len(jobs) == 0:
+				if !l.waitForJobs() {
+					return
+				}
+			case p.ack == ackFetch:
+				want := left.take(p.count)
+				jobs = l.ackAndFetch(c, jobs, want)
+				left.giveBack(want - len(jobs))
+			default:
+				l.ackAll(c, jobs, p.ack == ackBatch)
+				jobs = nil
 			}
 		}
 	}})

@@ -238,7 +238,13 @@ func (s *fakeServer) ackOne(w http.ResponseWriter, req *http.Request) {
 }
 
 func (s *fakeServer) ackBatch(w http.ResponseWriter, req *http.Request) {
-	var body struct{ Acks []fakeAck }
+	var body struct {
+		Acks  []fakeAck
+		Fetch struct {
+			Queues []string
+			Count  int
+		}
+	}
 	_ = json.NewDecoder(req.Body).Decode(&body)
 	items := []map[string]any{}
 	for _, a := range body.Acks {
@@ -248,7 +254,11 @@ func (s *fakeServer) ackBatch(w http.ResponseWriter, req *http.Request) {
 		}
 		items = append(items, item)
 	}
-	answer(w, 200, map[string]any{"items": items})
+	res := map[string]any{"items": items}
+	if body.Fetch.Count > 0 {
+		res["jobs"], _ = s.claim(body.Fetch.Queues[0], body.Fetch.Count, false)
+	}
+	answer(w, 200, res)
 }
 
 func (s *fakeServer) listEvents(w http.ResponseWriter, req *http.Request) {
@@ -350,11 +360,18 @@ func TestFakeServer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, c.enqueued[:2], jobs)
 	require.NoError(t, c.ack(jobs[0]))
-	require.NoError(t, c.ackBatch(jobs[1:]))
-	require.Empty(t, s.active)
+	next, err := c.ackBatch(jobs[1:], 3)
+	require.NoError(t, err)
+	require.Equal(t, c.enqueued[2:5], next)
 	require.Equal(t, jobs, c.acked)
+	none, err := c.ackBatch(next, 0)
+	require.NoError(t, err)
+	require.Empty(t, none)
+	require.Empty(t, s.active)
+	c.acked = c.acked[:2]
 
 	require.ErrorContains(t, c.ack(jobs[0]), "HTTP 409")
-	require.ErrorContains(t, c.ackBatch(jobs), "conflict")
+	_, err = c.ackBatch(jobs, 0)
+	require.ErrorContains(t, err, "conflict")
 	require.Equal(t, jobs, c.acked)
 }

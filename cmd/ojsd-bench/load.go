@@ -162,12 +162,26 @@ func (l *load) stalled() bool {
 func (l *load) ackAll(c *client, jobs []jobID, batch bool) {
 	before := len(c.acked)
 	if batch {
-		l.failures.add(c.ackBatch(jobs))
+		_, err := c.ackBatch(jobs, 0)
+		l.failures.add(err)
 	} else {
 		for _, id := range jobs {
 			l.failures.add(c.ack(id))
 		}
 	}
+	l.markAcks(c, before)
+}
+
+// ackAndFetch acknowledges what was fetched and takes up to n more jobs in the same call.
+func (l *load) ackAndFetch(c *client, jobs []jobID, n int) []jobID {
+	before := len(c.acked)
+	more, err := c.ackBatch(jobs, n)
+	l.failures.add(err)
+	l.markAcks(c, before)
+	return more
+}
+
+func (l *load) markAcks(c *client, before int) {
 	n := len(c.acked) - before
 	c.acks = append(c.acks, ackMark{time.Now(), n})
 	l.progress(n)

@@ -42,10 +42,10 @@ func TestPrivateServer(t *testing.T) {
 		r := measure(t, cfg)
 		require.NoError(t, r.err)
 		require.Equal(t, []string{
-			"drain", "drain", "streams", "webhooks", "schedule.latency", "schedule.burst", "backlog", "backlog", "backlog.rest",
+			"drain", "drain", "drain", "drain", "streams", "webhooks", "schedule.latency", "schedule.burst", "backlog", "backlog", "backlog.rest",
 		}, r.names())
-		require.Equal(t, 300, r.figures[5].Jobs)
-		require.Positive(t, r.figures[5].Metrics["last_available_ms"].Median)
+		require.Equal(t, 300, r.figures[7].Jobs)
+		require.Positive(t, r.figures[7].Metrics["last_available_ms"].Median)
 		require.Contains(t, r.text, "fsync=on")
 		require.Contains(t, r.text, "by ojs.enqueue()")
 	})
@@ -90,7 +90,7 @@ func TestPrivateServer(t *testing.T) {
 		r := measure(t, cfg)
 		require.NoError(t, r.err)
 		require.Equal(t, []string{
-			"drain", "drain", "drain.ratio", "drain", "drain", "drain.ratio",
+			"drain", "drain", "drain.ratio", "drain", "drain", "drain.ratio", "drain", "drain", "drain.ratio", "drain", "drain", "drain.ratio",
 			"backlog", "backlog", "backlog.ratio", "backlog", "backlog", "backlog.ratio", "backlog.rest", "backlog.rest",
 		}, r.names())
 		require.Equal(t, "this", r.figures[0].Params["server"])

@@ -184,11 +184,11 @@ func (r *runner) printMachine(ctx context.Context) error {
 func (r *runner) warmUp(ctx context.Context) error {
 	l := r.newLoad("warmup")
 	jobs := min(2*batchSize, r.cfg.Jobs)
-	for _, batchAck := range []bool{false, true} {
+	for _, style := range []ackStyle{ackSingle, ackBatch, ackFetch} {
 		if err := l.preload(ctx, jobs); err != nil {
 			return err
 		}
-		if _, err := l.drain(ctx, drainPlan{jobs: jobs, workers: 8, count: 10, batchAck: batchAck}); err != nil {
+		if _, err := l.drain(ctx, drainPlan{jobs: jobs, workers: 8, count: 10, ack: style}); err != nil {
 			return err
 		}
 	}

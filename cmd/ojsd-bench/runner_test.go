@@ -59,7 +59,7 @@ func TestScenarios(t *testing.T) {
 		r := measure(t, tiny(url))
 		require.NoError(t, r.err)
 		require.Equal(t, []string{
-			"null", "null", "enqueue", "batch", "drain", "drain", "mixed", "latency.fetch", "latency.event_poll", "streams",
+			"null", "null", "enqueue", "batch", "drain", "drain", "drain", "drain", "mixed", "latency.fetch", "latency.event_poll", "streams",
 			"webhooks", "backlog", "backlog", "backlog.rest",
 		}, r.names())
 		for _, f := range r.figures {
@@ -83,12 +83,12 @@ func TestScenarios(t *testing.T) {
 		cfg.Rounds = 2
 		r := measure(t, cfg)
 		require.NoError(t, r.err)
-		require.Equal(t, []string{"drain", "drain", "backlog", "backlog", "backlog.rest"}, r.names())
+		require.Equal(t, []string{"drain", "drain", "drain", "drain", "backlog", "backlog", "backlog.rest"}, r.names())
 		require.Equal(t, 2*300, r.figures[0].Jobs)
 		require.Equal(t, map[string]any{"workers": 4.0, "fetch": 10.0, "ack": "single"}, r.figures[0].Params)
 		require.Equal(t, map[string]any{"workers": 4.0, "fetch": 100.0, "ack": "batch"}, r.figures[1].Params)
-		require.Equal(t, 2*120, r.figures[2].Jobs)
-		require.Equal(t, 150, r.figures[4].Jobs)
+		require.Equal(t, 2*120, r.figures[4].Jobs)
+		require.Equal(t, 150, r.figures[6].Jobs)
 		require.Positive(t, r.figures[0].Metrics["jobs_per_s"].Min)
 		require.Positive(t, r.figures[0].Metrics["last_quarter_jobs_per_s"].Min)
 	})

@@ -184,6 +184,40 @@ func TestAckAndNackBatches(t *testing.T) {
 		require.Equal(t, []string{"", "", "", "conflict", "invalid_payload"}, errorCodes(r))
 	})
 
+	t.Run("FetchesTheNextJobs", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		ids := a.pushMany(t, q, 3)
+		first, second, third := ids[0], ids[1], ids[2]
+		require.Equal(t, []string{first}, a.fetch(q).list("jobs", "id"))
+		next := func(path, key, item, count string) reply {
+			return a.post("/ojs/v1/workers/"+path+"/batch", `{"`+key+`":[`+item+`],"fetch":{"queues":["`+q+`"],"count":`+count+`,"worker_id":"w7"}}`).is(200)
+		}
+		r := next("ack", "acks", `{"job_id":"`+first+`"}`, "1")
+		require.Equal(t, []string{"ok"}, r.list("items", "status"))
+		require.Equal(t, []string{second}, r.list("jobs", "id"))
+		require.Equal(t, "w7", a.job(second).at("job.worker_id"))
+		r = next("nack", "nacks", `{"job_id":"`+second+`","worker_id":"w7","error":{}}`, "5")
+		require.Equal(t, []string{"ok"}, r.list("items", "status"))
+		require.Equal(t, []string{third}, r.list("jobs", "id"))
+		r = next("ack", "acks", `{"job_id":"`+newID()+`"}`, "5")
+		require.Equal(t, []string{"failed"}, r.list("items", "status"))
+		require.Equal(t, "[]", r.at("jobs"))
+	})
+
+	t.Run("RefusesABadFetchBeforeAnyAck", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		id := a.jobIn("active")
+		for _, fetch := range []string{`5`, `{}`, `{"queues":["a"],"wait_ms":1}`, `{"queues":["Not a queue"]}`, `{"queues":["a"],"count":"many"}`} {
+			a.post("/ojs/v1/workers/ack/batch", `{"acks":[{"job_id":"`+id+`"}],"fetch":`+fetch+`}`).is(400)
+		}
+		r := a.post("/ojs/v1/workers/ack/batch", `{"acks":[{"job_id":"`+id+`"}],"fetch":{"queues":["a"],"wait_ms":1}}`).is(400)
+		require.Equal(t, "$.fetch.wait_ms", r.at("error.details.validation_errors.0.path"))
+		require.Equal(t, "active", a.job(id).at("job.state"))
+	})
+
 	t.Run("RefusesBadBodies", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)

@@ -80,16 +80,27 @@ func eachItem(n int, read func(i int) (*Job, *ojs.Error)) ([]*Job, *ojs.Error) {
 
 // at moves the problems of one element to their place in the whole body.
 func at(index int, err *ojs.Error) []payload.Violation {
-	prefix := fmt.Sprintf("$.jobs[%d]", index)
+	return moved(fmt.Sprintf("$.jobs[%d]", index), err)
+}
+
+// inMember is the error of an object that is a member of the body.
+func inMember(name string, err *ojs.Error) *ojs.Error {
+	if err == nil {
+		return nil
+	}
+	return err.With("validation_errors", moved("$."+name, err))
+}
+
+func moved(prefix string, err *ojs.Error) []payload.Violation {
 	list, ok := err.Details["validation_errors"].([]payload.Violation)
 	if !ok {
 		return []payload.Violation{{Path: prefix, Message: err.Message}}
 	}
-	moved := make([]payload.Violation, len(list))
+	res := make([]payload.Violation, len(list))
 	for i, v := range list {
-		moved[i] = payload.Violation{Path: prefix + strings.TrimPrefix(v.Path, "$"), Message: v.Message}
+		res[i] = payload.Violation{Path: prefix + strings.TrimPrefix(v.Path, "$"), Message: v.Message}
 	}
-	return moved
+	return res
 }
 
 // BulkOptions are the members that all bulk calls share (docs/reference/http.md, Bulk enqueue).

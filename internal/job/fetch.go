@@ -37,12 +37,28 @@ func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
 	if err != nil {
 		return Fetch{}, err
 	}
+	r, problems := decodeFetch(v, math.MaxInt64, "an integer >= 0 of milliseconds")
+	return r, problems.Err()
+}
+
+// DecodeNextFetch reads the fetch that comes with a batch of acks, whose answer it must not delay: it does not wait.
+func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
+	if v[0] != '{' {
+		var ps payload.Problems
+		ps.Add(ojs.KindInvalidPayload, "fetch", "$.fetch", "an object, the body of a fetch", v)
+		return Fetch{}, ps.Err()
+	}
+	r, problems := decodeFetch(v, 0, "absent or 0: acks are answered at once")
+	return r, inMember("fetch", problems.Err())
+}
+
+func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, payload.Problems) {
 	b := body{}
 	b.Fields, _ = payload.Read(v, fetchNames)
 	r := Fetch{Queues: b.queues(), Count: b.count(), WorkerID: b.WorkerID(), VisibilityMS: b.VisibilityMS()}
-	wait, _ := b.Integer("wait_ms", 0, math.MaxInt64, "an integer >= 0 of milliseconds")
-	r.Wait = time.Duration(min(wait, maxWaitMS)) * time.Millisecond
-	return r, b.Problems.Err()
+	ms, _ := b.Integer("wait_ms", 0, longestWait, wait)
+	r.Wait = time.Duration(min(ms, maxWaitMS)) * time.Millisecond
+	return r, b.Problems
 }
 
 // NewFetch is DecodeFetch for values that a transport has read. Empty and zero values were not sent.

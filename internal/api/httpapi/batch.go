@@ -104,6 +104,10 @@ func (a *API) postNackBatch(c echo.Context, body []byte) error {
 }
 
 func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), do storeCall[Req]) error {
+	next, err := nextFetch(in) // before anything is changed
+	if err != nil {
+		return err
+	}
 	jobs, errs := make([]*job.Record, len(in.items)), make([]error, len(in.items))
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
 	for i, item := range in.items {
@@ -124,7 +128,7 @@ func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Va
 	if err := outage(jobs, errs); err != nil {
 		return err
 	}
-	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte {
+	appendItems := func(b []byte, next flush) []byte {
 		b = append(b, `{"items":[`...)
 		for i := range in.items {
 			if i > 0 {
@@ -132,8 +136,41 @@ func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Va
 			}
 			b = next(a.appendItem(b, c, in.items[i], jobs[i], errs[i]))
 		}
-		return append(b, `]}`...)
+		return append(b, ']')
+	}
+	if next != nil {
+		return a.itemsAndJobs(c, *next, shownBytes(jobs), appendItems)
+	}
+	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte { return append(appendItems(b, next), '}') })
+}
+
+// nextFetch is the fetch that a worker sends with its acks, to save a round trip; nil if there is none.
+func nextFetch(in batch) (*job.Fetch, error) {
+	body := in.rest["fetch"]
+	if body == nil {
+		return nil, nil
+	}
+	fetch, wire := job.DecodeNextFetch(body)
+	return &fetch, asError(wire)
+}
+
+// itemsAndJobs answers with the outcomes of a batch and then with the jobs that its worker gets next. The outcomes stand even if
+// the fetch fails.
+func (a *API) itemsAndJobs(c echo.Context, fetch job.Fetch, itemBytes int, appendItems func(b []byte, next flush) []byte) error {
+	ctx := c.Request().Context()
+	jobs, failed := a.Jobs.Fetch(ctx, fetch)
+	err := respondEach(c, http.StatusOK, itemBytes+shownBytes(jobs), func(b []byte, next flush) []byte {
+		b = append(appendItems(b, next), `,"jobs":`...)
+		b = appendJobs(b, jobs, shape{fetched: true}, next)
+		if failed != nil {
+			b = a.appendError(append(b, `,"fetch_error":`...), c, failed)
+		}
+		return append(b, '}')
 	})
+	if len(jobs) > 0 && (err != nil || ctx.Err() != nil) {
+		a.Jobs.HandBack(ctx, jobs)
+	}
+	return err
 }
 
 // outage finds the error of a database that could not be reached if no item succeeded: the call as a whole should be
