@@ -662,7 +662,7 @@ WITH outcome AS MATERIALIZED (
     FROM recorded d GROUP BY d.webhook_id
 ), decision AS MATERIALIZED (
     SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
-        WHEN $11::double precision > 0 AND y.dead > 0 AND y.delivered = 0
+        WHEN y.dead > 0 AND y.delivered = 0
             AND f.failing_since < clock.now - make_interval(secs => $11::double precision) THEN 'failing' END AS reason
     FROM report y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN clock
 ), updated AS (

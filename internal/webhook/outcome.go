@@ -36,7 +36,7 @@ func (s *Store) RecordDelivery(ctx context.Context, o DeliveryOutcome) (Recorded
 }
 
 func (s *Store) flushDeliveries(ctx context.Context, outcomes []DeliveryOutcome) ([]Recorded, error) {
-	p := dbsqlc.WebhookDeliveryRecordParams{DisableAfterS: s.config.DisableAfter.Seconds()}
+	p := dbsqlc.WebhookDeliveryRecordParams{DisableAfterS: disableAfter.Seconds()}
 	at := make(map[[16]byte]int, len(outcomes))
 	var webhooks [][16]byte
 	for i, o := range outcomes {
