@@ -714,13 +714,14 @@ ORDER BY s.n;
 
 -- name: JobListFloor :many
 -- The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
+-- sqlc cannot read max_looked - 1 in an OFFSET.
 SELECT p.id FROM (
     (SELECT j.id FROM ojs.jobs j WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY j.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
-) p ORDER BY p.id DESC OFFSET @others::bigint LIMIT 1;
+) p ORDER BY p.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1;
 
 -- name: JobCountPage :one
 -- The number of jobs that match a filter, exact up to @max_rows (10 000), among the newest max_looked of either table.

@@ -1903,18 +1903,13 @@ SELECT p.id FROM (
     UNION ALL
     (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT $2::bigint)
-) p ORDER BY p.id DESC OFFSET $3::bigint LIMIT 1
+) p ORDER BY p.id DESC OFFSET (-1 + $2::bigint) LIMIT 1
 `
 
-type JobListFloorParams struct {
-	Before    pgtype.UUID
-	MaxLooked int64
-	Others    int64
-}
-
 // The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
-func (q *Queries) JobListFloor(ctx context.Context, arg JobListFloorParams) ([][16]byte, error) {
-	rows, err := q.db.Query(ctx, jobListFloor, arg.Before, arg.MaxLooked, arg.Others)
+// sqlc cannot read max_looked - 1 in an OFFSET.
+func (q *Queries) JobListFloor(ctx context.Context, before pgtype.UUID, maxLooked int64) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, jobListFloor, before, maxLooked)
 	if err != nil {
 		return nil, err
 	}

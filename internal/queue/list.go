@@ -55,7 +55,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 		if page.Jobs, more = job.CutPage(rows, l.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) }); more {
 			page.Next = &page.Jobs[len(page.Jobs)-1].ID
 		} else if looked == s.maxLooked {
-			floor, err := q.JobListFloor(ctx, dbsqlc.JobListFloorParams{Before: before, MaxLooked: looked, Others: looked - 1})
+			floor, err := q.JobListFloor(ctx, before, looked)
 			if err != nil {
 				return err
 			}
