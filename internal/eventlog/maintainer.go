@@ -132,6 +132,7 @@ func (m *Maintainer) Start(ctx context.Context) error {
 	return nil
 }
 
+// run looks at the status of the relay, which is in memory: a look at which nothing is due sends no statement.
 func (m *Maintainer) run(ctx context.Context) {
 	ticker := time.NewTicker(min(headroomCheck, pruneInterval))
 	defer ticker.Stop()
@@ -196,6 +197,7 @@ func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStat
 	return nil
 }
 
+// pruneDue lets an idle node apply retention too, less often: events and jobs grow old without new ones.
 func (m *Maintainer) pruneDue(now time.Time, watermark int64) bool {
 	since := now.Sub(m.prunedAt)
 	return since >= idlePrune || since >= pruneInterval && watermark != m.prunedTo

@@ -34,6 +34,7 @@ func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.R
 
 func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
 
+// flushComplete returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why (refuse).
 func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
 	rows, err := s.completeRows(ctx, acks)
 	if err != nil {
@@ -49,6 +50,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 	return jobs, nil
 }
 
+// afterComplete does what follows the commit. It wakes the calls of this node that wait for the results; those of other nodes are
+// woken when the relay has published the events.
 func (s *Store) afterComplete(ctx context.Context, rows []dbsqlc.JobCompleteRow) {
 	eventlog.Emit(ctx, s.commits, rows, completeChange)
 	for i := range rows {

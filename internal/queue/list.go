@@ -114,6 +114,8 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 	}
 }
 
+// candidatePage takes its place among the reads for one page only: a filter that matches little reads many pages, and other calls
+// must come between them.
 func (s *Store) candidatePage(ctx context.Context, p dbsqlc.JobListForBulkParams) ([]dbsqlc.JobListForBulkRow, error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {

@@ -80,6 +80,7 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
+// inWebhookTx is for subscriptions and secrets. Their tables are small, so every plan is good.
 func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
