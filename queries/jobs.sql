@@ -400,10 +400,13 @@ FROM moved m;
 
 -- name: JobLockUnlocked :many
 -- Locks those of the jobs that no other transaction has locked, and returns them.
+-- Finished jobs are missing, too: their rows are in jobs_done.
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED;
 
 -- name: JobActivate :many
 -- Makes pending jobs available.
+-- The rows are locked in the order of their ids, so that two calls with the same ids in another order cannot deadlock. A job of a serial
+-- cron becomes available without ready_seq: it waits until CronReleaseQueued lets it be fetched.
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
@@ -423,6 +426,7 @@ SELECT * FROM moved;
 -- Locks the jobs and returns the JSON that Go rewrites before JobRetry in the same transaction, because json functions of
 -- SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
 -- change.
+-- The states are named twice, because @states comes from the call: whatever it says, jobs in other states stay as they are.
 SELECT j.id, j.max_attempts,
     (CASE WHEN @everything::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN @everything::boolean THEN j.meta END)::json AS meta,

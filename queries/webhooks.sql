@@ -208,6 +208,7 @@ FOR NO KEY UPDATE OF w;
 -- are broken at random. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
 -- set to the end of the lease, when another node may claim the delivery. What a request needs of its subscription is
 -- carried along: joined again by webhook_id, all deliveries of the subscription were read.
+-- A delivery that is due and still leased has lost its lease: its node stopped, or could not record the outcome. lost counts that.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), subscription AS MATERIALIZED (
@@ -325,6 +326,7 @@ ORDER BY d.turn;
 
 -- name: WebhookDeliveryRelease :exec
 -- Ends the lease of a delivery whose request a stopping node has cancelled.
+-- claims leaves out one that another node has claimed since. It is due at once, and the attempt does not count.
 UPDATE ojs.webhook_deliveries
 SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed' ELSE 'pending' END, next_attempt_at = clock_timestamp()
 WHERE id = @id AND claims = @claims AND status = 'delivering';

@@ -90,6 +90,8 @@ type JobActivateRow struct {
 }
 
 // Makes pending jobs available.
+// The rows are locked in the order of their ids, so that two calls with the same ids in another order cannot deadlock. A job of a serial
+// cron becomes available without ready_seq: it waits until CronReleaseQueued lets it be fetched.
 func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]JobActivateRow, error) {
 	rows, err := q.db.Query(ctx, jobActivate, arg.Ids, arg.EventType, arg.Node)
 	if err != nil {
@@ -2348,6 +2350,7 @@ type JobLockForRetryRow struct {
 // Locks the jobs and returns the JSON that Go rewrites before JobRetry in the same transaction, because json functions of
 // SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
 // change.
+// The states are named twice, because @states comes from the call: whatever it says, jobs in other states stay as they are.
 func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams) ([]JobLockForRetryRow, error) {
 	rows, err := q.db.Query(ctx, jobLockForRetry, arg.Everything, arg.Ids, arg.States)
 	if err != nil {
@@ -2379,6 +2382,7 @@ SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) ORDER BY j.id FOR UPDAT
 `
 
 // Locks those of the jobs that no other transaction has locked, and returns them.
+// Finished jobs are missing, too: their rows are in jobs_done.
 func (q *Queries) JobLockUnlocked(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, jobLockUnlocked, ids)
 	if err != nil {
