@@ -60,7 +60,7 @@ type progress struct {
 	changed chan struct{} // closed by the next reach; nil: no call waits
 }
 
-// reach records that the events of the first so many wake-ups are published.
+// reach records that the events of all wake-ups up to this number are published.
 func (p *progress) reach(woken uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
