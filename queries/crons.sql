@@ -36,6 +36,7 @@ WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')
 
 -- name: CronInsert :many
 -- Returns no row if the name is taken.
+-- The caller then locks and updates the row that another transaction has inserted.
 INSERT INTO ojs.crons (name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description,
     next_run_at, created_at, updated_at)
 VALUES (@name, @id, @expression, @timezone, @type, @queue, @args, @meta, @options, sqlc.narg('trace_id'), @overlap_policy, @enabled, sqlc.narg('description'),
@@ -54,6 +55,7 @@ RETURNING *;
 
 -- name: CronDelete :many
 -- Deletes a cron and its log. Its jobs stay.
+-- Queued jobs among them are released as before: CronReleaseQueued asks the jobs, not the cron.
 WITH deleted AS (
     DELETE FROM ojs.crons c WHERE c.name = @name RETURNING *
 ), runs AS (
@@ -63,6 +65,7 @@ SELECT * FROM deleted;
 
 -- name: CronListDue :many
 -- Locks crons that are due. Crons that another node is firing are skipped.
+-- now() is used, because clock_timestamp() cannot be an index condition.
 SELECT sqlc.embed(c), now()::timestamptz AS now FROM ojs.crons c
 WHERE c.next_run_at <= now()
 ORDER BY c.next_run_at
@@ -226,6 +229,7 @@ SELECT id, queue, priority, ready_seq FROM released;
 -- name: CronQueueJobs :exec
 -- Queues jobs of a cron that can be fetched, except keep: a manual run goes first, or the cron has just become serial.
 -- Runs after CronLockSerial.
+-- Jobs in other states only become serial, so that they wait when they become available.
 UPDATE ojs.jobs j
 SET cron_serial = true,
     ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,

@@ -8,9 +8,10 @@ SELECT count(*) FROM (
 
 -- name: HistoryListNewest :many
 -- Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total. Both look at max_looked
--- numbers of the log at most; low is the lowest of those below the place. There is at least one row.
+-- numbers of the log at most; low is the lowest of those below the place, oldest the lowest whose rows readers may see. There is at
+-- least one row.
 WITH bounds AS MATERIALIZED (
-    SELECT r.pruned, (r.watermark + 1 - @max_looked::bigint)::bigint AS newest,
+    SELECT (r.floor_place >> 16)::bigint AS oldest, (r.watermark + 1 - @max_looked::bigint)::bigint AS newest,
         (LEAST(@before::bigint >> 16, r.watermark) + 1 - @max_looked::bigint)::bigint AS low
     FROM ojs.event_relay r
 ), matching AS MATERIALIZED (
@@ -23,7 +24,7 @@ WITH bounds AS MATERIALIZED (
         sqlc.narg('since'), sqlc.narg('until'))::bigint
     WHERE @before::bigint <> 9223372036854775807
 )
-SELECT t.total, b.pruned, b.low::bigint AS low, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
+SELECT t.total, b.oldest::bigint AS oldest, b.low::bigint AS low, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
     COALESCE(s.data, '')::text AS data

@@ -403,10 +403,13 @@ FROM moved m;
 
 -- name: JobLockUnlocked :many
 -- Locks those of the jobs that no other transaction has locked, and returns them.
+-- Finished jobs are missing, too: their rows are in jobs_done.
 SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) ORDER BY j.id FOR UPDATE SKIP LOCKED;
 
 -- name: JobActivate :many
 -- Makes pending jobs available.
+-- The rows are locked in the order of their ids, so that two calls with the same ids in another order cannot deadlock. A job of a serial
+-- cron becomes available without ready_seq: it waits until CronReleaseQueued lets it be fetched.
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
@@ -426,6 +429,7 @@ SELECT * FROM moved;
 -- Locks the jobs and returns the JSON that Go rewrites before JobRetry in the same transaction, because json functions of
 -- SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
 -- change.
+-- The states are named twice, because @states comes from the call: whatever it says, jobs in other states stay as they are.
 SELECT j.id, j.max_attempts,
     (CASE WHEN @everything::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN @everything::boolean THEN j.meta END)::json AS meta,
@@ -717,13 +721,14 @@ ORDER BY s.n;
 
 -- name: JobListFloor :many
 -- The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
+-- sqlc cannot read max_looked - 1 in an OFFSET.
 SELECT p.id FROM (
     (SELECT j.id FROM ojs.jobs j WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY j.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
-) p ORDER BY p.id DESC OFFSET @others::bigint LIMIT 1;
+) p ORDER BY p.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1;
 
 -- name: JobCountPage :one
 -- The number of jobs that match a filter, exact up to @max_rows (10 000), among the newest max_looked of either table.

@@ -208,6 +208,7 @@ FOR NO KEY UPDATE OF w;
 -- are broken at random. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
 -- set to the end of the lease, when another node may claim the delivery. What a request needs of its subscription is
 -- carried along: joined again by webhook_id, all deliveries of the subscription were read.
+-- A delivery that is due and still leased has lost its lease: its node stopped, or could not record the outcome. lost counts that.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), subscription AS MATERIALIZED (
@@ -302,7 +303,7 @@ WITH outcome AS MATERIALIZED (
     FROM recorded d GROUP BY d.webhook_id
 ), decision AS MATERIALIZED (
     SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
-        WHEN @disable_after_s::double precision > 0 AND y.dead > 0 AND y.delivered = 0
+        WHEN y.dead > 0 AND y.delivered = 0
             AND f.failing_since < clock.now - make_interval(secs => @disable_after_s::double precision) THEN 'failing' END AS reason
     FROM report y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN clock
 ), updated AS (
@@ -325,6 +326,7 @@ ORDER BY d.turn;
 
 -- name: WebhookDeliveryRelease :exec
 -- Ends the lease of a delivery whose request a stopping node has cancelled.
+-- claims leaves out one that another node has claimed since. It is due at once, and the attempt does not count.
 UPDATE ojs.webhook_deliveries
 SET leased = false, status = CASE WHEN attempt_count > round_start THEN 'failed' ELSE 'pending' END, next_attempt_at = clock_timestamp()
 WHERE id = @id AND claims = @claims AND status = 'delivering';

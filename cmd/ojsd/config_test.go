@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/app"
 	"github.com/ojsd/ojsd/internal/config"
 )
 
@@ -71,5 +73,14 @@ func TestEverySettingHasAFlag(t *testing.T) {
 			}
 			require.Equal(t, map[string]string{s.Flag: "x"}, given)
 		}
+	}
+}
+
+// TestPooler: poolers cannot carry LISTEN, so a URL for LISTEN means that there is one, and nothing else has to say so.
+func TestPooler(t *testing.T) {
+	t.Parallel()
+	for url, pooler := range map[string]bool{"": false, "postgres://direct/jobs": true} {
+		c := app.FromConfig(config.Config{Database: config.Database{URL: "postgres://pooler/jobs", ListenURL: url}}, slog.New(slog.DiscardHandler), "")
+		require.Equal(t, pooler, c.DatabasePooler, url)
 	}
 }

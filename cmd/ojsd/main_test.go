@@ -47,12 +47,12 @@ func TestRun(t *testing.T) {
 
 	t.Run("NamesEverySettingThatIsWrong", func(t *testing.T) {
 		t.Parallel()
-		code, _, stderr := call(t, "serve", "--jobs-timeout=soon", "--logging-payloads=perhaps", "--events-max-count=-1")
+		code, _, stderr := call(t, "serve", "--jobs-timeout=soon", "--metrics-require-auth=perhaps", "--events-max-count=-1")
 		require.Equal(t, 2, code)
 		require.Equal(t, []string{
 			`ojsd: --jobs-timeout must be a duration from 1ms to 36500d, such as 30s, 15m or 7d; it is "soon"`,
 			`ojsd: --events-max-count must be a whole number from 0 to 1000000000000; it is "-1"`,
-			`ojsd: --logging-payloads must be true or false; it is "perhaps"`,
+			`ojsd: --metrics-require-auth must be true or false; it is "perhaps"`,
 		}, strings.Split(stderr, "\n")[:3])
 		require.Contains(t, stderr, "ojsd: no database")
 	})

@@ -261,9 +261,6 @@ func (n *Node) logStarted(ctx context.Context) {
 	if c.TestReset {
 		log.WarnContext(ctx, "POST /ojs/v1/admin/reset is on: every client of this server can delete all jobs; unset OJS_ENABLE_TEST_RESET in production", lifecycle)
 	}
-	if c.LogPayloads {
-		log.WarnContext(ctx, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold", lifecycle)
-	}
 	if c.Webhooks.Enabled && c.Webhooks.Rules.AllowHTTP {
 		log.WarnContext(ctx, "OJS_WEBHOOKS_ALLOW_HTTP is on: webhooks over plain http can be read and changed on the network", lifecycle)
 	}

@@ -88,7 +88,7 @@ func (n *Node) buildWebhooks() error {
 	}
 	n.webhooks = webhook.NewDispatcher(n.archetype, n.domains.Webhooks, webhook.Config{
 		Rules: w.Rules, RootCAs: roots, ProxyURL: w.ProxyURL, RetrySchedule: w.RetrySchedule, RetryJitter: w.RetryJitter, Workers: w.Workers,
-		Retention: w.DeliveryRetention, Service: n.config.Events.ServiceName, Version: n.config.Version, Tracer: n.tracer,
+		Service: n.config.Events.ServiceName, Version: n.config.Version, Tracer: n.tracer,
 		Observer: webhook.Observer{Attempt: n.metrics.WebhookAttempt, Done: n.metrics.WebhookDone},
 	})
 	n.fanOut = webhook.NewFanOut(n.archetype, n.domains.Webhooks)

@@ -68,10 +68,6 @@ type Config struct {
 	// WorkerDeadAfter is the silence after which a worker that has registered or sent heartbeats is dead.
 	WorkerDeadAfter time.Duration
 
-	// ResultTTL is how long the result of a job that sets no result_ttl is shown, in whole seconds; below one
-	// second it is not kept at all; 0: it is kept as long as the job.
-	ResultTTL time.Duration
-
 	// Retention says how long jobs that have ended are kept.
 	Retention Retention
 
@@ -95,9 +91,6 @@ type Config struct {
 
 	// Webhooks are the settings of webhooks.
 	Webhooks Webhooks
-
-	// LogPayloads logs args, results and meta of jobs, except members of meta that are named like secrets.
-	LogPayloads bool
 
 	// TracerProvider makes the spans. nil: one that follows the OTEL_* variables, which without an endpoint makes none.
 	TracerProvider trace.TracerProvider

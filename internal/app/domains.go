@@ -39,16 +39,14 @@ type DomainConfig struct {
 // Domains is the configuration of each domain.
 func (c Config) Domains() DomainConfig {
 	return DomainConfig{
-		Queue:    queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, ResultTTL: c.ResultTTL},
+		Queue:    queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout},
 		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
 		Worker: worker.Config{
 			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
 			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
 		},
-		Cron: cron.Config{Limits: c.Limits},
-		Webhook: webhook.StoreConfig{
-			Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, DisableAfter: c.Webhooks.DisableAfter,
-		},
+		Cron:    cron.Config{Limits: c.Limits},
+		Webhook: webhook.StoreConfig{Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions},
 	}
 }
 

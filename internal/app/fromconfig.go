@@ -17,12 +17,12 @@ import (
 func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 	return Config{
 		DatabaseURL: c.Database.URL, DatabaseListenURL: c.Database.ListenURL,
-		DatabaseMaxConns: int32(c.Database.MaxConns), DatabasePooler: c.Database.Pooler, Migrate: c.Database.Migrate,
+		DatabaseMaxConns: int32(c.Database.MaxConns), DatabasePooler: c.Database.ListenURL != "", Migrate: c.Database.Migrate,
 		Listen: c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownDelay: c.Server.ShutdownDelay, ShutdownTimeout: c.Server.ShutdownTimeout,
 		PublicURL: publicURL(c), Version: version, Logger: logger,
 		Limits:        job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
 		MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
-		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, ResultTTL: c.Jobs.ResultTTL,
+		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout,
 		WorkerDeadAfter: c.Workers.DeadAfter,
 		Retention: Retention{
 			Completed: c.Retention.Completed, Discarded: c.Retention.Discarded,
@@ -45,7 +45,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		Metrics: Metrics{
 			RequireAuth: c.Metrics.RequireAuth, GaugeInterval: metrics.GaugeInterval, MaxLabelValues: metrics.MaxLabelValues,
 		},
-		LogPayloads: c.Logging.Payloads, TestReset: c.Tests.EnableReset, TestDirectives: c.Tests.Directives,
+		TestReset: c.Tests.EnableReset, TestDirectives: c.Tests.Directives,
 	}
 }
 
@@ -54,7 +54,7 @@ func webhooksFromConfig(c config.Webhooks) Webhooks {
 		Enabled: c.Enabled,
 		Rules:   egress.Rules{AllowHTTP: c.AllowHTTP, AllowNetworks: c.AllowNetworks.Networks, AllowHosts: c.AllowNetworks.Hosts},
 		CAFile:  c.CAFile, ProxyURL: c.ProxyURL, RetrySchedule: c.RetrySchedule, RetryJitter: webhook.RetryJitter, Workers: webhook.Workers,
-		DisableAfter: c.DisableAfter, MaxSubscriptions: int32(c.MaxSubscriptions), DeliveryRetention: c.DeliveryRetention,
+		MaxSubscriptions: int32(c.MaxSubscriptions),
 	}
 	for _, key := range c.EncryptionKeys {
 		w.EncryptionKeys = append(w.EncryptionKeys, key)

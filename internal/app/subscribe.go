@@ -44,7 +44,7 @@ func (n *Node) subscribe() {
 // subscribeCommits connects logs, spans and metrics to the events of this node's commits, and wakes loops after commits.
 func (n *Node) subscribeCommits() {
 	c := n.config
-	n.commits.OnChanges(observe.NewLog(c.Logger, observe.LogConfig{Payloads: c.LogPayloads}).Changes)
+	n.commits.OnChanges(observe.NewLog(c.Logger).Changes)
 	if n.tracer.Executing() {
 		n.commits.OnChanges(observe.NewSpans(n.tracer).Changes)
 	}

@@ -35,17 +35,11 @@ type Webhooks struct {
 	RetrySchedule []time.Duration
 	RetryJitter   float64
 
-	// DisableAfter is how long a subscription may fail before it is disabled. 0: no limit.
-	DisableAfter time.Duration
-
 	// Workers is how many requests of this node run at a time. No setting.
 	Workers int
 
 	// MaxSubscriptions is the largest number of subscriptions.
 	MaxSubscriptions int32
-
-	// DeliveryRetention is how long finished deliveries are kept. 0: no limit.
-	DeliveryRetention time.Duration
 }
 
 func readRoots(file string) (*x509.CertPool, error) {

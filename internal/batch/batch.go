@@ -60,7 +60,7 @@ type Batcher[Req, Res any] struct {
 	mu       sync.Mutex
 	pending  []*call[Req, Res]
 	weight   int // of pending
-	flushing int
+	flushing int // leaders, 0 to 2
 
 	cohort   int           // callers that may come with the next flush: those of the latest one, and those that waited then
 	ended    time.Time     // of the latest flush
@@ -70,12 +70,12 @@ type Batcher[Req, Res any] struct {
 
 // call is one caller with its requests.
 type call[Req, Res any] struct {
-	one    [1]Req
+	one    [1]Req // the request and result of Do, which needs no slices of its own
 	oneRes [1]Res
 	reqs   []Req
 	res    []Res
-	errs   []error
-	weight int
+	errs   []error // nil: none failed
+	weight int     // of reqs
 
 	leading bool      // guarded by Batcher.mu
 	wake    chan bool // true: take the lead; false: answered

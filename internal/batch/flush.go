@@ -60,6 +60,7 @@ func (b *Batcher[Req, Res]) lead(ctx context.Context, own *call[Req, Res]) {
 		answered = answer(calls, own, res, errs)
 	}
 
+	// The lead goes to a caller that arrived meanwhile, so that this one can return.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, c := range b.pending {

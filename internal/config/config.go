@@ -42,9 +42,8 @@ type Config struct {
 // Database says where the jobs are.
 type Database struct {
 	URL       string `env:"DATABASE_URL" kind:"postgres" help:"The database, as postgres://user:password@host/name."`
-	ListenURL string `env:"DATABASE_LISTEN_URL" kind:"postgres" help:"Where LISTEN is issued, if DATABASE_URL leads to a pooler; empty: DATABASE_URL."`
+	ListenURL string `env:"DATABASE_LISTEN_URL" kind:"postgres" help:"Where LISTEN is issued, if DATABASE_URL leads to a pooler such as pgbouncer: statements are not prepared by name then; empty: DATABASE_URL leads to the server."`
 	MaxConns  int    `env:"OJS_DATABASE_MAX_CONNS" default:"16" range:"4..10000" help:"The most connections of a node, besides one for LISTEN and one for health checks."`
-	Pooler    bool   `env:"OJS_DATABASE_POOLER" default:"false" help:"DATABASE_URL leads to a pooler such as pgbouncer: statements are not prepared by name."`
 	Migrate   bool   `env:"OJS_MIGRATE" default:"false" dev:"true" help:"Bring the schema up to date before serving; any number of nodes may do so at once."`
 }
 
@@ -63,7 +62,6 @@ type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
 	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
-	ResultTTL         time.Duration `env:"OJS_JOBS_RESULT_TTL" default:"7d" range:"0..36500d" help:"How long the result of a job is kept, in whole seconds, if the job does not say so; 0: as long as the job."`
 }
 
 // Workers is about the processes that run jobs.
@@ -112,16 +110,14 @@ type GRPC struct {
 
 // Webhooks is about subscriptions and deliveries.
 type Webhooks struct {
-	Enabled           bool            `env:"OJS_WEBHOOKS_ENABLED" default:"true" help:"Serve webhook subscriptions and send deliveries on this node."`
-	AllowHTTP         bool            `env:"OJS_WEBHOOKS_ALLOW_HTTP" default:"false" help:"Accept http URLs besides https; for development only."`
-	AllowNetworks     Destinations    `env:"OJS_WEBHOOKS_ALLOW_NETWORKS" help:"Private networks and private host names that webhooks may be sent to, such as 10.0.0.0/8,hooks.internal; empty: none."`
-	CAFile            string          `env:"OJS_WEBHOOKS_CA_FILE" kind:"file" help:"Certificates in PEM that endpoints may be signed by, besides the system's."`
-	ProxyURL          *url.URL        `env:"OJS_WEBHOOKS_PROXY_URL" schemes:"http|https|socks5" help:"Proxy for all webhook requests; empty: none, whatever HTTPS_PROXY says."`
-	EncryptionKeys    []Key           `env:"OJS_WEBHOOKS_ENCRYPTION_KEY" secret:"true" help:"Key that seals webhook secrets in the database, 32 bytes in base64; NEW,OLD while it changes; empty: secrets are stored as they are."`
-	RetrySchedule     []time.Duration `env:"OJS_WEBHOOKS_RETRY_SCHEDULE" default:"1m,5m,30m,2h,8h,16h,24h" range:"0..36500d" help:"Pauses before the second, third, … attempt, separated by commas; after the last attempt a delivery is given up."`
-	DisableAfter      time.Duration   `env:"OJS_WEBHOOKS_DISABLE_AFTER" default:"5d" range:"0..36500d" help:"How long a subscription may fail before a delivery that is given up disables it; 0: it is never disabled."`
-	MaxSubscriptions  int             `env:"OJS_WEBHOOKS_MAX_SUBSCRIPTIONS" default:"100" range:"1..100000" help:"The most subscriptions."`
-	DeliveryRetention time.Duration   `env:"OJS_WEBHOOKS_DELIVERY_RETENTION" default:"7d" range:"0..36500d" help:"How long finished deliveries are kept; 0: for ever."`
+	Enabled          bool            `env:"OJS_WEBHOOKS_ENABLED" default:"true" help:"Serve webhook subscriptions and send deliveries on this node."`
+	AllowHTTP        bool            `env:"OJS_WEBHOOKS_ALLOW_HTTP" default:"false" help:"Accept http URLs besides https; for development only."`
+	AllowNetworks    Destinations    `env:"OJS_WEBHOOKS_ALLOW_NETWORKS" help:"Private networks and private host names that webhooks may be sent to, such as 10.0.0.0/8,hooks.internal; empty: none."`
+	CAFile           string          `env:"OJS_WEBHOOKS_CA_FILE" kind:"file" help:"Certificates in PEM that endpoints may be signed by, besides the system's."`
+	ProxyURL         *url.URL        `env:"OJS_WEBHOOKS_PROXY_URL" schemes:"http|https|socks5" help:"Proxy for all webhook requests; empty: none, whatever HTTPS_PROXY says."`
+	EncryptionKeys   []Key           `env:"OJS_WEBHOOKS_ENCRYPTION_KEY" secret:"true" help:"Key that seals webhook secrets in the database, 32 bytes in base64; NEW,OLD while it changes; empty: secrets are stored as they are."`
+	RetrySchedule    []time.Duration `env:"OJS_WEBHOOKS_RETRY_SCHEDULE" default:"1m,5m,30m,2h,8h,16h,24h" range:"0..36500d" help:"Pauses before the second, third, … attempt, separated by commas; after the last attempt a delivery is given up."`
+	MaxSubscriptions int             `env:"OJS_WEBHOOKS_MAX_SUBSCRIPTIONS" default:"100" range:"1..100000" help:"The most subscriptions."`
 }
 
 // Metrics is about GET /metrics. The variables of OpenTelemetry (OTEL_…) say where metrics and traces are pushed.
@@ -131,9 +127,8 @@ type Metrics struct {
 
 // Logging is about the log on stderr.
 type Logging struct {
-	Level    string `env:"OJS_LOGGING_LEVEL" default:"info" values:"debug|info|warn|error" help:"Lines below this level are left out."`
-	Format   string `env:"OJS_LOGGING_FORMAT" default:"json" dev:"text" values:"json|text" help:"Form of the lines: json for machines, text for people."`
-	Payloads bool   `env:"OJS_LOGGING_PAYLOADS" default:"false" help:"Show args, meta and results of jobs in their lines; for debugging only."`
+	Level  string `env:"OJS_LOGGING_LEVEL" default:"info" values:"debug|info|warn|error" help:"Lines below this level are left out."`
+	Format string `env:"OJS_LOGGING_FORMAT" default:"json" dev:"text" values:"json|text" help:"Form of the lines: json for machines, text for people."`
 }
 
 // Tests are switches for test environments.

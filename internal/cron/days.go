@@ -9,13 +9,13 @@ import (
 // days are the two fields that choose days.
 type days struct {
 	ofMonth  set
-	fromEnd  set // L, L-3: that many days before the last
-	nearest  set // 15W: the weekday nearest to it, in the same month
-	lastWork bool
+	fromEnd  set  // L, L-3: that many days before the last
+	nearest  set  // 15W: the weekday nearest to it, in the same month
+	lastWork bool // LW
 
-	ofWeek   set // 0 to 6
-	lastWeek set // 5L
-	nth      [6]set
+	ofWeek   set    // 0 to 6
+	lastWeek set    // 5L
+	nth      [6]set // 5#3 is 5 in nth[3]
 
 	either bool // both fields restrict, so one match is enough
 }
@@ -36,6 +36,7 @@ func parseDays(month, week string) (d days, err error) {
 	return d, nil
 }
 
+// addMonthDay reads one item of the list: L, LW, L-3, 15W, or what every field takes. whole is for ?, which stands for any day.
 func (d *days) addMonthDay(item string, whole bool) error {
 	back, isBack := strings.CutPrefix(item, "L-")
 	near, isNear := strings.CutSuffix(item, "W")
@@ -67,6 +68,7 @@ func (d *days) addMonthDay(item string, whole bool) error {
 	return err
 }
 
+// addWeekday reads one item of the list: 5L, 5#3, or what every field takes.
 func (d *days) addWeekday(item string, whole bool) error {
 	last, isLast := strings.CutSuffix(item, "L")
 	day, nth, isNth := strings.Cut(item, "#")
@@ -110,6 +112,7 @@ func (d *days) match(day time.Time) bool {
 	return month && d.matchWeekday(day)
 }
 
+// matchMonthDay looks at the length of the month only for expressions that need it.
 func (d *days) matchMonthDay(day time.Time) bool {
 	n := day.Day()
 	if d.ofMonth.has(n) {
@@ -156,6 +159,7 @@ func nearestWork(month time.Time, n, last int) int {
 	return n
 }
 
+// nearestWorkBefore is the last Monday to Friday up to day n.
 func nearestWorkBefore(month time.Time, n int) int {
 	switch weekday(month, n) {
 	case time.Saturday:

@@ -17,10 +17,10 @@ import (
 type Definition struct {
 	Name        string
 	Expression  string // as sent
-	Timezone    string
-	Overlap     string
+	Timezone    string // UTC or an IANA name
+	Overlap     string // one of the constants below
 	Enabled     bool
-	Description *string
+	Description *string // nil: none
 
 	// The template, compact, as sent.
 	Type    string
@@ -32,7 +32,7 @@ type Definition struct {
 	TraceID string // "" if meta carries none
 }
 
-// What happens when a tick finds an unfinished job of its
+// What happens when a tick finds an unfinished job of its cron.
 const (
 	OverlapSkip           = "skip"
 	OverlapAllow          = "allow"
@@ -57,12 +57,12 @@ const (
 	maxDescriptionBytes = 4096
 )
 
-// Decode reads a whole  name is that of the path; "" if the body has it.
+// Decode reads a whole cron. name is that of the path; "" if the body has it.
 func Decode(raw []byte, name string, lim job.Limits) (*Definition, *ojs.Error) {
 	return decode(raw, Definition{Name: name, Timezone: "UTC", Overlap: OverlapSkip, Enabled: true}, false, lim)
 }
 
-// Patch reads what changes in a  The template is merged member by member, its options too; null takes an option
+// Patch reads what changes in a cron. The template is merged member by member, its options too; null takes an option
 // away.
 func Patch(raw []byte, current Definition, lim job.Limits) (*Definition, *ojs.Error) {
 	return decode(raw, current, true, lim)
@@ -124,6 +124,7 @@ type reader struct {
 	c        Definition
 }
 
+// decode reads a body on top of base: the current cron of a patch, else the defaults. The options of a job may stand at the root, too.
 func decode(raw []byte, base Definition, patch bool, lim job.Limits) (*Definition, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -359,6 +360,7 @@ func (c *Definition) Template(lim job.Limits) (*job.Job, *ojs.Error) {
 	return job.Template{Type: c.Type, Args: c.Args, Meta: meta, Options: c.Options}.Job(lim)
 }
 
+// appendMeta is the meta of a firing. What the template says about these two members is replaced.
 func (c *Definition) appendMeta(b []byte, at time.Time) []byte {
 	b = append(b, '{')
 	if c.Meta != nil {

@@ -34,6 +34,7 @@ func cronEvent(row *Record, reason string) []byte {
 	return b
 }
 
+// eventData is the payload of the event of a tick: the job that it enqueued, or why there is none, and the job that prevented it.
 func (t *tick) eventData() []byte {
 	b := cronEvent(t.row, t.reason)
 	if t.reason == "" {

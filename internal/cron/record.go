@@ -5,8 +5,8 @@ import "github.com/jackc/pgx/v5/pgtype"
 // Record is a cron as it is stored. Its fields are the columns of ojs.crons, in their order.
 type Record struct {
 	Name          string
-	ID            [16]byte
-	Expression    string
+	ID            [16]byte // a name that is deleted and registered again gets another
+	Expression    string   // as sent
 	Timezone      string
 	Type          string
 	Queue         string
@@ -18,7 +18,7 @@ type Record struct {
 	Enabled       bool
 	Description   pgtype.Text
 	LastRunAt     pgtype.Timestamptz
-	NextRunAt     pgtype.Timestamptz
+	NextRunAt     pgtype.Timestamptz // NULL: paused, or the schedule has no run any more
 	RunCount      int64
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
@@ -29,11 +29,11 @@ func (r *Record) Cut() bool { return r.Args == nil }
 
 // Run is the outcome of one tick, or of a manual run.
 type Run struct {
-	ScheduledAt pgtype.Timestamptz
-	Outcome     string
-	Reason      pgtype.Text
+	ScheduledAt pgtype.Timestamptz // of a manual run: when it was triggered
+	Outcome     string             // fired, skipped or manual
+	Reason      pgtype.Text        // of skipped
 	JobID       pgtype.UUID
-	State       string
-	StartedAt   pgtype.Timestamptz
+	State       string             // of the job, now; "": retention has removed it, or there is none
+	StartedAt   pgtype.Timestamptz // of the job
 	FinishedAt  pgtype.Timestamptz
 }

@@ -146,6 +146,8 @@ type cronChange struct {
 	changes []eventlog.Change
 }
 
+// inChange runs do in a transaction, and does what follows the commit. All times of the change come from one reading of the clock of the
+// database.
 func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) error {
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the next run is scheduled even if the client hangs up
 	defer cancel()
@@ -171,6 +173,7 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 	return nil
 }
 
+// insert returns nil if the name is taken: another transaction has registered it since CronLock found none. Put then updates that one.
 func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error) {
 	id := job.NewID()
 	next, err := c.schedule(in)
@@ -188,6 +191,7 @@ func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error
 	return (*Record)(&rows[0]), c.recordGaps(ctx, (*Record)(&rows[0]))
 }
 
+// update keeps the next run, unless the schedule changes or the cron is switched on or off.
 func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*Record, error) {
 	next := old.NextRunAt
 	rescheduled := old.Expression != in.Expression || old.Timezone != in.Timezone

@@ -156,6 +156,7 @@ type period struct {
 
 var farFuture = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
+// period is the one that contains an instant.
 func (s *Schedule) period(at time.Time) period {
 	local := at.In(s.zone)
 	_, seconds := local.Zone()

@@ -39,6 +39,8 @@ func (s *Store) release(ctx context.Context, names []string) {
 	s.jobs.NotifyAvailable(places)
 }
 
+// releaseQueued looks first without a lock, because nearly always nothing is queued. Two commits that end jobs of a cron at the same
+// moment must not both release one: hence CronLockSerial.
 func (s *Store) releaseQueued(ctx context.Context, names []string) (places []queue.Place, err error) {
 	queued, err := s.db.Q.CronListQueued(ctx, names)
 	if err != nil || len(queued) == 0 {

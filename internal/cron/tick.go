@@ -79,6 +79,8 @@ type tick struct {
 	existing  *[16]byte // the job that prevents it
 }
 
+// run takes each step for all due crons, because a step is one statement. A step that prevents a tick sets its reason. The
+// next ones leave that tick out, and skipAll records it.
 func (f *firing) run(ctx context.Context) error {
 	rows, err := f.q.CronListDue(ctx, cronBatch)
 	if err != nil || len(rows) == 0 {

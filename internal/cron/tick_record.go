@@ -70,6 +70,8 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	return err
 }
 
+// cancelPrevious cancels for fresh ticks only: for one that is in the log already, the job has been enqueued, and must not be cancelled
+// by its own tick.
 func (f *firing) cancelPrevious(ctx context.Context, tx pgx.Tx, ticks []*tick, fresh map[[16]byte]bool) (queue.Cancelled, error) {
 	var ids [][16]byte
 	var cancels []queue.Cancel

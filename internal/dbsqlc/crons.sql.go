@@ -56,6 +56,7 @@ type CronDeleteRow struct {
 }
 
 // Deletes a cron and its log. Its jobs stay.
+// Queued jobs among them are released as before: CronReleaseQueued asks the jobs, not the cron.
 func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow, error) {
 	rows, err := q.db.Query(ctx, cronDelete, name)
 	if err != nil {
@@ -154,6 +155,7 @@ type CronInsertParams struct {
 }
 
 // Returns no row if the name is taken.
+// The caller then locks and updates the row that another transaction has inserted.
 func (q *Queries) CronInsert(ctx context.Context, arg CronInsertParams) ([]Cron, error) {
 	rows, err := q.db.Query(ctx, cronInsert,
 		arg.Name,
@@ -312,6 +314,7 @@ type CronListDueRow struct {
 }
 
 // Locks crons that are due. Crons that another node is firing are skipped.
+// now() is used, because clock_timestamp() cannot be an index condition.
 func (q *Queries) CronListDue(ctx context.Context, maxRows int32) ([]CronListDueRow, error) {
 	rows, err := q.db.Query(ctx, cronListDue, maxRows)
 	if err != nil {
@@ -524,6 +527,7 @@ WHERE j.cron = $1::text AND j.id <> $2::uuid AND j.state IN ('available', 'activ
 
 // Queues jobs of a cron that can be fetched, except keep: a manual run goes first, or the cron has just become serial.
 // Runs after CronLockSerial.
+// Jobs in other states only become serial, so that they wait when they become available.
 func (q *Queries) CronQueueJobs(ctx context.Context, cron string, keep [16]byte) error {
 	_, err := q.db.Exec(ctx, cronQueueJobs, cron, keep)
 	return err

@@ -29,7 +29,7 @@ func (q *Queries) HistoryCountByJob(ctx context.Context, jobID [16]byte, maxRows
 
 const historyListNewest = `-- name: HistoryListNewest :many
 WITH bounds AS MATERIALIZED (
-    SELECT r.pruned, (r.watermark + 1 - $1::bigint)::bigint AS newest,
+    SELECT (r.floor_place >> 16)::bigint AS oldest, (r.watermark + 1 - $1::bigint)::bigint AS newest,
         (LEAST($2::bigint >> 16, r.watermark) + 1 - $1::bigint)::bigint AS low
     FROM ojs.event_relay r
 ), matching AS MATERIALIZED (
@@ -42,7 +42,7 @@ WITH bounds AS MATERIALIZED (
         $8, $9)::bigint
     WHERE $2::bigint <> 9223372036854775807
 )
-SELECT t.total, b.pruned, b.low::bigint AS low, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
+SELECT t.total, b.oldest::bigint AS oldest, b.low::bigint AS low, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
     COALESCE(s.data, '')::text AS data
@@ -66,7 +66,7 @@ type HistoryListNewestParams struct {
 
 type HistoryListNewestRow struct {
 	Total      int64
-	Pruned     int64
+	Oldest     int64
 	Low        int64
 	Seq        int64
 	Sub        int32
@@ -88,7 +88,8 @@ type HistoryListNewestRow struct {
 }
 
 // Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total. Both look at max_looked
-// numbers of the log at most; low is the lowest of those below the place. There is at least one row.
+// numbers of the log at most; low is the lowest of those below the place, oldest the lowest whose rows readers may see. There is at
+// least one row.
 func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestParams) ([]HistoryListNewestRow, error) {
 	rows, err := q.db.Query(ctx, historyListNewest,
 		arg.MaxLooked,
@@ -111,7 +112,7 @@ func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestPa
 		var i HistoryListNewestRow
 		if err := rows.Scan(
 			&i.Total,
-			&i.Pruned,
+			&i.Oldest,
 			&i.Low,
 			&i.Seq,
 			&i.Sub,

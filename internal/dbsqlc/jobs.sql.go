@@ -92,6 +92,8 @@ type JobActivateRow struct {
 }
 
 // Makes pending jobs available.
+// The rows are locked in the order of their ids, so that two calls with the same ids in another order cannot deadlock. A job of a serial
+// cron becomes available without ready_seq: it waits until CronReleaseQueued lets it be fetched.
 func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]JobActivateRow, error) {
 	rows, err := q.db.Query(ctx, jobActivate, arg.Ids, arg.EventType, arg.Node)
 	if err != nil {
@@ -1934,18 +1936,13 @@ SELECT p.id FROM (
     UNION ALL
     (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT $2::bigint)
-) p ORDER BY p.id DESC OFFSET $3::bigint LIMIT 1
+) p ORDER BY p.id DESC OFFSET (-1 + $2::bigint) LIMIT 1
 `
 
-type JobListFloorParams struct {
-	Before    pgtype.UUID
-	MaxLooked int64
-	Others    int64
-}
-
 // The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
-func (q *Queries) JobListFloor(ctx context.Context, arg JobListFloorParams) ([][16]byte, error) {
-	rows, err := q.db.Query(ctx, jobListFloor, arg.Before, arg.MaxLooked, arg.Others)
+// sqlc cannot read max_looked - 1 in an OFFSET.
+func (q *Queries) JobListFloor(ctx context.Context, before pgtype.UUID, maxLooked int64) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, jobListFloor, before, maxLooked)
 	if err != nil {
 		return nil, err
 	}
@@ -2386,6 +2383,7 @@ type JobLockForRetryRow struct {
 // Locks the jobs and returns the JSON that Go rewrites before JobRetry in the same transaction, because json functions of
 // SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
 // change.
+// The states are named twice, because @states comes from the call: whatever it says, jobs in other states stay as they are.
 func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams) ([]JobLockForRetryRow, error) {
 	rows, err := q.db.Query(ctx, jobLockForRetry, arg.Everything, arg.Ids, arg.States)
 	if err != nil {
@@ -2417,6 +2415,7 @@ SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) ORDER BY j.id FOR UPDAT
 `
 
 // Locks those of the jobs that no other transaction has locked, and returns them.
+// Finished jobs are missing, too: their rows are in jobs_done.
 func (q *Queries) JobLockUnlocked(ctx context.Context, ids [][16]byte) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, jobLockUnlocked, ids)
 	if err != nil {

@@ -203,6 +203,7 @@ type WebhookDeliveryClaimRow struct {
 // are broken at random. An endpoint that has failed ten times in a row gets one request at a time. next_attempt_at is
 // set to the end of the lease, when another node may claim the delivery. What a request needs of its subscription is
 // carried along: joined again by webhook_id, all deliveries of the subscription were read.
+// A delivery that is due and still leased has lost its lease: its node stopped, or could not record the outcome. lost counts that.
 func (q *Queries) WebhookDeliveryClaim(ctx context.Context, arg WebhookDeliveryClaimParams) ([]WebhookDeliveryClaimRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryClaim, arg.WebhookIds, arg.MaxRows, arg.LeaseRoomMs)
 	if err != nil {
@@ -662,7 +663,7 @@ WITH outcome AS MATERIALIZED (
     FROM recorded d GROUP BY d.webhook_id
 ), decision AS MATERIALIZED (
     SELECT y.webhook_id, y.delivered, y.dead, y.failed, y.code, y.proven, CASE WHEN f.url = ANY(y.gone_urls) THEN 'gone'
-        WHEN $11::double precision > 0 AND y.dead > 0 AND y.delivered = 0
+        WHEN y.dead > 0 AND y.delivered = 0
             AND f.failing_since < clock.now - make_interval(secs => $11::double precision) THEN 'failing' END AS reason
     FROM report y JOIN ojs.webhooks f ON f.id = y.webhook_id CROSS JOIN clock
 ), updated AS (
@@ -745,6 +746,7 @@ WHERE id = $1 AND claims = $2 AND status = 'delivering'
 `
 
 // Ends the lease of a delivery whose request a stopping node has cancelled.
+// claims leaves out one that another node has claimed since. It is due at once, and the attempt does not count.
 func (q *Queries) WebhookDeliveryRelease(ctx context.Context, iD [16]byte, claims int32) error {
 	_, err := q.db.Exec(ctx, webhookDeliveryRelease, iD, claims)
 	return err

@@ -221,26 +221,6 @@ func TestLogSettings(t *testing.T) {
 		return id
 	}
 
-	t.Run("MetaWithoutSecrets", func(t *testing.T) {
-		t.Parallel()
-		a, log := setupLogged(t, slog.LevelInfo, func(c *app.Config) { c.LogPayloads = true })
-		id := work(t, a)
-		for _, message := range []string{"job enqueued", "job completed"} {
-			r := log.line(t, message, id)
-			require.Equal(t, `{"tenant":"x","deep":[{"b":{"ok":[]}}]}`, r.at("attributes.meta"))
-		}
-	})
-
-	t.Run("PayloadsWithAWarning", func(t *testing.T) {
-		t.Parallel()
-		a, log := setupLogged(t, slog.LevelInfo, func(c *app.Config) { c.LogPayloads = true })
-		require.Equal(t, "WARN", log.line(t, "OJS_LOGGING_PAYLOADS is on: the log shows args, meta and results of jobs, whatever they hold").at("severity"))
-		id := work(t, a)
-		require.Equal(t, `[{"n":1.50}]`, log.line(t, "job enqueued", id).at("attributes.args"))
-		require.Equal(t, `{"r":[2.0]}`, log.line(t, "job completed", id).at("attributes.result"))
-		require.NotContains(t, log.String(), "5ecr3t")
-	})
-
 	t.Run("EveryLineIsOneObject", func(t *testing.T) {
 		t.Parallel()
 		a, log := setupLogged(t, logging.LevelTrace)

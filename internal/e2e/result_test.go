@@ -61,11 +61,20 @@ func TestResult(t *testing.T) {
 		require.Equal(t, "null", get(a, unkept, "").is(200).at("result"))
 	})
 
-	t.Run("FollowsTheSettings", func(t *testing.T) {
+	t.Run("IsKeptForAWeekByDefault", func(t *testing.T) {
 		t.Parallel()
-		a := setup(t, func(c *app.Config) { c.ResultTTL, c.Limits = 1, job.Limits{MaxResultBytes: 10} })
-		require.False(t, a.job(a.finished(`1`, "")).has("job.result"))
-		require.Equal(t, "1", a.job(a.finished(`1`, `,"result_ttl":9`)).at("job.result"))
+		a := a.in(t)
+		kept := a.job(a.finished(`1`, ""))
+		stored, err := time.Parse(time.RFC3339, kept.at("job.result_stored_at"))
+		require.NoError(t, err)
+		expires, err := time.Parse(time.RFC3339, kept.at("job.result_expires_at"))
+		require.NoError(t, err)
+		require.Equal(t, 168*time.Hour, expires.Sub(stored))
+	})
+
+	t.Run("IsLimitedBySize", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t, func(c *app.Config) { c.Limits = job.Limits{MaxResultBytes: 10} })
 		id := a.jobIn("active")
 		for _, n := range []int{9, 100_000} {
 			r := a.ack(id, `"result":"`+repeated('x', n)+`"`).fails(413, "payload_too_large", "payload_too_large")
@@ -73,8 +82,6 @@ func TestResult(t *testing.T) {
 		}
 		require.Equal(t, "active", a.job(id).at("job.state"))
 		a.ack(id, `"result":"`+repeated('x', 8)+`"`).is(200)
-		a = setup(t, func(c *app.Config) { c.ResultTTL = 0 })
-		require.False(t, a.job(a.finished(`1`, "")).has("job.result_expires_at"))
 	})
 
 	t.Run("ShowsEveryState", func(t *testing.T) {

@@ -104,6 +104,22 @@ func TestBoundedReads(t *testing.T) {
 		require.Greater(t, events[0].Position.Seq, events[3].Position.Seq)
 	})
 
+	// The partition of the first numbers is still there.
+	t.Run("HistoryEndsWithTheOldestThatIsKept", func(t *testing.T) {
+		t.Parallel()
+		b := rare(t)
+		b.exec(t, `UPDATE ojs.event_relay SET floor_place = (500 << 16) + 65535`)
+		events, pages := 0, 0
+		query := HistoryQuery{Queues: []string{"rare"}, Limit: 50}
+		for more := true; more; pages++ {
+			page, err := b.reader.HistoryNewest(t.Context(), query)
+			require.NoError(t, err)
+			events, more, query.Before = events+len(page.Events), page.More, &page.End
+		}
+		require.Equal(t, 2, events)
+		require.InDelta(t, 5, pages, 1)
+	})
+
 	t.Run("Newest", func(t *testing.T) {
 		t.Parallel()
 		b := rare(t)

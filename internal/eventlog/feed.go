@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	feedPage  = 1000
-	feedRetry = 500 * time.Millisecond
+	feedPage  = 1000                   // events of one read
+	feedRetry = 500 * time.Millisecond // after a read that failed
 
 	// readTimeout bounds one statement, because a dead connection may not report an error.
 	readTimeout = 15 * time.Second
@@ -175,6 +175,7 @@ func (f *Feed) follow(from Position) {
 	f.broadcast()
 }
 
+// stopFollowing drops what is in memory. The next read begins at the end of the log, and streams that are behind it read the table.
 func (f *Feed) stopFollowing() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -224,6 +225,7 @@ type window struct {
 	changed  <-chan struct{} // closed when another call returns more
 }
 
+// after returns what is in memory behind a position. The slice has no spare capacity, so that an append to it cannot write into recent.
 func (f *Feed) after(at Position) window {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -234,6 +236,7 @@ func (f *Feed) after(at Position) window {
 	return window{complete: true, items: f.recent[from:len(f.recent):len(f.recent)], end: f.end, changed: f.changed}
 }
 
+// join wakes the feed for the first subscriber.
 func (f *Feed) join() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,6 +246,7 @@ func (f *Feed) join() {
 	}
 }
 
+// leave drops what is in memory with the last subscriber: nothing keeps it up to date any more.
 func (f *Feed) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

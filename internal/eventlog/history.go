@@ -89,7 +89,7 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		}
 		page.Events = append(page.Events, eventOf(historyRow(row)))
 	}
-	if looked := rows[0]; looked.Low > looked.Pruned+1 {
+	if looked := rows[0]; looked.Low > looked.Oldest {
 		page.More, page.End = true, NewPosition(time.Now(), looked.Low, 0)
 	}
 	return page, nil

@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	channelPublished = "ojs_published"
-	channelWake      = "ojs_wake"
+	channelPublished = "ojs_published" // the relay of some node has published
+	channelWake      = "ojs_wake"      // an application has enqueued or cancelled in SQL
 
-	minReconnect = 100 * time.Millisecond
+	minReconnect = 100 * time.Millisecond // before the first try to connect again; twice as long each time, up to maxReconnect
 	maxReconnect = 5 * time.Second
 
-	listenTimeout = 10 * time.Second
+	listenTimeout = 10 * time.Second // to connect, and to LISTEN
 
 	// silentTimeout is how long a node with waiting fetches or streams goes without a notification before it polls:
 	// notifications are lost while the queue of PostgreSQL is full.

@@ -113,6 +113,7 @@ func (r *Reader) listBehind(ctx context.Context, after *Position, p *dbsqlc.Even
 	return rows, nil
 }
 
+// list reads one page. There is always a row, for the end of the log, even if no event matches.
 func (r *Reader) list(ctx context.Context, p dbsqlc.EventListAfterParams) ([]dbsqlc.EventListAfterRow, error) {
 	rows, err := r.q.EventListAfter(ctx, p)
 	if err == nil && len(rows) == 0 {
@@ -124,6 +125,8 @@ func (r *Reader) list(ctx context.Context, p dbsqlc.EventListAfterParams) ([]dbs
 	return rows, nil
 }
 
+// floor finds the exact beginning of the log, by the limits of retention at this moment. EventListAfter reads the stored one, which is
+// cheaper, and says if that may be out of date.
 func (r *Reader) floor(ctx context.Context) (dbsqlc.EventFloorRow, error) {
 	begin, err := r.q.EventFloor(ctx)
 	if err != nil {
@@ -149,6 +152,7 @@ func end(looked int64, after *Position, log dbsqlc.EventListAfterRow) (end Posit
 	}
 }
 
+// expired is the error for a position before the beginning of the log. It names the oldest event, from which the client can go on.
 func (r *Reader) expired(ctx context.Context, floor int64) error {
 	oldest, err := r.q.EventGetOldest(ctx)
 	if err != nil {

@@ -140,6 +140,8 @@ func (r *Relay) Start(ctx context.Context) error {
 	return nil
 }
 
+// run makes a pass for every wake-up, after the rest that the latest pass asks for, and when a missing number may have appeared. Between
+// polls an idle relay waits for wake-ups only.
 func (r *Relay) run(ctx context.Context) {
 	r.forget()
 	p := pace{config: r.config}

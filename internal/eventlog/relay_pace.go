@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	lockRetry   = 5 * time.Millisecond
-	shortPause  = 100 * time.Millisecond
+	lockRetry   = 5 * time.Millisecond   // after the first pass that found the lock taken; longer each time, up to shortPause
+	shortPause  = 100 * time.Millisecond // after the first error, or while the transaction of a passed number is open; up to longPause
 	longPause   = time.Second
-	maxRest     = 50 * time.Millisecond
-	restFactor  = 5 // passes take a sixth of the time at most, or half of it while somebody reads the log
-	gapInterval = 5 * time.Millisecond
+	maxRest     = 50 * time.Millisecond // so that no caller waits longer, however slow the latest pass was
+	restFactor  = 5                     // passes take a sixth of the time at most, or half of it while somebody reads the log
+	gapInterval = 5 * time.Millisecond  // between looks for a missing number
 )
 
 // pace decides when the relay runs the next pass by itself. Commits of its own node wake it earlier, but never before the
@@ -76,6 +76,7 @@ func (p *pace) next(done pass, err error, took time.Duration) time.Duration {
 	}
 }
 
+// backoff doubles the pause with each time. The shift is bounded, because the count is not.
 func backoff(first time.Duration, times int, limit time.Duration) time.Duration {
 	return min(first<<min(times, 10), limit)
 }

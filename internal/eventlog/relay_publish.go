@@ -64,6 +64,7 @@ func (p *publication) claim(ctx context.Context) (bound string, err error) {
 	return strconv.FormatInt(row.Bound, 10), nil
 }
 
+// commit ends a pass whose writes have been sent. Those that publish rows send the commit with the statement (publishRows).
 func (p *publication) commit(ctx context.Context) error {
 	if err := pg.Pipeline(ctx, p.conn, pg.Commit); err != nil {
 		return fmt.Errorf("commit: %w", err)

@@ -23,6 +23,8 @@ type relayStatus struct {
 	err    error
 }
 
+// record keeps since when the relay is behind. Only a pass that catches up ends that: one that publishes something may still be slower
+// than the writers.
 func (s *relayStatus) record(done pass, err error) {
 	if done.locked {
 		s.watermark.Store(done.watermark)
@@ -58,6 +60,7 @@ type progress struct {
 	changed chan struct{} // closed by the next reach; nil: no call waits
 }
 
+// reach records that the events of all wake-ups up to this number are published.
 func (p *progress) reach(woken uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,6 +71,7 @@ func (p *progress) reach(woken uint64) {
 	}
 }
 
+// next returns a channel that the next reach closes.
 func (p *progress) next() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

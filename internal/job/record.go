@@ -13,57 +13,57 @@ type Record struct {
 	ID              [16]byte
 	Type            string
 	Queue           string
-	State           string
-	Priority        int16
-	Attempt         int32
+	State           string // completed and cancelled jobs are in ojs.jobs_done, the others in ojs.jobs
+	Priority        int16  // -100 to 100, higher first
+	Attempt         int32  // the current or latest one; 0: never fetched
 	MaxAttempts     int64
-	ReadySeq        pgtype.Int8
-	DueAt           pgtype.Timestamptz
+	ReadySeq        pgtype.Int8        // while available its place in the fetch order; while active the number of its claim, negative
+	DueAt           pgtype.Timestamptz // the earliest time at which a sweep has to act on it
 	CreatedAt       pgtype.Timestamptz
-	EnqueuedAt      pgtype.Timestamptz
-	StartedAt       pgtype.Timestamptz
-	FinishedAt      pgtype.Timestamptz
-	ScheduledAt     pgtype.Timestamptz
-	NextAttemptAt   pgtype.Timestamptz
-	ExpiresAt       pgtype.Timestamptz
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	WorkerID        pgtype.Text
-	LeaseUntil      pgtype.Timestamptz
-	LeaseMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	VisibilityMs    pgtype.Int8
-	TimeoutMs       pgtype.Int8
-	GraceMs         pgtype.Int8
-	StallMs         pgtype.Int8
-	RetryDelayMs    pgtype.Int8
-	ResultTtlS      pgtype.Int8
-	PreviousState   pgtype.Text
-	Failed          bool
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
-	TraceID         pgtype.Text
-	Cron            pgtype.Text
-	CronSerial      bool
-	WorkflowID      pgtype.UUID
-	UniqueKey       pgtype.Text
-	Retry           []byte
+	EnqueuedAt      pgtype.Timestamptz // latest entry into available
+	StartedAt       pgtype.Timestamptz // latest entry into active
+	FinishedAt      pgtype.Timestamptz // entry into completed, cancelled or discarded
+	ScheduledAt     pgtype.Timestamptz // requested time of the first entry into available
+	NextAttemptAt   pgtype.Timestamptz // end of the backoff, while retryable
+	ExpiresAt       pgtype.Timestamptz // a job that is not active then is discarded
+	TotalDueAt      pgtype.Timestamptz // end of total_timeout
+	TtlDueAt        pgtype.Timestamptz // end of enqueue_ttl; NULL from the first fetch on
+	WorkerID        pgtype.Text        // kept at the end, to answer a late ack
+	LeaseUntil      pgtype.Timestamptz // end of the reservation, while active
+	LeaseMs         pgtype.Int8        // its length; a heartbeat without one uses it again
+	StallDueAt      pgtype.Timestamptz // end of heartbeat_timeout, while active
+	VisibilityMs    pgtype.Int8        // length of the reservation that the job asks for; NULL: the default
+	TimeoutMs       pgtype.Int8        // of one attempt; NULL: the default
+	GraceMs         pgtype.Int8        // added to TimeoutMs
+	StallMs         pgtype.Int8        // heartbeat_timeout; NULL: none
+	RetryDelayMs    pgtype.Int8        // backoff of the latest failure
+	ResultTtlS      pgtype.Int8        // seconds; NULL: the default, 0: not kept, -1: as long as the job
+	PreviousState   pgtype.Text        // before cancelled or discarded
+	Failed          bool               // a failed attempt discarded the job
+	DeadLetteredAt  pgtype.Timestamptz // valid: the job is a dead letter
+	ReEnqueuedAt    pgtype.Timestamptz // latest manual retry
+	ReplayCount     int32              // manual retries
+	TraceID         pgtype.Text        // found in Meta
+	Cron            pgtype.Text        // name of the cron that enqueued it
+	CronSerial      bool               // one job of the cron runs at a time
+	WorkflowID      pgtype.UUID        // root of its workflow; NULL: it belongs to none
+	UniqueKey       pgtype.Text        // fingerprint by its unique policy; NULL: it has none
+	Retry           []byte             // merged policy; nil: the default one
 	Args            []byte
-	Meta            []byte
-	Extra           []byte
-	Error           []byte
-	Errors          [][]byte
-	PreviousErrors  [][]byte
-	Progress        pgtype.Float8
+	Meta            []byte        // nil: {}
+	Extra           []byte        // other attributes of the client that are echoed, as one object
+	Error           []byte        // latest failure
+	Errors          [][]byte      // failures, oldest first
+	PreviousErrors  [][]byte      // those before the latest manual retry
+	Progress        pgtype.Float8 // 0 to 1
 	ProgressMessage pgtype.Text
 	ProgressData    []byte
-	ProgressAt      pgtype.Timestamptz
-	Checkpoint      []byte
-	CheckpointSeq   pgtype.Int8
+	ProgressAt      pgtype.Timestamptz // latest report; see ProgressUnsent for its microseconds
+	Checkpoint      []byte             // kept when the job ends
+	CheckpointSeq   pgtype.Int8        // from 1
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
-	Size            pgtype.Int4
+	Size            pgtype.Int4 // bytes of what the client sent, if 8 KiB or more; see Weight
 }
 
 // MaxBytes bounds, together with one more job, what one statement reads of jobs and what one answer shows of them: with

@@ -11,20 +11,14 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// LogConfig says what the lines about jobs show.
-type LogConfig struct {
-	// Payloads shows the args and results of jobs, and their meta without members that are named like a secret.
-	Payloads bool
-}
-
-// Log writes a line for each event that this node commits.
+// Log writes a line for each event that this node commits. It shows nothing of what clients put into jobs (args, meta, results),
+// because that may be secret or personal.
 type Log struct {
 	logger *slog.Logger
-	config LogConfig
 }
 
 // NewLog returns the log; its Changes subscribes to the commits of a node.
-func NewLog(logger *slog.Logger, config LogConfig) *Log { return &Log{logger, config} }
+func NewLog(logger *slog.Logger) *Log { return &Log{logger} }
 
 // Changes writes the lines. It ignores the context of the flush, because a flush may serve many callers.
 func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
@@ -44,7 +38,7 @@ func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 		if c.Error != nil {
 			attrs = append(attrs, workerErrorAttr(c.Error))
 		}
-		if more := s.attributes(c); len(more) > 0 {
+		if more := attributes(c); len(more) > 0 {
 			attrs = append(attrs, slog.Attr{Key: "attributes", Value: slog.GroupValue(more...)})
 		}
 		s.logger.LogAttrs(ctx, line.level, line.message, attrs...)
@@ -101,7 +95,7 @@ func workerErrorAttr(e *job.WorkerError) slog.Attr {
 }
 
 // attributes are the members of the group attributes.
-func (s *Log) attributes(c *eventlog.Change) (attrs []slog.Attr) {
+func attributes(c *eventlog.Change) (attrs []slog.Attr) {
 	if c.Timed {
 		name := "duration_ms"
 		if c.Type == ojs.EventJobStarted {
@@ -126,23 +120,6 @@ func (s *Log) attributes(c *eventlog.Change) (attrs []slog.Attr) {
 	}
 	if c.Type == ojs.EventJobScheduled {
 		attrs = append(attrs, slog.String("scheduled_at", ojs.FormatTime(c.Job.ScheduledAt.Time)))
-	}
-	return append(attrs, s.contents(c)...)
-}
-
-// contents are the attributes that LogConfig.Payloads adds.
-func (s *Log) contents(c *eventlog.Change) (attrs []slog.Attr) {
-	if !s.config.Payloads {
-		return nil
-	}
-	if c.Job.Meta != nil {
-		attrs = append(attrs, slog.Any("meta", logging.JSON(logging.WithoutSecrets(c.Job.Meta))))
-	}
-	if c.Job.Args != nil {
-		attrs = append(attrs, slog.Any("args", logging.JSON(c.Job.Args)))
-	}
-	if c.Type == ojs.EventJobCompleted && c.Job.Result != nil {
-		attrs = append(attrs, slog.Any("result", logging.JSON(c.Job.Result)))
 	}
 	return attrs
 }

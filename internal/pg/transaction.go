@@ -47,6 +47,7 @@ func InTx(ctx context.Context, db Conn, do func(tx pgx.Tx) error) error {
 	return tx.Commit(ctx)
 }
 
+// begin makes a savepoint if db is a transaction, whose limits hold for it, too.
 func begin(ctx context.Context, db Conn) (pgx.Tx, error) {
 	if b, ok := db.(beginner); ok {
 		return b.BeginTx(ctx, pgx.TxOptions{BeginQuery: beginQuery})

@@ -59,6 +59,8 @@ func cronsOf[Row any](rows []Row, cron func(*Row) pgtype.Text) (names []string) 
 // change are answered after it.
 func (s *Store) OnCronJobs(f func(ctx context.Context, crons []string)) { s.onCronJobs = f }
 
+// releaseCrons tells package cron, which is above this one, that jobs of these crons have moved: one that waits behind them may be
+// fetched now.
 func (s *Store) releaseCrons(ctx context.Context, crons []string) {
 	if len(crons) > 0 {
 		s.onCronJobs(ctx, crons)

@@ -48,6 +48,7 @@ func since(c eventlog.Change, start pgtype.Timestamptz) eventlog.Change {
 	return c
 }
 
+// insertChange leaves out a job whose id was taken: nothing was written for it.
 func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	if e.job == nil {
 		return changes
@@ -55,6 +56,7 @@ func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	return append(changes, changeOf(e.eventType, e.job, e.job.CreatedAt))
 }
 
+// fetchChange has the time in the queue as its duration.
 func fetchChange(changes []eventlog.Change, r *dbsqlc.JobFetchRow) []eventlog.Change {
 	c := since(changeOf(ojs.EventJobStarted, (*job.Record)(r), r.StartedAt), r.EnqueuedAt)
 	c.From = string(ojs.StateAvailable)
@@ -72,6 +74,7 @@ func progressChange(changes []eventlog.Change, ended eventlog.Change) []eventlog
 	})
 }
 
+// completeChange has the event of an unsent report before that of the end, as the statement writes them.
 func completeChange(changes []eventlog.Change, r *dbsqlc.JobCompleteRow) []eventlog.Change {
 	c := since(changeOf(ojs.EventJobCompleted, (*job.Record)(r), r.FinishedAt), r.StartedAt)
 	c.From = string(ojs.StateActive)
@@ -102,6 +105,8 @@ type failure struct {
 	worker    string
 }
 
+// failChange has the changes in the order of the events that JobFail writes: the last report of progress, the failed attempt, the
+// change of state. A job that was handed back has no failed attempt.
 func failChange(changes []eventlog.Change, f *failure) []eventlog.Change {
 	c := changeOf(f.eventType, f.job, failedAt(f.job))
 	c.WorkerID, c.From = f.worker, string(ojs.StateActive)
@@ -148,6 +153,7 @@ func retryChange(changes []eventlog.Change, r *dbsqlc.JobRetryRow) []eventlog.Ch
 	return append(changes, c)
 }
 
+// deleteChange takes the job out of the counts of its queue. There is no public event for it.
 func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.Change {
 	return append(changes, eventlog.Change{
 		Type: eventlog.StateChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, From: r.State, At: r.Now.Time, Reason: reasonDeleted,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -35,6 +34,7 @@ func (s *Store) CompleteEach(ctx context.Context, acks []job.Ack) (jobs []*job.R
 
 func ackedRun(a job.Ack) Run { return Run{JobID: a.JobID, WorkerID: a.WorkerID, Attempt: a.Attempt} }
 
+// flushComplete returns the jobs in the order of the acks; nil for one that was not completed. Its caller finds out why (refuse).
 func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Record, error) {
 	rows, err := s.completeRows(ctx, acks)
 	if err != nil {
@@ -50,6 +50,8 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 	return jobs, nil
 }
 
+// afterComplete does what follows the commit. It wakes the calls of this node that wait for the results; those of other nodes are
+// woken when the relay has published the events.
 func (s *Store) afterComplete(ctx context.Context, rows []dbsqlc.JobCompleteRow) {
 	eventlog.Emit(ctx, s.commits, rows, completeChange)
 	for i := range rows {
@@ -68,7 +70,7 @@ func (s *Store) completeParams(acks []job.Ack) dbsqlc.JobCompleteParams {
 	n := len(acks)
 	p := dbsqlc.JobCompleteParams{
 		Ids: make([][16]byte, n), Attempts: make([]int32, n), Owners: make([]int32, n), Results: [][]byte{}, EventData: [][]byte{},
-		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout, DefaultResultTtlS: s.resultTTL(), MaxSize: job.SizeOfEach(n),
+		Node: s.commits.Node, EventType: ojs.EventJobCompleted, LockTimeout: lockTimeout, DefaultResultTtlS: resultTTL, MaxSize: job.SizeOfEach(n),
 	}
 	if slices.ContainsFunc(acks, func(a job.Ack) bool { return a.Result != nil }) {
 		p.Results, p.EventData = make([][]byte, n), make([][]byte, n)
@@ -168,14 +170,6 @@ func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]dbsqlc.
 		ids[i] = a.JobID
 	}
 	return s.completeSome(ctx, acks, false, func(q *dbsqlc.Queries) ([][16]byte, error) { return q.JobLockUnlocked(ctx, ids) })
-}
-
-// resultTTL is the default TTL as it is stored: seconds, or -1 for as long as the job is kept.
-func (s *Store) resultTTL() int64 {
-	if s.config.ResultTTL == 0 {
-		return -1
-	}
-	return int64(s.config.ResultTTL / time.Second)
 }
 
 // resultData is the payload of job.completed beyond its columns. A result that does not fit is replaced by a flag.

@@ -24,11 +24,12 @@ type cursors struct {
 	parked  int
 }
 
+// queueCursor is what this node knows of one queue. A queue gets one at the first fetch that asks for it.
 type queueCursor struct {
-	levels     []*level // by priority, highest first
-	surveyed   bool     // the latest survey succeeded. If not, each fetch begins with one: levels may be missing
-	surveyedAt time.Time
-	surveyCost time.Duration
+	levels     []*level      // by priority, highest first
+	surveyed   bool          // the latest survey succeeded. If not, each fetch begins with one: levels may be missing
+	surveyedAt time.Time     // when the latest survey was begun; zero: one is due
+	surveyCost time.Duration // how long the latest one took, which decides how soon the next may follow
 }
 
 // level is one priority of a queue.
@@ -72,6 +73,7 @@ func (c *cursors) lower(p Place) {
 	q.level(p.Priority).lower(p.Seq)
 }
 
+// lower moves the cursor back, and keeps the claims and surveys in flight from raising it above seq again.
 func (l *level) lower(seq int64) {
 	l.low = min(l.low, seq)
 	for _, p := range l.probes {
@@ -79,6 +81,7 @@ func (l *level) lower(seq int64) {
 	}
 }
 
+// level finds a priority, or adds it without jobs. Levels are few and stay sorted, because claims read them in that order.
 func (q *queueCursor) level(priority int16) *level {
 	at, found := slices.BinarySearchFunc(q.levels, priority, func(l *level, p int16) int { return int(p) - int(l.priority) })
 	if !found {
@@ -242,6 +245,7 @@ func (c *cursors) failSurvey(s survey) {
 	}
 }
 
+// setSurveyed keeps the cost of surveys that succeeded only: one that failed may have ended early, and is repeated anyway.
 func (c *cursors) setSurveyed(s survey, ok bool) {
 	cost := time.Since(s.start)
 	for _, name := range s.queues {

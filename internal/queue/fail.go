@@ -100,6 +100,8 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 	return failed, nil
 }
 
+// afterFail wakes fetches for jobs that are available again, schedules the end of backoffs, and wakes the calls that wait for the
+// result of a job that is discarded now.
 func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 	var a afterCommit
 	for i, r := range rows {
@@ -115,6 +117,8 @@ func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 	}
 }
 
+// emitFailed makes the changes from the rows before and after the statement: the new row has lost its worker and its start. It does
+// nothing if nobody subscribes to changes.
 func (s *Store) emitFailed(ctx context.Context, failed []*job.Record, nacks []nack, read map[[16]byte]*dbsqlc.JobListForFailRow) {
 	if !s.commits.Emitting() {
 		return

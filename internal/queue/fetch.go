@@ -126,6 +126,8 @@ const (
 	maxFetchers = 10_000 // remembered lists of queues, which clients choose
 )
 
+// get returns the batcher of a list of queues. Lists of the same queues in another order do not share one, because the order is the
+// first rule of a claim.
 func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, share] {
 	key := strings.Join(queues, ",")
 	f.mu.Lock()
@@ -241,6 +243,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
+		// the smallest limit holds for all, and who gets nothing claims again (Store.share)
 		params.MaxBytes = min(params.MaxBytes, int64(c.bytes))
 	}
 	return params

@@ -67,6 +67,8 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 	return in.res, true, nil
 }
 
+// insertAndClaim sends both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no
+// other node can claim them in between.
 func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []dbsqlc.JobFetchRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

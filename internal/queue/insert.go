@@ -115,6 +115,8 @@ func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error 
 	return s.db.Write(ctx, func(conn *pgxpool.Conn) error { return s.insertOn(ctx, conn, in) })
 }
 
+// insertOn stores the jobs on a connection. Only ids that clients have chosen can be taken, so only they cost a transaction and a look at
+// jobs_done.
 func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
 	if !in.clientIDs {
 		rows, err := in.statement(ctx, s.commits.Node)(db)
@@ -196,6 +198,8 @@ func (in *insertion) markTaken(done [][16]byte) bool {
 	return len(done) > 0
 }
 
+// params are the jobs of the next try as columns. All have the source of the first: only crons set one, and a cron inserts in a
+// transaction of its own.
 func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 	n := len(in.todo)
 	p := dbsqlc.JobInsertParams{

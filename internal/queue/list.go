@@ -55,7 +55,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 		if page.Jobs, more = job.CutPage(rows, l.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) }); more {
 			page.Next = &page.Jobs[len(page.Jobs)-1].ID
 		} else if looked == s.maxLooked {
-			floor, err := q.JobListFloor(ctx, dbsqlc.JobListFloorParams{Before: before, MaxLooked: looked, Others: looked - 1})
+			floor, err := q.JobListFloor(ctx, before, looked)
 			if err != nil {
 				return err
 			}
@@ -114,6 +114,8 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 	}
 }
 
+// candidatePage takes its place among the reads for one page only: a filter that matches little reads many pages, and other calls
+// must come between them.
 func (s *Store) candidatePage(ctx context.Context, p dbsqlc.JobListForBulkParams) ([]dbsqlc.JobListForBulkRow, error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {

@@ -109,6 +109,7 @@ func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Rec
 	return jobs, errs
 }
 
+// try performs one request once. No job in the answer means that the statement refused it; it is read then, to choose the error.
 func (o operation[Req]) try(ctx context.Context, req Req) (*job.Record, error) {
 	stored, err := o.batch.Do(ctx, req)
 	if err != nil {

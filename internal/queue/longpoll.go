@@ -48,8 +48,11 @@ func (s *Store) awaitJobs(ctx context.Context, w *waiter, timeout <-chan time.Ti
 	return jobs, again
 }
 
+// await returns when the fetch should claim again, has got its jobs, or should end. handed is true if the answer came over the channel:
+// then no other one follows.
 func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) (jobs []*job.Record, again, handed bool) {
 	for {
+		// before Quiet, or a change between both would be missed
 		changed := s.workers.QuietChanged(w.fetch.WorkerID)
 		if s.workers.Quiet(w.fetch.WorkerID) {
 			return nil, false, false

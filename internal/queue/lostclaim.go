@@ -39,6 +39,7 @@ type lostClaim struct {
 	unknown *pg.Unknown
 }
 
+// lostClaims are the claims of this node that may have committed without an answer.
 type lostClaims struct {
 	looking sync.Mutex // held by the caller that looks for them
 	failed  error      // of the latest look; guarded by looking
@@ -92,6 +93,8 @@ func (s *Store) handBackLost(ctx context.Context) error {
 	return s.lost.failed
 }
 
+// lookForLost ends the session of each claim first, because the claim may commit as long as it runs. What is reserved under its number
+// then is all that there will be, and the claim is forgotten. One behind a pooler is looked for again until lostClaimKeep is over.
 func (s *Store) lookForLost(ctx context.Context) error {
 	claims := s.lost.all()
 	if len(claims) == 0 {
@@ -115,6 +118,7 @@ func (s *Store) lookForLost(ctx context.Context) error {
 	return nil
 }
 
+// handBackClaimed requeues the jobs of the claims, in pages, as their workers would if they knew of them.
 func (s *Store) handBackClaimed(ctx context.Context, numbers []int64) error {
 	for {
 		rows, err := s.db.Q.JobListByClaim(ctx, dbsqlc.JobListByClaimParams{Claims: numbers, LongestMs: s.LongestVisibility().Milliseconds(), MaxRows: lostClaimRows})

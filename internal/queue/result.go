@@ -94,6 +94,7 @@ func (s *Store) Results(ctx context.Context, ids [][16]byte) ([]*Result, error) 
 	return res, pg.ClientError(err)
 }
 
+// flushResults reads results of any size: readBytes, the weight of each read, keeps a flush small.
 func (s *Store) flushResults(ctx context.Context, ids [][16]byte) ([]*Result, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -172,6 +173,7 @@ func (r *resultWaiters) count() (n int) {
 	return n
 }
 
+// signal does not block. One signal in the channel is enough, because the waiter reads the whole result again.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -112,6 +112,8 @@ func (s *Store) flushSettle(ctx context.Context, reqs []unsettled) ([]settled, e
 	}
 }
 
+// lookUp ends the sessions of the writes before it reads what the node has written: an absent event proves something only if none can
+// follow.
 func (s *Store) lookUp(ctx context.Context, reqs []unsettled) ([]settled, error) {
 	ended, ids := map[*pg.Unknown]bool{}, make([][16]byte, len(reqs))
 	for i, r := range reqs {

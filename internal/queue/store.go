@@ -21,8 +21,14 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// maxErrorHistory is how many failures are kept per job. Older ones are dropped.
-const maxErrorHistory = 50
+const (
+	// maxErrorHistory is how many failures are kept per job. Older ones are dropped.
+	maxErrorHistory = 50
+
+	// resultTTL is how many seconds the result is kept of a job that sets no result_ttl: 7 days, as long as a completed job by
+	// default. A job that needs another time says so itself.
+	resultTTL = 7 * 24 * 60 * 60
+)
 
 // Config holds the settings of the store. It has no defaults: a zero is taken as a zero.
 type Config struct {
@@ -31,10 +37,6 @@ type Config struct {
 
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
-
-	// ResultTTL is how long results are kept of jobs that set no result_ttl, in whole seconds. Below one second they are not
-	// kept; 0 keeps them as long as the job.
-	ResultTTL time.Duration
 
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.

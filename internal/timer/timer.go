@@ -97,6 +97,8 @@ func (t *Timer) Schedule(in time.Duration) {
 // example an application in SQL.
 func (t *Timer) Poll() { t.scheduleRun(notifiedPoll) }
 
+// scheduleRun makes the next run earlier, never later: one that comes too early finds nothing due and costs a statement, one that comes
+// too late delays a job.
 func (t *Timer) scheduleRun(in time.Duration) {
 	at := time.Now().Add(in).UnixNano()
 	for {
@@ -142,6 +144,7 @@ func (t *Timer) Start(ctx context.Context) error {
 	return nil
 }
 
+// loop sleeps until the next run. It looks at next again when it wakes, because a fetch may have swept meanwhile (SweepDue).
 func (t *Timer) loop(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -22,6 +22,7 @@ func (d *Dispatcher) deliver(ctx context.Context, delivery *Delivery) {
 	if delivery.Lost < maxLost {
 		res = d.send(ctx, d.message(delivery, signer, attempt), delivery.TraceID.String)
 	}
+	// The node stops and has cut the request off: the attempt does not count.
 	if ctx.Err() != nil && res.Code == 0 {
 		d.release(delivery)
 		return

@@ -21,6 +21,16 @@ const (
 	RetryJitter = 0.1 // spreads the retries of deliveries that failed at the same time
 )
 
+const (
+	// disableAfter is how long a subscription may fail before a delivery that is given up disables it. It is longer than the
+	// outage of a long weekend, and about twice as long as the default retry schedule tries one delivery (51 h).
+	disableAfter = 5 * 24 * time.Hour
+
+	// deliveryRetention is how long finished deliveries can be listed and replayed: as long as events by default, because a
+	// delivery shows the event that it sent.
+	deliveryRetention = 7 * 24 * time.Hour
+)
+
 // Config holds the settings of a dispatcher. Values are not validated here.
 type Config struct {
 	// Rules say which addresses may be called.
@@ -40,9 +50,6 @@ type Config struct {
 
 	// Workers is how many requests of this node run at a time.
 	Workers int
-
-	// Retention is how long finished deliveries stay in the log; 0: no limit.
-	Retention time.Duration
 
 	// Service is the {service} of the source of test events.
 	Service string

@@ -33,11 +33,11 @@ type Definition struct {
 const (
 	defaultWebhookTimeoutMS = 30_000
 	defaultWebhookInFlight  = 10
-	maxWebhookPatterns      = 50
-	maxWebhookMetadata      = 4096
-	maxWebhookURL           = 2048
-	maxWebhookFilter        = 16_384
-	minSecret, maxSecret    = 8, 256
+	maxWebhookPatterns      = 50     // of one list
+	maxWebhookMetadata      = 4096   // bytes of JSON
+	maxWebhookURL           = 2048   // bytes
+	maxWebhookFilter        = 16_384 // bytes of JSON
+	minSecret, maxSecret    = 8, 256 // characters
 )
 
 // Decode reads a new subscription.
@@ -132,6 +132,7 @@ type reader struct {
 	refused  *ojs.Error
 }
 
+// read begins a decoding on top of w, which holds what is not sent.
 func read(raw []byte, w *Definition) (*reader, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
@@ -144,6 +145,7 @@ func read(raw []byte, w *Definition) (*reader, *ojs.Error) {
 	return r, nil
 }
 
+// need refuses a member that is absent or null, and forgets it, so that it is refused once.
 func (r *reader) need(name, expected string) {
 	if rawjson.IsNull(r.members[name]) {
 		r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, expected, nil)
@@ -155,6 +157,7 @@ func (r *reader) mistyped(name, expected string) {
 	r.problems.Add(ojs.KindInvalidPayload, name, "$."+name, expected, r.members[name])
 }
 
+// limit refuses a value that has the right type. Only the first one is named: the answer has room for one field.
 func (r *reader) limit(name, expected string) {
 	if r.refused == nil {
 		r.refused = ojs.ErrValidation(name, rawjson.Show(r.members[name]), "'"+name+"' must be "+expected+".")

@@ -99,6 +99,7 @@ func (d *Dispatcher) Start(ctx context.Context) error {
 	return nil
 }
 
+// loop ends with ctx. The requests that it has started go on until sending ends, at most stopGrace later.
 func (d *Dispatcher) loop(ctx, sending context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -44,6 +44,8 @@ func (s *Store) CreateDeliveries(ctx context.Context) (created Created, err erro
 	return created, err
 }
 
+// createDeliveries reads from the cursor on, or from where the first subscription begins, up to the lowest end of the log that the lists
+// show: a subscription that they do not contain begins behind it. The number of events is bounded as if every subscription wanted each.
 func (s *Store) createDeliveries(ctx context.Context, q *dbsqlc.Queries, cursor dbsqlc.WebhookCursorLockRow, created *Created) error {
 	plain, err := q.WebhookListSubscribers(ctx)
 	if err != nil {

@@ -35,8 +35,9 @@ func (s *Store) RecordDelivery(ctx context.Context, o DeliveryOutcome) (Recorded
 	return s.deliveries.Do(ctx, o)
 }
 
+// flushDeliveries locks the subscriptions before their deliveries, as every transaction does, or two could deadlock.
 func (s *Store) flushDeliveries(ctx context.Context, outcomes []DeliveryOutcome) ([]Recorded, error) {
-	p := dbsqlc.WebhookDeliveryRecordParams{DisableAfterS: s.config.DisableAfter.Seconds()}
+	p := dbsqlc.WebhookDeliveryRecordParams{DisableAfterS: disableAfter.Seconds()}
 	at := make(map[[16]byte]int, len(outcomes))
 	var webhooks [][16]byte
 	for i, o := range outcomes {

@@ -30,10 +30,10 @@ func (d *Dispatcher) maintain(ctx context.Context) {
 	d.prune(ctx)
 }
 
-// prune deletes the finished deliveries that are older than retention.
+// prune deletes the finished deliveries that are older than deliveryRetention.
 func (d *Dispatcher) prune(ctx context.Context) {
-	for d.config.Retention > 0 && ctx.Err() == nil {
-		n, err := d.store.PruneDeliveries(ctx, d.config.Retention)
+	for ctx.Err() == nil {
+		n, err := d.store.PruneDeliveries(ctx, deliveryRetention)
 		if err != nil && ctx.Err() == nil {
 			d.warn(ctx, "old webhook deliveries were not deleted; trying again later", err)
 		}

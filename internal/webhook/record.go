@@ -6,29 +6,29 @@ import "github.com/jackc/pgx/v5/pgtype"
 type Record struct {
 	ID                  [16]byte
 	Url                 string
-	Events              []string
-	Filter              []byte
-	Types               []string
+	Events              []string // patterns, as sent
+	Filter              []byte   // as sent
+	Types               []string // Types to JobTypes are Events and Filter in the form of ojs.event_matches
 	Sources             []string
 	Queues              []string
 	JobTypes            []string
 	Metadata            []byte
 	Active              bool
-	FromPlace           int64
-	UptoPlace           pgtype.Int8
-	TimeoutMs           int32
-	MaxInFlight         int32
+	FromPlace           int64       // it gets events behind this place (seq * 65536 + sub)
+	UptoPlace           pgtype.Int8 // of an inactive one: it still gets events up to this place
+	TimeoutMs           int32       // of one request
+	MaxInFlight         int32       // requests at the same time, over all nodes
 	Ordering            string
 	PayloadFormat       string
 	StandardWebhooks    bool
-	ProvenSecret        pgtype.UUID
-	SuccessCount        int64
-	FailureCount        int64
-	ConsecutiveFailures int32
-	FailingSince        pgtype.Timestamptz
+	ProvenSecret        pgtype.UUID        // the secret that signed the latest success
+	SuccessCount        int64              // deliveries
+	FailureCount        int64              // deliveries that were given up
+	ConsecutiveFailures int32              // attempts since the latest success
+	FailingSince        pgtype.Timestamptz // the first of them
 	LastDeliveryAt      pgtype.Timestamptz
-	LastDeliveryStatus  pgtype.Int4
-	DisabledReason      pgtype.Text
+	LastDeliveryStatus  pgtype.Int4 // HTTP status; 0: no response
+	DisabledReason      pgtype.Text // why the server disabled it; NULL: it did not
 	DisabledAt          pgtype.Timestamptz
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
@@ -38,34 +38,34 @@ type Record struct {
 type SecretRecord struct {
 	ID        [16]byte
 	WebhookID [16]byte
-	Secret    []byte
-	KeyID     string
-	Hint      string
+	Secret    []byte // sealed, unless KeyID is ""
+	KeyID     string // of the key that opens it
+	Hint      string // its last four characters
 	CreatedAt pgtype.Timestamptz
-	ExpiresAt pgtype.Timestamptz
+	ExpiresAt pgtype.Timestamptz // NULL: the current secret
 }
 
 // DeliveryRecord is a delivery as it is stored.
 type DeliveryRecord struct {
 	ID             [16]byte
 	WebhookID      [16]byte
-	EventSeq       int64
+	EventSeq       int64 // position of the event; 0: a test
 	EventSub       int32
 	EventTime      pgtype.Timestamptz
 	EventType      string
 	Subject        string
 	TraceID        pgtype.Text
-	Ordered        bool
-	Body           string
+	Ordered        bool   // waits for earlier ones of its subject
+	Body           string // of the request, byte for byte
 	Format         string
 	Status         string
-	NextAttemptAt  pgtype.Timestamptz
-	Leased         bool
-	Claims         int32
-	Lost           int32
-	AttemptCount   int32
-	RoundStart     int32
-	LastStatusCode pgtype.Int4
+	NextAttemptAt  pgtype.Timestamptz // while a node sends it: the end of the lease. NULL: ended, or it waits for another one
+	Leased         bool               // a node sends it
+	Claims         int32              // tells the outcome of a lost lease from that of the current one
+	Lost           int32              // leases in a row that ended without an outcome
+	AttemptCount   int32              // attempts with an outcome
+	RoundStart     int32              // those before the latest manual retry, which begins the schedule again
+	LastStatusCode pgtype.Int4        // HTTP status; 0: no response
 	LastError      pgtype.Text
 	CreatedAt      pgtype.Timestamptz
 	CompletedAt    pgtype.Timestamptz

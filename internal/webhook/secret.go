@@ -27,6 +27,7 @@ func (s *Store) DropPreviousSecret(ctx context.Context, id [16]byte) (*Webhook, 
 	})
 }
 
+// changeSecrets locks the subscription, so that two rotations at the same time leave two valid secrets and not three.
 func (s *Store) changeSecrets(ctx context.Context, id [16]byte, change func(q *dbsqlc.Queries) error) (*Webhook, error) {
 	var changed *Webhook
 	err := s.inWebhookTx(ctx, func(q *dbsqlc.Queries) error {
@@ -63,6 +64,7 @@ func (s *Store) rotate(ctx context.Context, q *dbsqlc.Queries, r rotation) error
 	return err
 }
 
+// addSecret seals a secret. Its last four characters stay readable: people tell secrets apart by them.
 func (s *Store) addSecret(ctx context.Context, q *dbsqlc.Queries, webhook [16]byte, secret string) (SecretRecord, error) {
 	sealed, keyID, err := s.vault.seal(secret)
 	if err != nil {

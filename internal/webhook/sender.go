@@ -17,35 +17,35 @@ import (
 )
 
 const (
-	maxResponse   = 64 << 10
-	maxSnippet    = 1024
-	maxRetryAfter = 24 * time.Hour
+	maxResponse   = 64 << 10       // bytes that are read of a response
+	maxSnippet    = 1024           // bytes of it in the delivery log
+	maxRetryAfter = 24 * time.Hour // more is not granted to an endpoint
 	tlsTimeout    = 10 * time.Second
 )
 
 // Message is one request to be sent.
 type Message struct {
 	URL         string
-	ID          string // del_…
+	ID          string // del_…; the same for all attempts, so that receivers notice a repetition
 	Webhook     string // sub_…
-	EventID     string
+	EventID     string // evt_…
 	EventType   string
-	Attempt     int
-	Body        string
-	Secrets     []Secret
-	Signer      Secret
-	Standard    bool
-	CloudEvents bool
-	Traceparent string
-	Timeout     time.Duration
-	Clock       Clock
+	Attempt     int           // from 1
+	Body        string        // as it was stored: every attempt sends the same bytes
+	Secrets     []Secret      // all valid ones, newest first
+	Signer      Secret        // the one of X-OJS-Signature
+	Standard    bool          // with the headers of Standard Webhooks, too
+	CloudEvents bool          // the body is a CloudEvent
+	Traceparent string        // "": none
+	Timeout     time.Duration // of the whole request
+	Clock       Clock         // of the database, for the timestamp that receivers check
 }
 
 // Result is the result of a request.
 type Result struct {
-	Code       int    // HTTP status, 0: no response
-	Error      string // timeout, dns, tls, connect, blocked_address or body; "": the response was read
-	Snippet    string
+	Code       int           // HTTP status, 0: no response
+	Error      string        // timeout, dns, tls, connect, blocked_address or body; "": the response was read
+	Snippet    string        // the beginning of the response
 	RetryAfter time.Duration // as the endpoint asks; 0: it does not
 	Duration   time.Duration
 }
@@ -60,6 +60,8 @@ type sender struct {
 	client *http.Client
 }
 
+// newSender keeps as many connections to one host as there may be requests: with the default, two, a burst for one endpoint would
+// connect for nearly every request.
 func newSender(config Config) *sender {
 	s := &sender{config: config, dialer: &egress.Dialer{Rules: config.Rules, LookUp: config.LookUp}}
 	transport := &http.Transport{

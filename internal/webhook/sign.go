@@ -53,6 +53,8 @@ func signer(secrets []Secret, proven [16]byte, attempt int) Secret {
 	return second
 }
 
+// sign makes a signature with each valid secret, so that a receiver that knows any of them can verify the request. X-OJS-Signature has
+// room for one only; see signer.
 func (m *Message) sign(h http.Header, now time.Time) {
 	timestamp := now.Unix()
 	h.Set("X-OJS-Timestamp", strconv.FormatInt(timestamp, 10))

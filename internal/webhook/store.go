@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,9 +17,6 @@ type StoreConfig struct {
 
 	// MaxWebhooks is the largest number of subscriptions.
 	MaxWebhooks int32
-
-	// DisableAfter is how long a subscription may fail before a delivery that is given up disables it; 0: no limit.
-	DisableAfter time.Duration
 }
 
 // Store owns subscriptions, their secrets and their deliveries in the database. Use NewStore.
@@ -84,6 +80,7 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
+// inWebhookTx is for subscriptions and secrets. Their tables are small, so every plan is good.
 func (s *Store) inWebhookTx(ctx context.Context, do func(q *dbsqlc.Queries) error) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()

@@ -41,6 +41,7 @@ func newVault(keys [][]byte) vault {
 	return v
 }
 
+// seal returns the nonce and the sealed secret as one value. Without keys the secret stays readable, and keyID is "".
 func (v vault) seal(secret string) (sealed []byte, keyID string, err error) {
 	gcm := v.keys[v.current]
 	if gcm == nil {
@@ -53,6 +54,7 @@ func (v vault) seal(secret string) (sealed []byte, keyID string, err error) {
 	return gcm.Seal(nonce, nonce, []byte(secret), nil), v.current, nil
 }
 
+// open returns errUnknownKey if this node does not have the key. Another node may have it, while keys are being changed.
 func (v vault) open(sealed []byte, keyID string) (string, error) {
 	if keyID == "" {
 		return string(sealed), nil

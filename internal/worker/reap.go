@@ -110,6 +110,7 @@ func (s *Store) claimDead(ctx context.Context) (dead []deadWorker, err error) {
 	return dead, err
 }
 
+// expire declares silent workers dead and emits their events. A revived worker starts anew, so it is not quiet any more.
 func (s *Store) expire(ctx context.Context) (dead []deadWorker, err error) {
 	rows, err := s.db.Q.WorkerExpire(ctx, dbsqlc.WorkerExpireParams{
 		ExpireAfterMs: s.config.DeadAfter.Milliseconds(), MaxRows: reapBatch, Node: s.commits.Node, EventType: ojs.EventWorkerStopped,
