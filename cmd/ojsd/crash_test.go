@@ -39,17 +39,18 @@ type serverProcess struct {
 	t    *testing.T
 	base string
 	args []string
+	env  []string
 	cmd  *exec.Cmd
 	log  *bytes.Buffer
 }
 
-func startNode(t *testing.T, databaseURL string) *serverProcess {
+func startNode(t *testing.T, databaseURL string, env ...string) *serverProcess {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	address := ln.Addr().String()
 	require.NoError(t, ln.Close())
-	n := &serverProcess{t: t, base: "http://" + address, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--logging-level", "error"}}
+	n := &serverProcess{t: t, base: "http://" + address, env: env, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--logging-level", "error"}}
 	n.start()
 	t.Cleanup(n.kill)
 	return n
@@ -59,7 +60,7 @@ func (n *serverProcess) start() {
 	n.t.Helper()
 	n.log = &bytes.Buffer{}
 	n.cmd = exec.Command(os.Args[0], n.args...)
-	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1", "OJS_GRPC_LISTEN=off"), crashWebhooks...)
+	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1", "OJS_GRPC_LISTEN=off"), append(crashWebhooks, n.env...)...)
 	n.cmd.Stderr = n.log
 	require.NoError(n.t, n.cmd.Start())
 	require.Eventually(n.t, func() bool {

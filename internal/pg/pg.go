@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
@@ -76,6 +77,9 @@ func (d *DB) Now(ctx context.Context) (time.Time, error) {
 // host of the URL may have become the primary.
 func (d *DB) Probe(ctx context.Context) (now time.Time, readOnly bool, err error) {
 	row, err := d.Q.SystemProbe(ctx)
+	if err == nil {
+		clock.Set(row.Now.Time)
+	}
 	if row.ReadOnly {
 		d.Pool.Reset()
 	}
@@ -84,7 +88,10 @@ func (d *DB) Probe(ctx context.Context) (now time.Time, readOnly bool, err error
 
 // EnsurePartitions creates the partitions that today and tomorrow need.
 func (d *DB) EnsurePartitions(ctx context.Context) error {
-	_, err := d.Q.PartitionEnsure(ctx)
+	row, err := d.Q.PartitionEnsure(ctx)
+	if err == nil {
+		clock.Set(row.Now.Time)
+	}
 	return err
 }
 

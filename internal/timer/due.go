@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
@@ -65,6 +66,7 @@ func (t *Timer) nextDue(ctx context.Context, after, cronsAfter pgtype.Timestampt
 		t.sources.Unreachable()
 		return Due{}, err
 	}
+	clock.Set(row.Now.Time)
 	due := Due{Now: row.Now.Time, Jobs: row.JobDue, Workers: row.WorkerLeft, Crons: row.CronDue}
 	if row.WorkerSeen.Valid {
 		dead := t.sources.WorkerDeadAt(row.WorkerSeen.Time, due.Now)
