@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -227,39 +226,6 @@ func requireNow(t *testing.T, at gjson.Result) {
 	shown, err := time.Parse(time.RFC3339, at.String())
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), shown, withinTime)
-}
-
-// on is the same server for a subtest.
-func (n *serverProcess) on(t *testing.T) *serverProcess { return &serverProcess{t: t, base: n.base} }
-
-// until waits for a condition.
-func (n *serverProcess) until(condition func() bool) {
-	n.t.Helper()
-	for start := time.Now(); !condition(); time.Sleep(5 * time.Millisecond) {
-		require.Less(n.t, time.Since(start), withinTime)
-	}
-}
-
-// call sends a request.
-func (n *serverProcess) call(method, path, body string) (status int, answer gjson.Result) {
-	n.t.Helper()
-	req, err := http.NewRequestWithContext(n.t.Context(), method, n.base+path, bytes.NewBufferString(body))
-	require.NoError(n.t, err)
-	req.Header.Set("Content-Type", "application/json")
-	res, err := http.DefaultClient.Do(req)
-	require.NoError(n.t, err)
-	defer func() { _ = res.Body.Close() }()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(n.t, err)
-	return res.StatusCode, gjson.ParseBytes(text)
-}
-
-// is sends a request that must be answered with that status.
-func (n *serverProcess) is(want int, method, path, body string) gjson.Result {
-	n.t.Helper()
-	status, answer := n.call(method, path, body)
-	require.Equal(n.t, want, status, "%s %s %s: %s", method, path, body, answer.Raw)
-	return answer
 }
 
 // deadLetter makes a dead letter of that age.
