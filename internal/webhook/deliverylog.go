@@ -46,10 +46,10 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPa
 		return page, pg.ClientError(err)
 	}
 	defer done()
+	end := int32(l.Offset + l.Limit + 1) // one more than the page tells whether there are more
 	p := dbsqlc.WebhookDeliveryListParams{
 		Status: pg.Text(l.Status), EventType: pg.Text(l.Type), Since: pg.Timestamp(l.Since), Until: pg.Timestamp(l.Until),
-		Before: lastID, MaxTotal: max(maxDeliveryTotal, int32(l.Offset+l.Limit+1)), SkipRows: int32(l.Offset),
-		MaxRows: int32(l.Limit + 1), MaxLooked: s.maxLooked, // one more than the page tells whether there are more
+		Before: lastID, MaxTotal: max(maxDeliveryTotal, end), MaxLooked: max(s.maxLooked, end), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit + 1),
 	}
 	if l.Webhook != nil {
 		p.WebhookID = pgtype.UUID{Bytes: *l.Webhook, Valid: true}
