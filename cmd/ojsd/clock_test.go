@@ -142,10 +142,9 @@ func (c clockTest) deadWorker() {
 func (c clockTest) cron() {
 	c.in.is(201, "POST", "/ojs/v1/cron", `{"name":"`+c.queue+`","expression":"@every 1s","type":"t","overlap_policy":"allow","options":{"queue":"`+c.queue+`"}}`)
 	before := time.Now()
-	first := c.fetched(time.Time{}, "")
-	requireNow(c.t, first.Get("created_at"))
-	require.Less(c.t, time.Since(before), withinTime)
-	require.Empty(c.t, c.out.is(200, "POST", "/ojs/v1/workers/fetch", `{"queues":["`+c.queue+`"],"count":10}`).Get("jobs.2").Raw, "more ticks than seconds")
+	requireNow(c.t, c.fetched(time.Time{}, "").Get("created_at"))
+	more := c.out.is(200, "POST", "/ojs/v1/workers/fetch", `{"queues":["`+c.queue+`"],"count":100}`).Get("jobs").Array()
+	require.LessOrEqual(c.t, len(more), int(time.Since(before).Seconds())+1, "more ticks than seconds")
 	c.in.is(200, "DELETE", "/ojs/v1/cron/"+c.queue, "")
 }
 
@@ -175,7 +174,7 @@ func (c clockTest) newestFirst() {
 	for _, node := range []*serverProcess{c.in, c.out, c.in, c.out} {
 		c.in = node
 		pushed = append([]string{c.push("").Get("job.id").String()}, pushed...)
-		time.Sleep(50 * time.Millisecond) // nodes know the clock of the database to a round trip
+		time.Sleep(100 * time.Millisecond) // nodes know the clock of the database to half of a round trip
 	}
 	var listed []string
 	for _, id := range c.out.is(200, "GET", "/ojs/v1/jobs?queue="+c.queue, "").Get("jobs.#.id").Array() {

@@ -12,15 +12,21 @@ var (
 	latest atomic.Pointer[reading]
 )
 
-// reading is what the database showed.
+// reading is what the database showed, and when.
 type reading struct{ database, read time.Time }
 
-// Set takes the time that the database has just shown. The timer of every node calls it at each sweep, so a database that was
-// replaced by another one is followed within a minute.
-func Set(database time.Time) { latest.Store(&reading{database, time.Now()}) }
+// Set takes a time of the database, read by a statement that this machine has sent at asked and whose answer has just come. The timer
+// of every node calls it at each sweep, so a database that was replaced by another one is followed within a minute. A busy machine
+// reads answers late: what is known stays as long as it agrees with them.
+func Set(database, asked time.Time) {
+	took := time.Since(asked)
+	if known := Now(); latest.Load() == nil || known.Before(database) || known.After(database.Add(took)) {
+		latest.Store(&reading{database.Add(took / 2), time.Now()})
+	}
+}
 
-// Now is the time of the database, late by a round trip at most; before the first Set the time of this machine. It serves what
-// this process writes about itself, such as the times in ids.
+// Now is the time of the database to half of a round trip; before the first Set the time of this machine. It serves what this process
+// writes about itself, such as the times in ids.
 func Now() time.Time {
 	if r := latest.Load(); r != nil {
 		return r.database.Add(time.Since(r.read))

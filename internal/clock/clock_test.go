@@ -14,13 +14,19 @@ func TestNow(t *testing.T) {
 	require.WithinDuration(t, time.Now(), clock.Now(), time.Minute) // nothing is known of a database
 
 	database := time.Now().Add(-time.Hour)
-	clock.Set(database)
+	clock.Set(database, time.Now().Add(-2*time.Second))
 	first := clock.Now()
-	require.WithinDuration(t, database, first, time.Minute)
+	require.WithinRange(t, first, database.Add(time.Second), time.Now().Add(time.Second-time.Hour), "in the middle of the round trip")
 	require.False(t, clock.Now().Before(first))
 
-	clock.Set(database.Add(2 * time.Hour)) // another database
-	require.WithinDuration(t, database.Add(2*time.Hour), clock.Now(), time.Minute)
+	clock.Set(first.Add(-2*time.Second), time.Now().Add(-10*time.Second)) // an answer that was read late
+	require.False(t, clock.Now().Before(first))
+	second := clock.Now()
+	clock.Set(second.Add(-time.Second), time.Now().Add(-500*time.Millisecond)) // one that shows that the clock is ahead
+	require.True(t, clock.Now().Before(second))
+
+	clock.Set(time.Now(), time.Now()) // another database
+	require.WithinDuration(t, time.Now(), clock.Now(), time.Minute)
 }
 
 func TestRunning(t *testing.T) {

@@ -76,9 +76,10 @@ func (d *DB) Now(ctx context.Context) (time.Time, error) {
 // Probe reads the clock of the database, and whether it is read-only. If it is, the connections of the pool are made anew: another
 // host of the URL may have become the primary.
 func (d *DB) Probe(ctx context.Context) (now time.Time, readOnly bool, err error) {
+	asked := time.Now()
 	row, err := d.Q.SystemProbe(ctx)
 	if err == nil {
-		clock.Set(row.Now.Time)
+		clock.Set(row.Now.Time, asked)
 	}
 	if row.ReadOnly {
 		d.Pool.Reset()
@@ -88,9 +89,10 @@ func (d *DB) Probe(ctx context.Context) (now time.Time, readOnly bool, err error
 
 // EnsurePartitions creates the partitions that today and tomorrow need.
 func (d *DB) EnsurePartitions(ctx context.Context) error {
+	asked := time.Now()
 	row, err := d.Q.PartitionEnsure(ctx)
 	if err == nil {
-		clock.Set(row.Now.Time)
+		clock.Set(row.Now.Time, asked)
 	}
 	return err
 }
