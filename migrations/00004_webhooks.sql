@@ -128,25 +128,46 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- The delivery log, newest first. It is planned anew for each call: filters that are NULL drop out, and the others find
--- their index.
+-- The delivery log, newest first. It is planned anew for each call: filters that are NULL drop out. Subscription or status and
+-- the event choose the index that is walked; the other filters look at no more than max_looked of its rows. If fewer than max_rows of
+-- these match, the last one looked at follows with matches = false: where the next page begins. There is no such row if the walk
+-- came to its end.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.webhook_delivery_newest(for_webhook uuid, with_status text, with_type text, at_seq bigint, at_sub integer,
-    since timestamptz, until timestamptz, before uuid, max_rows integer)
-RETURNS SETOF uuid
+    since timestamptz, until timestamptz, before uuid, max_rows integer, max_looked integer)
+RETURNS TABLE (id uuid, matches boolean)
 LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+DECLARE
+    -- Of one subscription, nearly all deliveries are delivered; those of another status are few.
+    by_webhook CONSTANT uuid := CASE WHEN with_status IS NULL OR with_status = 'delivered' THEN for_webhook END;
+    by_status  CONSTANT text := CASE WHEN by_webhook IS NULL THEN with_status END;
+    found_rows bigint;
 BEGIN
     RETURN QUERY
-    SELECT d.id FROM ojs.webhook_deliveries d
-    WHERE (for_webhook IS NULL OR d.webhook_id = for_webhook)
-        AND (with_status IS NULL OR d.status = with_status)
-        AND (with_type IS NULL OR d.event_type = with_type)
-        AND (at_seq IS NULL OR (d.event_seq = at_seq AND d.event_sub = at_sub))
-        AND (since IS NULL OR d.created_at >= since)
-        AND (until IS NULL OR d.created_at < until)
-        AND d.id < before AND d.id > '00000000-0000-0000-0000-000000000000'
-    ORDER BY d.id DESC LIMIT max_rows;
+    SELECT l.id, true FROM (
+        SELECT d.id, d.webhook_id, d.status, d.event_type, d.created_at FROM ojs.webhook_deliveries d
+        WHERE (by_webhook IS NULL OR d.webhook_id = by_webhook)
+            AND (by_status IS NULL OR d.status = by_status)
+            AND (at_seq IS NULL OR (d.event_seq = at_seq AND d.event_sub = at_sub))
+            AND d.id < before AND d.id > '00000000-0000-0000-0000-000000000000'
+        ORDER BY d.id DESC LIMIT max_looked) l
+    WHERE (for_webhook IS NULL OR l.webhook_id = for_webhook)
+        AND (with_status IS NULL OR l.status = with_status)
+        AND (with_type IS NULL OR l.event_type = with_type)
+        AND (since IS NULL OR l.created_at >= since)
+        AND (until IS NULL OR l.created_at < until)
+    ORDER BY l.id DESC LIMIT max_rows;
+    GET DIAGNOSTICS found_rows = ROW_COUNT;
+    IF found_rows < max_rows THEN
+        RETURN QUERY
+        SELECT d.id, false FROM ojs.webhook_deliveries d
+        WHERE (by_webhook IS NULL OR d.webhook_id = by_webhook)
+            AND (by_status IS NULL OR d.status = by_status)
+            AND (at_seq IS NULL OR (d.event_seq = at_seq AND d.event_sub = at_sub))
+            AND d.id < before AND d.id > '00000000-0000-0000-0000-000000000000'
+        ORDER BY d.id DESC OFFSET max_looked - 1 LIMIT 1;
+    END IF;
 END
 $$;
 -- +goose StatementEnd
@@ -176,7 +197,7 @@ $$;
 
 -- +goose Down
 DROP FUNCTION ojs.reset();
-DROP FUNCTION ojs.webhook_delivery_newest(uuid, text, text, bigint, integer, timestamptz, timestamptz, uuid, integer);
+DROP FUNCTION ojs.webhook_delivery_newest(uuid, text, text, bigint, integer, timestamptz, timestamptz, uuid, integer, integer);
 DROP FUNCTION ojs.webhook_body(ojs.events, text, text);
 DROP TABLE ojs.webhook_attempts, ojs.webhook_cursor, ojs.webhook_deliveries, ojs.webhook_secrets, ojs.webhooks;
 -- +goose StatementBegin

@@ -747,20 +747,28 @@ SELECT count(*) FROM (
 ) c;
 
 -- name: JobListForBulk :many
--- The jobs that match a bulk filter, oldest first. The caller compares meta, because -> on json fails for a row with
--- \u0000 in any string.
-SELECT p.id, p.state, p.meta FROM (
-    SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
-    WHERE j.state = ANY(@states::text[]) AND j.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
-    UNION ALL
-    SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
-    WHERE d.state = ANY(@states::text[]) AND d.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
-) p
-WHERE (sqlc.narg('type')::text IS NULL OR p.type = sqlc.narg('type')::text
-        OR @type_prefix::boolean AND starts_with(p.type, sqlc.narg('type')::text))
-    AND (sqlc.narg('queue')::text IS NULL OR p.queue = sqlc.narg('queue')::text)
-    AND (sqlc.narg('priority')::smallint IS NULL OR p.priority = sqlc.narg('priority')::smallint)
-    AND (sqlc.narg('enqueued_before')::timestamptz IS NULL OR p.enqueued_at < sqlc.narg('enqueued_before')::timestamptz)
-    AND (sqlc.narg('enqueued_after')::timestamptz IS NULL OR p.enqueued_at > sqlc.narg('enqueued_after')::timestamptz)
-ORDER BY p.id
+-- The jobs that match a bulk filter, oldest first, among the next max_looked behind a job. If there are as many, the last one that was
+-- looked at is there too, perhaps without matching: its looked is max_looked, and the next call goes on from there. The caller compares
+-- meta, because -> on json fails for a row with \u0000 in any string.
+SELECT l.id, l.state, l.meta, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
+    SELECT p.id, p.state, p.meta, row_number() OVER (ORDER BY p.id) AS looked, p.state = ANY(@states::text[])
+        AND (sqlc.narg('type')::text IS NULL OR p.type = sqlc.narg('type')::text
+            OR @type_prefix::boolean AND starts_with(p.type, sqlc.narg('type')::text))
+        AND (sqlc.narg('queue')::text IS NULL OR p.queue = sqlc.narg('queue')::text)
+        AND (sqlc.narg('priority')::smallint IS NULL OR p.priority = sqlc.narg('priority')::smallint)
+        AND (sqlc.narg('enqueued_before')::timestamptz IS NULL OR p.enqueued_at < sqlc.narg('enqueued_before')::timestamptz)
+        AND (sqlc.narg('enqueued_after')::timestamptz IS NULL OR p.enqueued_at > sqlc.narg('enqueued_after')::timestamptz) AS matches
+    FROM (
+        (SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
+         WHERE j.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
+         ORDER BY j.id LIMIT @max_looked::bigint)
+        UNION ALL
+        (SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
+         WHERE d.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
+         ORDER BY d.id LIMIT @max_looked::bigint)
+        ORDER BY id LIMIT @max_looked::bigint
+    ) p
+) l
+WHERE l.matches OR l.looked = @max_looked::bigint
+ORDER BY l.id
 LIMIT @max_rows::bigint;

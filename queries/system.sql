@@ -21,7 +21,8 @@ SELECT ojs.session_end(@backend, @age_s, @wait_ms)::boolean AS ended;
 
 -- name: PartitionEnsure :one
 -- Creates the partitions for the next days and for the next event numbers.
-SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before;
+SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before,
+    clock_timestamp()::timestamptz AS now;
 
 -- name: EventPartitionClose :one
 -- Ends the partition of the event log that is being written, if it is old.

@@ -354,15 +354,16 @@ WITH test AS MATERIALIZED (
 SELECT now FROM test;
 
 -- name: WebhookDeliveryList :many
--- Deliveries, newest first. There is at least one row, for the total, which is counted up to max_total; its id is zero
--- if the page is empty.
-WITH matching AS MATERIALIZED (
-    SELECT ojs.webhook_delivery_newest(sqlc.narg('webhook_id'), sqlc.narg('status'), sqlc.narg('event_type'), sqlc.narg('event_seq'),
-        sqlc.narg('event_sub'), sqlc.narg('since'), sqlc.narg('until'), @before, @max_total)::uuid AS id
+-- Deliveries, newest first. There is at least one row, for the total, which is counted up to max_total among the max_looked newest,
+-- and for the floor, the last of these that was looked at; it is zero if all were. The id of that row is zero if the page is empty.
+WITH looked AS MATERIALIZED (
+    SELECT n.id::uuid AS id, n.matches::boolean AS matches FROM ojs.webhook_delivery_newest(sqlc.narg('webhook_id'), sqlc.narg('status'), sqlc.narg('event_type'), sqlc.narg('event_seq'),
+        sqlc.narg('event_sub'), sqlc.narg('since'), sqlc.narg('until'), @before, @max_total, @max_looked::integer) n
 )
-SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
-FROM (SELECT count(*) AS total FROM matching) t
-    LEFT JOIN LATERAL (SELECT m.id FROM matching m ORDER BY m.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer) d ON true
+SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id,
+    COALESCE((SELECT f.id FROM looked f WHERE NOT f.matches), '00000000-0000-0000-0000-000000000000')::uuid AS floor
+FROM (SELECT count(*) FILTER (WHERE l.matches) AS total FROM looked l) t
+    LEFT JOIN LATERAL (SELECT m.id FROM looked m WHERE m.matches ORDER BY m.id DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer) d ON true
 ORDER BY d.id DESC;
 
 -- name: WebhookDeliveryListByID :many

@@ -5,10 +5,8 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,56 +24,6 @@ import (
 
 // The tests of this file, of crash_webhook_test.go and of log_test.go run the program itself, as a process that they kill or as a
 // command whose output they read. Tests that need only a node are in internal/e2e.
-
-// init lets the test binary be the program, so that a test can kill it.
-func init() {
-	if os.Getenv("OJSD_TEST_AS_PROGRAM") == "1" {
-		main()
-	}
-}
-
-// serverProcess is a server in a process of its own.
-type serverProcess struct {
-	t    *testing.T
-	base string
-	args []string
-	cmd  *exec.Cmd
-	log  *bytes.Buffer
-}
-
-func startNode(t *testing.T, databaseURL string) *serverProcess {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := ln.Addr().String()
-	require.NoError(t, ln.Close())
-	n := &serverProcess{t: t, base: "http://" + address, args: []string{"serve", "--migrate", "--database-url", databaseURL, "--listen", address, "--logging-level", "error"}}
-	n.start()
-	t.Cleanup(n.kill)
-	return n
-}
-
-func (n *serverProcess) start() {
-	n.t.Helper()
-	n.log = &bytes.Buffer{}
-	n.cmd = exec.Command(os.Args[0], n.args...)
-	n.cmd.Env = append(append(os.Environ(), "OJSD_TEST_AS_PROGRAM=1", "OJS_GRPC_LISTEN=off"), crashWebhooks...)
-	n.cmd.Stderr = n.log
-	require.NoError(n.t, n.cmd.Start())
-	require.Eventually(n.t, func() bool {
-		res, err := http.Get(n.base + "/readyz")
-		if err != nil {
-			return false
-		}
-		_ = res.Body.Close()
-		return res.StatusCode == http.StatusOK
-	}, 2*time.Minute, 20*time.Millisecond, "the server does not get ready")
-}
-
-func (n *serverProcess) kill() {
-	_ = n.cmd.Process.Kill()
-	_ = n.cmd.Wait()
-}
 
 // crashKills is how often TestCrashes kills a server or Postgres. The environment variable OJSD_TEST_KILLS changes it: 200 take
 // about ten minutes.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -130,7 +131,7 @@ func (h *Health) Report(ctx context.Context) (status string, at time.Time, body 
 	}
 	switch {
 	case p.Err != nil:
-		status, at = Unhealthy, time.Now()
+		status, at = Unhealthy, clock.Now()
 		backend["status"], backend["connection"] = Unhealthy, "disconnected"
 		backend["error"] = "The database cannot be reached."
 	case p.ReadOnly:

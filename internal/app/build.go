@@ -46,7 +46,7 @@ func (n *Node) buildEventLog() error {
 	n.relay = eventlog.NewRelay(n.archetype, n.pool, eventlog.RelayConfig{Service: c.Events.ServiceName, Tracer: n.tracer})
 	n.listener = eventlog.NewListener(n.archetype, eventlog.ListenerConfig{URL: c.DatabaseListenURL})
 	n.domains.Events = eventlog.NewReader(n.domains.DB, n.relay)
-	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{})
+	n.feed = eventlog.NewFeed(n.archetype, n.domains.Events, eventlog.FeedConfig{MaxAge: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount})
 	n.domains.Feed = n.feed
 	return nil
 }

@@ -1962,53 +1962,65 @@ func (q *Queries) JobListFloor(ctx context.Context, before pgtype.UUID, maxLooke
 }
 
 const jobListForBulk = `-- name: JobListForBulk :many
-SELECT p.id, p.state, p.meta FROM (
-    SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
-    WHERE j.state = ANY($1::text[]) AND j.id > COALESCE($2::uuid, '00000000-0000-0000-0000-000000000000')
-    UNION ALL
-    SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
-    WHERE d.state = ANY($1::text[]) AND d.id > COALESCE($2::uuid, '00000000-0000-0000-0000-000000000000')
-) p
-WHERE ($3::text IS NULL OR p.type = $3::text
-        OR $4::boolean AND starts_with(p.type, $3::text))
-    AND ($5::text IS NULL OR p.queue = $5::text)
-    AND ($6::smallint IS NULL OR p.priority = $6::smallint)
-    AND ($7::timestamptz IS NULL OR p.enqueued_at < $7::timestamptz)
-    AND ($8::timestamptz IS NULL OR p.enqueued_at > $8::timestamptz)
-ORDER BY p.id
-LIMIT $9::bigint
+SELECT l.id, l.state, l.meta, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
+    SELECT p.id, p.state, p.meta, row_number() OVER (ORDER BY p.id) AS looked, p.state = ANY($1::text[])
+        AND ($2::text IS NULL OR p.type = $2::text
+            OR $3::boolean AND starts_with(p.type, $2::text))
+        AND ($4::text IS NULL OR p.queue = $4::text)
+        AND ($5::smallint IS NULL OR p.priority = $5::smallint)
+        AND ($6::timestamptz IS NULL OR p.enqueued_at < $6::timestamptz)
+        AND ($7::timestamptz IS NULL OR p.enqueued_at > $7::timestamptz) AS matches
+    FROM (
+        (SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
+         WHERE j.id > COALESCE($9::uuid, '00000000-0000-0000-0000-000000000000')
+         ORDER BY j.id LIMIT $8::bigint)
+        UNION ALL
+        (SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
+         WHERE d.id > COALESCE($9::uuid, '00000000-0000-0000-0000-000000000000')
+         ORDER BY d.id LIMIT $8::bigint)
+        ORDER BY id LIMIT $8::bigint
+    ) p
+) l
+WHERE l.matches OR l.looked = $8::bigint
+ORDER BY l.id
+LIMIT $10::bigint
 `
 
 type JobListForBulkParams struct {
 	States         []string
-	After          pgtype.UUID
 	Type           pgtype.Text
 	TypePrefix     bool
 	Queue          pgtype.Text
 	Priority       pgtype.Int2
 	EnqueuedBefore pgtype.Timestamptz
 	EnqueuedAfter  pgtype.Timestamptz
+	MaxLooked      int64
+	After          pgtype.UUID
 	MaxRows        int64
 }
 
 type JobListForBulkRow struct {
-	ID    [16]byte
-	State string
-	Meta  []byte
+	ID      [16]byte
+	State   string
+	Meta    []byte
+	Looked  int64
+	Matches bool
 }
 
-// The jobs that match a bulk filter, oldest first. The caller compares meta, because -> on json fails for a row with
-// \u0000 in any string.
+// The jobs that match a bulk filter, oldest first, among the next max_looked behind a job. If there are as many, the last one that was
+// looked at is there too, perhaps without matching: its looked is max_looked, and the next call goes on from there. The caller compares
+// meta, because -> on json fails for a row with \u0000 in any string.
 func (q *Queries) JobListForBulk(ctx context.Context, arg JobListForBulkParams) ([]JobListForBulkRow, error) {
 	rows, err := q.db.Query(ctx, jobListForBulk,
 		arg.States,
-		arg.After,
 		arg.Type,
 		arg.TypePrefix,
 		arg.Queue,
 		arg.Priority,
 		arg.EnqueuedBefore,
 		arg.EnqueuedAfter,
+		arg.MaxLooked,
+		arg.After,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -2018,7 +2030,13 @@ func (q *Queries) JobListForBulk(ctx context.Context, arg JobListForBulkParams) 
 	var items []JobListForBulkRow
 	for rows.Next() {
 		var i JobListForBulkRow
-		if err := rows.Scan(&i.ID, &i.State, &i.Meta); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.Meta,
+			&i.Looked,
+			&i.Matches,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -172,19 +172,21 @@ func (q *Queries) JobFinishedPartitionPrune(ctx context.Context, keep pgtype.Int
 }
 
 const partitionEnsure = `-- name: PartitionEnsure :one
-SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before
+SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before,
+    clock_timestamp()::timestamptz AS now
 `
 
 type PartitionEnsureRow struct {
 	EventsBelow    int64
 	JobsDoneBefore pgtype.Timestamptz
+	Now            pgtype.Timestamptz
 }
 
 // Creates the partitions for the next days and for the next event numbers.
 func (q *Queries) PartitionEnsure(ctx context.Context) (PartitionEnsureRow, error) {
 	row := q.db.QueryRow(ctx, partitionEnsure)
 	var i PartitionEnsureRow
-	err := row.Scan(&i.EventsBelow, &i.JobsDoneBefore)
+	err := row.Scan(&i.EventsBelow, &i.JobsDoneBefore, &i.Now)
 	return i, err
 }
 

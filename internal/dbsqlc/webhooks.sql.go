@@ -393,13 +393,14 @@ func (q *Queries) WebhookDeliveryInsertTest(ctx context.Context, arg WebhookDeli
 }
 
 const webhookDeliveryList = `-- name: WebhookDeliveryList :many
-WITH matching AS MATERIALIZED (
-    SELECT ojs.webhook_delivery_newest($3, $4, $5, $6,
-        $7, $8, $9, $10, $11)::uuid AS id
+WITH looked AS MATERIALIZED (
+    SELECT n.id::uuid AS id, n.matches::boolean AS matches FROM ojs.webhook_delivery_newest($3, $4, $5, $6,
+        $7, $8, $9, $10, $11, $12::integer) n
 )
-SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
-FROM (SELECT count(*) AS total FROM matching) t
-    LEFT JOIN LATERAL (SELECT m.id FROM matching m ORDER BY m.id DESC OFFSET $1::integer LIMIT $2::integer) d ON true
+SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id,
+    COALESCE((SELECT f.id FROM looked f WHERE NOT f.matches), '00000000-0000-0000-0000-000000000000')::uuid AS floor
+FROM (SELECT count(*) FILTER (WHERE l.matches) AS total FROM looked l) t
+    LEFT JOIN LATERAL (SELECT m.id FROM looked m WHERE m.matches ORDER BY m.id DESC OFFSET $1::integer LIMIT $2::integer) d ON true
 ORDER BY d.id DESC
 `
 
@@ -415,15 +416,17 @@ type WebhookDeliveryListParams struct {
 	Until     pgtype.Timestamptz
 	Before    [16]byte
 	MaxTotal  int32
+	MaxLooked int32
 }
 
 type WebhookDeliveryListRow struct {
 	Total int64
 	ID    [16]byte
+	Floor [16]byte
 }
 
-// Deliveries, newest first. There is at least one row, for the total, which is counted up to max_total; its id is zero
-// if the page is empty.
+// Deliveries, newest first. There is at least one row, for the total, which is counted up to max_total among the max_looked newest,
+// and for the floor, the last of these that was looked at; it is zero if all were. The id of that row is zero if the page is empty.
 func (q *Queries) WebhookDeliveryList(ctx context.Context, arg WebhookDeliveryListParams) ([]WebhookDeliveryListRow, error) {
 	rows, err := q.db.Query(ctx, webhookDeliveryList,
 		arg.SkipRows,
@@ -437,6 +440,7 @@ func (q *Queries) WebhookDeliveryList(ctx context.Context, arg WebhookDeliveryLi
 		arg.Until,
 		arg.Before,
 		arg.MaxTotal,
+		arg.MaxLooked,
 	)
 	if err != nil {
 		return nil, err
@@ -445,7 +449,7 @@ func (q *Queries) WebhookDeliveryList(ctx context.Context, arg WebhookDeliveryLi
 	var items []WebhookDeliveryListRow
 	for rows.Next() {
 		var i WebhookDeliveryListRow
-		if err := rows.Scan(&i.Total, &i.ID); err != nil {
+		if err := rows.Scan(&i.Total, &i.ID, &i.Floor); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

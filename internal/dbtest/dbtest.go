@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -89,15 +90,40 @@ func Cluster(t testing.TB) *embedpg.Server {
 	t.Helper()
 	s, err := startCluster(t.Context())
 	require.NoError(t, err)
+	removeAtEnd(t, s)
+	require.NoError(t, s.CreateDatabase(t.Context(), ClusterDatabase))
+	_, err = migrations.Up(t.Context(), s.URL(ClusterDatabase), nil)
+	require.NoError(t, err)
+	return s
+}
+
+// Standby returns a hot standby of a Cluster. Commits of the primary wait for it from now on.
+func Standby(t testing.TB, primary *embedpg.Server) *embedpg.Server {
+	t.Helper()
+	s, err := startIn(t.Context(), primary.StartStandby)
+	require.NoError(t, err)
+	removeAtEnd(t, s)
+	conn, err := pgx.Connect(t.Context(), primary.URL(ClusterDatabase))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"} {
+		_, err = conn.Exec(t.Context(), sql)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		var sync bool
+		err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')").Scan(&sync)
+		return err == nil && sync
+	}, cleanupTimeout, 5*time.Millisecond)
+	return s
+}
+
+func removeAtEnd(t testing.TB, s *embedpg.Server) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
 		require.NoError(t, s.Remove(ctx))
 	})
-	require.NoError(t, s.CreateDatabase(t.Context(), ClusterDatabase))
-	_, err = migrations.Up(t.Context(), s.URL(ClusterDatabase), nil)
-	require.NoError(t, err)
-	return s
 }
 
 // create makes a database for one test.

@@ -137,7 +137,10 @@ func (s *server) exec(ctx context.Context, sql string) error {
 }
 
 // startCluster starts a PostgreSQL in a temporary directory. It keeps running after ctx, which belongs to one test, has ended.
-func startCluster(ctx context.Context) (*embedpg.Server, error) {
+func startCluster(ctx context.Context) (*embedpg.Server, error) { return startIn(ctx, embedpg.Start) }
+
+// startIn calls start with a new temporary directory.
+func startIn(ctx context.Context, start func(context.Context, embedpg.Config) (*embedpg.Server, error)) (*embedpg.Server, error) {
 	removeAbandoned()
 	dir, err := os.MkdirTemp(tempRoot(), dirPrefix)
 	if err != nil {
@@ -147,7 +150,7 @@ func startCluster(ctx context.Context) (*embedpg.Server, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("dbtest: %w", err)
 	}
-	s, err := embedpg.Start(ctx, embedpg.Config{DataDir: dir, Settings: settings})
+	s, err := start(ctx, embedpg.Config{DataDir: dir, Settings: settings})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("dbtest: %w", err), os.RemoveAll(dir))
 	}

@@ -24,9 +24,9 @@ func (p *place) clusterMajor() int {
 	return major
 }
 
-// initCluster runs initdb unless the cluster exists. It works in a directory beside the final one and renames it at the
-// end, because the result of a killed initdb cannot be told from a complete cluster.
-func (p *place) initCluster(ctx context.Context, bin binaries, fsync bool) error {
+// initCluster runs initdb, or pg_basebackup for a standby, unless the cluster exists. It works in a directory beside the final one
+// and renames it at the end, because the result of a killed initdb cannot be told from a complete cluster.
+func (p *place) initCluster(ctx context.Context, bin binaries, cfg *Config) error {
 	if p.clusterMajor() > 0 {
 		return nil
 	}
@@ -40,7 +40,13 @@ func (p *place) initCluster(ctx context.Context, bin binaries, fsync bool) error
 	if err := p.give(tmp); err != nil {
 		return err
 	}
-	if err := p.initdb(ctx, bin, tmp, fsync); err != nil {
+	var err error
+	if cfg.primary != "" {
+		err = p.baseBackup(ctx, bin, tmp, cfg.primary)
+	} else {
+		err = p.initdb(ctx, bin, tmp, cfg.Fsync)
+	}
+	if err != nil {
 		return err
 	}
 	if err := os.Rename(tmp, p.pgdata()); err != nil {

@@ -39,6 +39,8 @@ type Config struct {
 	Settings map[string]string
 	// Logger is the log of this package; PostgreSQL logs to DataDir/postgres.log. Default: discard.
 	Logger *slog.Logger
+
+	primary string // the server of which this one is a standby; "": none
 }
 
 // Server is a private Postgres. Its methods may be called from several goroutines.
@@ -165,7 +167,7 @@ func (s *Server) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.place.initCluster(ctx, bin, s.cfg.Fsync); err != nil {
+	if err := s.place.initCluster(ctx, bin, &s.cfg); err != nil {
 		return err
 	}
 	return s.launchOnFreePort(ctx, bin)

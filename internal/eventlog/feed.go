@@ -11,6 +11,8 @@ import (
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
+
+	"github.com/ojsd/ojsd/internal/clock"
 )
 
 const (
@@ -36,6 +38,10 @@ type FeedConfig struct {
 	// MaxReads is how many streams may read the table at once: a thousand that resume together must not take all
 	// connections of the pool. 4.
 	MaxReads int
+
+	// MaxAge and MaxCount are the limits of retention, which hold for events in memory too. 0: none.
+	MaxAge   time.Duration
+	MaxCount int64
 }
 
 // Feed reads the log once for all streams of this node: one query reads a pass of the relay, whatever the number of
@@ -234,6 +240,12 @@ func (f *Feed) after(at Position) window {
 	}
 	from := sort.Search(len(f.recent), func(i int) bool { return at.Before(f.recent[i].Event.Position) })
 	return window{complete: true, items: f.recent[from:len(f.recent):len(f.recent)], end: f.end, changed: f.changed}
+}
+
+// aged reports whether some of the events may be outside of the limits of retention by now, because a stream reads slowly.
+func (f *Feed) aged(items []*Item) bool {
+	return len(items) > 0 && (f.config.MaxAge > 0 && clock.Now().Sub(items[0].Event.Time) >= f.config.MaxAge ||
+		f.config.MaxCount > 0 && int64(len(items)) > f.config.MaxCount)
 }
 
 // join wakes the feed for the first subscriber.

@@ -210,6 +210,34 @@ func TestFeed(t *testing.T) {
 		require.Equal(t, numbered(5, 1), again.takeN(t, 1, 10))
 	})
 
+	// A stream that reads slowly gets a gap for what is outside of the limits by now, although the feed has it in memory.
+	t.Run("RetentionOvertakesMemory", func(t *testing.T) {
+		t.Parallel()
+		const age = 300 * time.Millisecond
+		for name, test := range map[string]struct {
+			config FeedConfig
+			limit  func(b *testBundle)
+			left   []string
+		}{
+			"ByAge":   {FeedConfig{MaxAge: age}, func(b *testBundle) { b.limit(t, "0.3 s", 0) }, nil},
+			"ByCount": {FeedConfig{MaxCount: 2}, func(b *testBundle) { b.limit(t, "", 2) }, numbered(2, 2)},
+		} {
+			b := setup(t, RelayConfig{})
+			f := b.feed(t, test.config)
+			s := f.subscribe(t, Query{}, nil)
+			s.nothing(t) // it follows the log in memory from here on
+			f.caughtUp(t)
+			b.publish(t, f, "1", "2", "3")
+			f.caughtUp(t)
+			test.limit(b)
+			time.Sleep(age)
+			_, gap, err := s.Next(t.Context(), nil, 10)
+			require.NoError(t, err, name)
+			require.NotNil(t, gap, name)
+			require.Equal(t, test.left, s.takeN(t, len(test.left), 10), name)
+		}
+	})
+
 	t.Run("TrimKeepsTheNewest", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t, RelayConfig{})

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -90,7 +91,7 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 		page.Events = append(page.Events, eventOf(historyRow(row)))
 	}
 	if looked := rows[0]; looked.Low > looked.Oldest {
-		page.More, page.End = true, NewPosition(time.Now(), looked.Low, 0)
+		page.More, page.End = true, NewPosition(clock.Now(), looked.Low, 0)
 	}
 	return page, nil
 }

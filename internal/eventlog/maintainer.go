@@ -86,9 +86,9 @@ type Maintainer struct {
 
 // room is what the partitions of PartitionEnsure have room for.
 type room struct {
-	refill int64     // make more when this number is reached: half is used
-	days   time.Time // days before it have a partition
-	made   time.Time // latest call of PartitionEnsure
+	refill int64         // make more when this number is reached: half is used
+	days   time.Duration // from made on for which there are partitions, by the clock of the database
+	made   time.Time     // latest call of PartitionEnsure
 }
 
 // Pruned counts what one run removed.
@@ -182,7 +182,7 @@ func (m *Maintainer) advanceFloor(ctx context.Context) error {
 // ensureDue reports whether to create partitions: when half the numbers are used, and for days two days ahead. Every write
 // fails for a number without a partition.
 func (m *Maintainer) ensureDue(now time.Time, status RelayStatus) bool {
-	return m.room.made.IsZero() || max(status.Head, status.Watermark) >= m.room.refill || m.room.days.Sub(now) < 48*time.Hour ||
+	return m.room.made.IsZero() || max(status.Head, status.Watermark) >= m.room.refill || m.room.days-now.Sub(m.room.made) < 48*time.Hour ||
 		status.BehindFor > lateRelay && now.Sub(m.room.made) > lateRelay
 }
 
@@ -192,7 +192,7 @@ func (m *Maintainer) ensure(ctx context.Context, now time.Time, status RelayStat
 		return err
 	}
 	head := max(status.Head, status.Watermark)
-	m.room = room{refill: head + max(1, (row.EventsBelow-head)/2), days: row.JobsDoneBefore.Time, made: now}
+	m.room = room{refill: head + max(1, (row.EventsBelow-head)/2), days: row.JobsDoneBefore.Time.Sub(row.Now.Time), made: now}
 	m.TestSignals.Ensured.Signal(row.EventsBelow)
 	return nil
 }

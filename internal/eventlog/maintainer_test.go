@@ -175,7 +175,7 @@ func TestMaintainerDue(t *testing.T) {
 	now := time.Date(2026, 5, 4, 22, 0, 0, 0, time.UTC)
 	newMaintainer := func() *Maintainer {
 		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), nil, MaintainerConfig{}, nil)
-		m.room = room{refill: 1000, days: now.Add(72 * time.Hour), made: now}
+		m.room = room{refill: 1000, days: 72 * time.Hour, made: now}
 		m.prunedAt, m.prunedTo = now, 5
 		return m
 	}

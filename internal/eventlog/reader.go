@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
 )
@@ -159,7 +160,7 @@ func (r *Reader) expired(ctx context.Context, floor int64) error {
 		return fmt.Errorf("find oldest event: %w", err)
 	}
 	if len(oldest) == 0 {
-		return &ExpiredError{Pruned: placeOf(floor, time.Now())}
+		return &ExpiredError{Pruned: placeOf(floor, clock.Now())}
 	}
 	o := oldest[0]
 	return &ExpiredError{

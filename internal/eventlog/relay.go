@@ -15,6 +15,7 @@ import (
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 )
@@ -74,7 +75,7 @@ type Relay struct {
 	wake     chan struct{}
 	woken    atomic.Uint64 // calls of Wake
 	waiting  atomic.Int32  // calls of waitCaughtUp in progress
-	heard    atomic.Int64  // when Published was called last, in nanoseconds of Unix time
+	heard    atomic.Int64  // clock.Running when Published was called last
 	progress progress
 	status   relayStatus
 
@@ -116,7 +117,7 @@ func (r *Relay) Wake() {
 }
 
 // Published records that the relay of some node has published. It does not block.
-func (r *Relay) Published() { r.heard.Store(time.Now().UnixNano()) }
+func (r *Relay) Published() { r.heard.Store(int64(clock.Running())) }
 
 // SetReaders sets the function that tells whether this node reads the log for somebody, who then waits less for each event.
 // Call SetReaders before Start.
@@ -167,7 +168,8 @@ func (r *Relay) run(ctx context.Context) {
 // rest lets more events accumulate before the next pass.
 func (r *Relay) rest(ctx context.Context, p *pace) {
 	for ctx.Err() == nil {
-		left := p.restLeft(time.Unix(0, r.heard.Load()), time.Now(), r.waiting.Load() > 0 || r.hasReaders())
+		now, heard := time.Now(), clock.Running()-time.Duration(r.heard.Load())
+		left := p.restLeft(now.Add(-heard), now, r.waiting.Load() > 0 || r.hasReaders())
 		if left <= 0 {
 			return
 		}

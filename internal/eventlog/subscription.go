@@ -167,7 +167,7 @@ type batch struct {
 // step reads once, without waiting.
 func (s *Subscription) step(ctx context.Context, limit int) (batch, error) {
 	recent := s.feed.after(s.at)
-	if recent.complete && !s.unchecked {
+	if recent.complete && !s.unchecked && !s.feed.aged(recent.items) {
 		s.caughtUp = true
 		s.setReadingTable(false)
 		return batch{items: s.takeRecent(recent, limit), changed: recent.changed}, nil

@@ -3,15 +3,18 @@ package job
 import (
 	"crypto/rand"
 	"sync"
-	"time"
 
 	"github.com/oklog/ulid/v2"
+
+	"github.com/ojsd/ojsd/internal/clock"
 )
 
-// ids makes UUIDv7 that increase within this process: monotonic ULID entropy with the version and variant bits set.
+// ids makes UUIDv7 that increase within this process: monotonic ULID entropy with the version and variant bits set. Their time
+// is that of the database, because lists are sorted by ids that several nodes have made.
 type ids struct {
 	mu      sync.Mutex
 	entropy *ulid.MonotonicEntropy
+	latest  uint64 // ms
 }
 
 var processIDs = ids{entropy: ulid.Monotonic(rand.Reader, 0)}
@@ -21,8 +24,11 @@ func NewID() [16]byte {
 	processIDs.mu.Lock()
 	defer processIDs.mu.Unlock()
 	for {
-		id, err := ulid.New(ulid.Timestamp(time.Now()), processIDs.entropy)
+		// The database may have been replaced by one whose clock is behind.
+		processIDs.latest = max(processIDs.latest, ulid.Timestamp(clock.Now()))
+		id, err := ulid.New(processIDs.latest, processIDs.entropy)
 		if err != nil { // the millisecond's entropy is used up: the next one has new
+			processIDs.latest++
 			continue
 		}
 		id[6] = id[6]&0x0f | 0x70

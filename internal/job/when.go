@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/duration"
 )
 
@@ -151,13 +152,12 @@ func shaped(s, pattern string) bool {
 	return true
 }
 
-// future reports whether w lies ahead by this node's clock. It only serves to refuse a contradiction; what a job waits
-// for is decided by the database clock.
+// future reports whether w lies ahead. It only serves to refuse a contradiction; what a job waits for is decided by a statement.
 func (w When) future() bool {
 	if w.Relative {
 		return w.In > 0
 	}
-	return w.Set && w.At.After(time.Now())
+	return w.Set && w.At.After(clock.Now())
 }
 
 // ParseAge reads a time, or an age: Relative then means that long before now.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
 
@@ -75,7 +76,11 @@ func (d *DB) Now(ctx context.Context) (time.Time, error) {
 // Probe reads the clock of the database, and whether it is read-only. If it is, the connections of the pool are made anew: another
 // host of the URL may have become the primary.
 func (d *DB) Probe(ctx context.Context) (now time.Time, readOnly bool, err error) {
+	asked := time.Now()
 	row, err := d.Q.SystemProbe(ctx)
+	if err == nil {
+		clock.Set(row.Now.Time, asked)
+	}
 	if row.ReadOnly {
 		d.Pool.Reset()
 	}
@@ -84,7 +89,11 @@ func (d *DB) Probe(ctx context.Context) (now time.Time, readOnly bool, err error
 
 // EnsurePartitions creates the partitions that today and tomorrow need.
 func (d *DB) EnsurePartitions(ctx context.Context) error {
-	_, err := d.Q.PartitionEnsure(ctx)
+	asked := time.Now()
+	row, err := d.Q.PartitionEnsure(ctx)
+	if err == nil {
+		clock.Set(row.Now.Time, asked)
+	}
 	return err
 }
 

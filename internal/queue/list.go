@@ -85,7 +85,7 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 		return nil, false, pg.ClientError(err)
 	}
 	p := dbsqlc.JobListForBulkParams{
-		States: texts(f.States), MaxRows: int64(limit) + 1, TypePrefix: f.TypePrefix,
+		States: texts(f.States), MaxLooked: s.maxLooked, MaxRows: int64(limit) + 1, TypePrefix: f.TypePrefix,
 		Type: pgtype.Text{String: f.Type, Valid: f.Type != "" || f.TypePrefix}, Queue: pg.Text(f.Queue),
 		EnqueuedAfter:  pg.Timestamp(job.Latest(f.EnqueuedAfter, f.Since.At)),
 		EnqueuedBefore: pg.Timestamp(job.Earliest(f.EnqueuedBefore, f.Until.At, f.OlderThan.At)),
@@ -99,7 +99,7 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 			return nil, false, err
 		}
 		for _, r := range rows {
-			if !f.MatchesMeta(r.Meta) { // compared in Go, because -> on json fails for a row with \u0000
+			if !r.Matches || !f.MatchesMeta(r.Meta) { // compared in Go, because -> on json fails for a row with \u0000
 				continue
 			}
 			if len(ids) == limit {
@@ -107,7 +107,7 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 			}
 			ids = append(ids, r.ID)
 		}
-		if int64(len(rows)) < p.MaxRows {
+		if int64(len(rows)) < p.MaxRows && (len(rows) == 0 || rows[len(rows)-1].Looked < p.MaxLooked) {
 			return ids, false, nil
 		}
 		p.After = before(&rows[len(rows)-1].ID)

@@ -6,7 +6,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // TestBoundedList: a filter that matches few jobs looks at a part of them at a time, and the pages together are complete.
@@ -53,4 +55,33 @@ func TestBoundedList(t *testing.T) {
 	require.Equal(t, 8, n)
 	got, _ = pages(queue.List{Limit: 200})
 	require.Len(t, slices.Compact(got), 750)
+
+	// A bulk filter gets all of them, by as many statements.
+	slices.Reverse(want)
+	candidates := func(f job.BulkFilter, limit int) (ids [][16]byte, more bool) {
+		f.States = []ojs.JobState{ojs.StateAvailable, ojs.StateCompleted}
+		ids, more, err := b.Jobs.Candidates(t.Context(), f, limit)
+		require.NoError(t, err)
+		return ids, more
+	}
+	for looked := range 8 { // whatever row a statement ends with
+		b.Jobs.LookAt(int64(96 + looked))
+		ids, more := candidates(job.BulkFilter{Type: "rare"}, 50)
+		require.Equal(t, want, ids)
+		require.False(t, more)
+		ids, more = candidates(job.BulkFilter{Type: "rare"}, 5)
+		require.Equal(t, want[:5], ids)
+		require.True(t, more)
+		ids, more = candidates(job.BulkFilter{Type: "rare"}, 6)
+		require.Equal(t, want, ids)
+		require.False(t, more)
+		ids, _ = candidates(job.BulkFilter{Queue: "q"}, 1000)
+		require.Len(t, ids, 750)
+		ids, more = candidates(job.BulkFilter{Type: "none"}, 5)
+		require.Empty(t, ids)
+		require.False(t, more)
+	}
+	b.Jobs.LookAt(1)
+	ids, _ := candidates(job.BulkFilter{Type: "rare"}, 50)
+	require.Equal(t, want, ids)
 }

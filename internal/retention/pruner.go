@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river/rivershared/testsignal"
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -56,7 +57,7 @@ type Pruner struct {
 	deadLetters *deadletter.Store
 	config      Config
 	moved       atomic.Bool
-	ranAt       atomic.Int64 // local time of the latest run in nanoseconds
+	ranAt       atomic.Int64 // clock.Running at the latest run
 }
 
 type prunerSignals struct {
@@ -79,7 +80,7 @@ type Deps struct {
 // New returns a pruner.
 func New(archetype *baseservice.Archetype, deps Deps, config Config) *Pruner {
 	p := baseservice.Init(archetype, &Pruner{db: deps.DB, commits: deps.Commits, deadLetters: deps.DeadLetters, config: config})
-	p.ranAt.Store(time.Now().UnixNano())
+	p.ranAt.Store(int64(clock.Running()))
 	return p
 }
 
@@ -99,7 +100,7 @@ func (p *Pruner) NextIn() time.Duration {
 	return max(0, p.idlePause()-since)
 }
 
-func (p *Pruner) sinceRun() time.Duration { return time.Since(time.Unix(0, p.ranAt.Load())) }
+func (p *Pruner) sinceRun() time.Duration { return clock.Running() - time.Duration(p.ranAt.Load()) }
 
 // idlePause is idlePrune, rounded up to whole ticks.
 func (p *Pruner) idlePause() time.Duration {
@@ -140,7 +141,7 @@ func (p *Pruner) Start(ctx context.Context) error {
 
 func (p *Pruner) run(ctx context.Context) {
 	p.moved.Store(false)
-	p.ranAt.Store(time.Now().UnixNano())
+	p.ranAt.Store(int64(clock.Running()))
 	limited, cancel := context.WithTimeout(ctx, pruneTimeout)
 	defer cancel()
 	pruned, err := p.runOnce(limited)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
@@ -60,11 +61,13 @@ func (t *Timer) NextDue(ctx context.Context, after pgtype.Timestamptz) (Due, err
 func (t *Timer) nextDue(ctx context.Context, after, cronsAfter pgtype.Timestamptz) (Due, error) {
 	ctx, cancel := t.db.Bounded(ctx)
 	defer cancel()
+	asked := time.Now()
 	row, err := t.db.Q.DueGetNext(ctx, after, cronsAfter)
 	if err != nil {
 		t.sources.Unreachable()
 		return Due{}, err
 	}
+	clock.Set(row.Now.Time, asked)
 	due := Due{Now: row.Now.Time, Jobs: row.JobDue, Workers: row.WorkerLeft, Crons: row.CronDue}
 	if row.WorkerSeen.Valid {
 		dead := t.sources.WorkerDeadAt(row.WorkerSeen.Time, due.Now)

@@ -32,7 +32,7 @@ const (
 
 // SweepDue applies what this node knows to be due, at most one batch, so that a fetch does not pay for thousands of jobs.
 func (t *Timer) SweepDue(ctx context.Context) {
-	if t.sources != nil && time.Now().UnixNano() >= t.next.Load() {
+	if t.sources != nil && t.left() <= 0 {
 		t.run(context.WithoutCancel(ctx), 1)
 	}
 }
@@ -41,7 +41,7 @@ func (t *Timer) SweepDue(ctx context.Context) {
 func (t *Timer) run(ctx context.Context, batches int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if time.Now().UnixNano() < t.next.Load() {
+	if t.left() > 0 {
 		return // a concurrent run has applied it
 	}
 	// Reset before the sweep: a due time that is scheduled during it must not be lost.

@@ -16,6 +16,7 @@ import (
 	"github.com/riverqueue/river/rivershared/testsignal"
 	"github.com/riverqueue/river/rivershared/util/testutil"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
@@ -46,7 +47,7 @@ type Timer struct {
 
 	db      *pg.DB
 	sources *Sources      // nil: before Serve
-	next    atomic.Int64  // local time of the next run in nanoseconds
+	next    atomic.Int64  // clock.Running at the next run
 	earlier chan struct{} // signalled when next became earlier
 	mu      sync.Mutex    // one run at a time
 
@@ -100,7 +101,8 @@ func (t *Timer) Poll() { t.scheduleRun(notifiedPoll) }
 // scheduleRun makes the next run earlier, never later: one that comes too early finds nothing due and costs a statement, one that comes
 // too late delays a job.
 func (t *Timer) scheduleRun(in time.Duration) {
-	at := time.Now().Add(in).UnixNano()
+	now := clock.Running()
+	at := int64(now + min(in, math.MaxInt64-now)) // a client may schedule a job centuries ahead
 	for {
 		next := t.next.Load()
 		if at >= next {
@@ -116,6 +118,9 @@ func (t *Timer) scheduleRun(in time.Duration) {
 	}
 }
 
+// left is the time until the scheduled run.
+func (t *Timer) left() time.Duration { return time.Duration(t.next.Load()) - clock.Running() }
+
 // Notify reports that jobs moved, on this node or on another one, which may stop before the due times that it scheduled.
 // Call it after every commit and for every notification of another node.
 func (t *Timer) Notify() {
@@ -126,7 +131,7 @@ func (t *Timer) Notify() {
 
 // Overdue is by how much the scheduled run is late; 0 if it is not.
 func (t *Timer) Overdue() time.Duration {
-	return max(0, time.Since(time.Unix(0, min(t.next.Load(), math.MaxInt64/2))))
+	return max(0, -t.left())
 }
 
 // Start runs the loop until stopped.
@@ -153,12 +158,12 @@ func (t *Timer) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-t.earlier:
-			timer.Reset(time.Until(time.Unix(0, t.next.Load())))
+			timer.Reset(t.left())
 		case <-timer.C:
-			if time.Now().UnixNano() >= t.next.Load() {
+			if t.left() <= 0 {
 				t.run(ctx, 0)
 			}
-			timer.Reset(time.Until(time.Unix(0, t.next.Load())))
+			timer.Reset(t.left())
 		}
 	}
 }

@@ -31,16 +31,25 @@ type EventPlace struct {
 // maxDeliveryTotal is how far a list counts its total.
 const maxDeliveryTotal = 10_000
 
-// Deliveries lists the log, newest first; the total is counted up to 10 000.
-func (s *Store) Deliveries(ctx context.Context, l DeliveryList) ([]DeliveryRecord, int64, error) {
+// DeliveryPage is a page of the log, newest first. It may be shorter than the limit although there are more: few of those that were
+// looked at match.
+type DeliveryPage struct {
+	Deliveries []DeliveryRecord
+	Next       *[16]byte // the cursor of the next page; nil: there is none
+	Total      int64     // matches up to 10 000, among the newest deliveries that were looked at
+}
+
+// Deliveries returns a page of the log.
+func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPage, err error) {
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
-		return nil, 0, pg.ClientError(err)
+		return page, pg.ClientError(err)
 	}
 	defer done()
+	end := int32(l.Offset + l.Limit + 1) // one more than the page tells whether there are more
 	p := dbsqlc.WebhookDeliveryListParams{
 		Status: pg.Text(l.Status), EventType: pg.Text(l.Type), Since: pg.Timestamp(l.Since), Until: pg.Timestamp(l.Until),
-		Before: lastID, MaxTotal: max(maxDeliveryTotal, int32(l.Offset+l.Limit)), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit),
+		Before: lastID, MaxTotal: max(maxDeliveryTotal, end), MaxLooked: max(s.maxLooked, end), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit + 1),
 	}
 	if l.Webhook != nil {
 		p.WebhookID = pgtype.UUID{Bytes: *l.Webhook, Valid: true}
@@ -53,24 +62,37 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) ([]DeliveryRecor
 	}
 	found, err := s.db.Q.WebhookDeliveryList(ctx, p)
 	if err != nil {
-		return nil, 0, pg.ClientError(err)
+		return page, pg.ClientError(err)
 	}
-	ids := make([][16]byte, 0, len(found))
+	ids, next := deliveriesFound(found, l.Limit)
+	page.Next, page.Total = next, found[0].Total
+	if l.Before != nil { // the total includes the pages before the cursor
+		p.Before, p.SkipRows, p.MaxRows = lastID, 0, 0
+		if found, err = s.db.Q.WebhookDeliveryList(ctx, p); err != nil {
+			return page, pg.ClientError(err)
+		}
+		page.Total = found[0].Total
+	}
+	rows, err := s.db.Q.WebhookDeliveryListByID(ctx, ids)
+	page.Deliveries = deliveryRecords(rows)
+	return page, pg.ClientError(err)
+}
+
+// deliveriesFound returns the ids of a page, and where the next one begins; nil: there is none.
+func deliveriesFound(found []dbsqlc.WebhookDeliveryListRow, limit int) (ids [][16]byte, next *[16]byte) {
 	for _, row := range found {
 		if row.ID != ([16]byte{}) {
 			ids = append(ids, row.ID)
 		}
 	}
-	total := found[0].Total
-	if l.Before != nil { // the total includes the pages before the cursor
-		p.Before, p.SkipRows, p.MaxRows = lastID, 0, 0
-		if found, err = s.db.Q.WebhookDeliveryList(ctx, p); err != nil {
-			return nil, 0, pg.ClientError(err)
-		}
-		total = found[0].Total
+	switch floor := found[0].Floor; {
+	case len(ids) > limit:
+		ids = ids[:limit]
+		next = &ids[limit-1]
+	case floor != ([16]byte{}):
+		next = &floor
 	}
-	rows, err := s.db.Q.WebhookDeliveryListByID(ctx, ids)
-	return deliveryRecords(rows), total, pg.ClientError(err)
+	return ids, next
 }
 
 // Delivery reads a delivery with its attempts.

@@ -11,6 +11,7 @@ import (
 	"github.com/riverqueue/river/rivershared/startstop"
 	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
@@ -51,7 +52,7 @@ type Dispatcher struct {
 	running atomic.Int64
 	senders sync.WaitGroup
 	sent    atomic.Bool  // a delivery was sent since the last maintain
-	failing atomic.Int64 // local time of the first failed claim since a successful one, in ns; 0: none
+	failing atomic.Int64 // clock.Running at the first failed claim since a successful one; 0: none
 
 	maintainAt, warnedAt time.Time  // only the loop uses them
 	lost                 []Delivery // the same; of claims that perhaps have committed
@@ -73,7 +74,7 @@ func (d *Dispatcher) Wake() {
 
 // Status is ok, or degraded if claims have failed for 30 s.
 func (d *Dispatcher) Status() string {
-	if since := d.failing.Load(); since != 0 && time.Since(time.Unix(0, since)) > degradedAfter {
+	if since := d.failing.Load(); since != 0 && clock.Running()-time.Duration(since) > degradedAfter {
 		return "degraded"
 	}
 	return "ok"
@@ -133,7 +134,7 @@ func (d *Dispatcher) pass(ctx, sending context.Context) time.Duration {
 			d.lost = append(d.lost, claimed.Deliveries...)
 		}
 		if ctx.Err() == nil {
-			d.failing.CompareAndSwap(0, time.Now().UnixNano())
+			d.failing.CompareAndSwap(0, int64(clock.Running()))
 			d.warn(ctx, "webhook deliveries were not claimed; trying again", err)
 		}
 		serviceutil.CancellableSleep(ctx, errorPause) // even if Wake is called meanwhile

@@ -25,12 +25,14 @@ type Store struct {
 	config StoreConfig
 	vault  vault
 
+	maxLooked int32 // pg.MaxLooked; only tests change it
+
 	deliveries *batch.Batcher[DeliveryOutcome, Recorded]
 }
 
 // NewStore returns a store on the database.
 func NewStore(db *pg.DB, config StoreConfig) *Store {
-	s := &Store{db: db, config: config, vault: newVault(config.Keys)}
+	s := &Store{db: db, config: config, vault: newVault(config.Keys), maxLooked: pg.MaxLooked}
 	s.deliveries = batch.New(batch.Config[DeliveryOutcome, Recorded]{
 		Flush: s.flushDeliveries, Split: pg.IsRowError, Retry: pg.IsTransient,
 		Key: func(o DeliveryOutcome) ([16]byte, bool) { return o.ID, true },

@@ -383,9 +383,9 @@ func TestWebhookBacklogInPieces(t *testing.T) {
 	set(true)
 	require.Len(t, b.claimed(10), 10)
 	require.NoError(t, b.Webhooks.Delete(t.Context(), w.ID))
-	_, total, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Status: "cancelled", Limit: 1})
+	page, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Status: "cancelled", Limit: 1})
 	require.NoError(t, err)
-	require.Equal(t, int64(10_000), total, "counted up to 10 000")
+	require.Equal(t, int64(10_000), page.Total, "counted up to 10 000")
 	webhooks, pending, err := b.Webhooks.Backlog(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, webhooks+pending)
@@ -547,4 +547,47 @@ func TestDeliveriesBelowTheFloor(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, int64(3), created.Deliveries)
 	require.Zero(t, created.Skipped)
+}
+
+// TestDeliveryLogLooksAtSome: a list whose filter has no index of its own looks at some deliveries, and goes on from there.
+func TestDeliveryLogLooksAtSome(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	one, other := b.subscribed(), b.subscribed()
+	const of = 50
+	for i, w := range []*webhook.Webhook{one, other} {
+		b.Exec(`INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, completed_at, created_at)
+			SELECT ojs.new_id(now() + i * interval '1 second'), $1, i, 0, now(), CASE WHEN i = 1 THEN 'job.failed' ELSE 'job.enqueued' END, i::text, '{}',
+				CASE WHEN i = 2 THEN 'dead' ELSE 'delivered' END, now(), now() + i * interval '1 second' FROM generate_series(1, $2::integer) i`, w.ID, of)
+		b.Exec(`UPDATE ojs.webhook_deliveries SET status = 'dead' WHERE event_seq = 3 AND webhook_id = $1 AND $2`, w.ID, i == 1)
+	}
+	b.Webhooks.LookAt(20)
+	for name, test := range map[string]struct {
+		list        webhook.DeliveryList
+		found, most int // matches, and pages that they may take
+	}{
+		"Type":            {webhook.DeliveryList{Type: "job.failed"}, 2, 6},
+		"TypeOfWebhook":   {webhook.DeliveryList{Webhook: &one.ID, Type: "job.failed"}, 1, 3},
+		"Time":            {webhook.DeliveryList{Until: time.Now().Add(1500 * time.Millisecond)}, 2, 6},
+		"Status":          {webhook.DeliveryList{Status: "dead"}, 3, 1},
+		"StatusOfWebhook": {webhook.DeliveryList{Webhook: &one.ID, Status: "dead"}, 1, 1},
+		"Delivered":       {webhook.DeliveryList{Webhook: &one.ID, Status: "delivered"}, of - 1, 8},
+		"All":             {webhook.DeliveryList{}, 2 * of, 13},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, pages, l := map[[16]byte]bool{}, 0, test.list
+			for l.Limit = 8; pages == 0 || l.Before != nil; pages++ {
+				page, err := b.Webhooks.Deliveries(t.Context(), l)
+				require.NoError(t, err)
+				require.LessOrEqual(t, page.Total, int64(20))
+				for _, d := range page.Deliveries {
+					found[d.ID] = true
+				}
+				l.Before = page.Next
+			}
+			require.Len(t, found, test.found)
+			require.LessOrEqual(t, pages, test.most+1)
+			require.Greater(t, pages, test.most/3)
+		})
+	}
 }

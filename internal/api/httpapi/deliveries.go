@@ -36,21 +36,20 @@ func (a *API) listDeliveries(c echo.Context) error {
 		}
 		l.Webhook = &id
 	}
-	l.Limit++ // one more tells whether there are more
-	rows, total, err := a.Webhooks.Deliveries(c.Request().Context(), l)
+	found, err := a.Webhooks.Deliveries(c.Request().Context(), l)
 	if err != nil {
 		return err
 	}
-	more := len(rows) > p.limit
-	rows = rows[:min(len(rows), p.limit)]
-	shown := make([]map[string]any, len(rows))
+	shown := make([]map[string]any, len(found.Deliveries))
+	for i := range shown {
+		shown[i] = showDelivery(&found.Deliveries[i])
+	}
 	next := ""
-	for i := range rows {
-		shown[i] = showDelivery(&rows[i])
-		next = webhook.DeliveryID(rows[i].ID)
+	if found.Next != nil {
+		next = webhook.DeliveryID(*found.Next)
 	}
 	return sendJSON(c, http.StatusOK, map[string]any{
-		"deliveries": shown, "items": shown, "total": total, "pagination": json.RawMessage(p.append(nil, total, more, next)),
+		"deliveries": shown, "items": shown, "total": found.Total, "pagination": json.RawMessage(p.append(nil, found.Total, next != "", next)),
 	})
 }
 

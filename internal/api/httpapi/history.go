@@ -63,8 +63,8 @@ func (a *API) getJobHistory(c echo.Context) error {
 			return err
 		}
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = appendRecords(b, page)
+	return respondEach(c, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
+		b = appendRecords(b, page, next)
 		b = append(b, `,"total":`...)
 		return append(strconv.AppendInt(b, page.Total, 10), '}')
 	})
@@ -94,8 +94,8 @@ func (a *API) listHistory(c echo.Context) error {
 	if err != nil {
 		return api.EventError(err)
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = appendRecords(b, page)
+	return respondEach(c, http.StatusOK, recordBytes(page.Events), func(b []byte, next flush) []byte {
+		b = appendRecords(b, page, next)
 		b = append(b, `,"total_estimate":`...)
 		b = strconv.AppendInt(b, page.Total, 10)
 		b = append(b, `,"query_time_ms":`...)
@@ -149,19 +149,27 @@ func historyFilter(c echo.Context, name string, words []string) ([]string, error
 }
 
 // appendRecords appends the object's beginning: events and next_cursor.
-func appendRecords(b []byte, page eventlog.HistoryPage) []byte {
+func appendRecords(b []byte, page eventlog.HistoryPage, next flush) []byte {
 	b = append(b, `{"events":[`...)
 	for i := range page.Events {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendRecord(b, &page.Events[i])
+		b = next(appendRecord(b, &page.Events[i]))
 	}
 	b = append(b, `],"next_cursor":`...)
 	if !page.More {
 		return append(b, `null`...)
 	}
 	return appendQuoted(b, page.End.String())
+}
+
+// recordBytes estimates what appendRecords appends.
+func recordBytes(events []eventlog.Event) (n int) {
+	for i := range events {
+		n += 256 + len(events[i].Data)
+	}
+	return n
 }
 
 func appendRecord(b []byte, e *eventlog.Event) []byte {

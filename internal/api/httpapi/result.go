@@ -94,7 +94,7 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 			byID[res.ID] = res
 		}
 	}
-	return respond(c, http.StatusOK, func(b []byte) []byte {
+	return respondEach(c, http.StatusOK, resultBytes(in.Texts, byID), func(b []byte, next flush) []byte {
 		b = append(b, `{"results":{`...)
 		for i, text := range in.Texts {
 			if i > 0 {
@@ -113,10 +113,21 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 			if res.Cut {
 				b = append(b, `,"result_truncated":true`...)
 			}
-			b = append(b, '}')
+			b = next(append(b, '}'))
 		}
 		return append(b, `}}`...)
 	})
+}
+
+// resultBytes estimates what the results of these ids have.
+func resultBytes(texts []string, byID map[[16]byte]*queue.Result) (n int) {
+	for _, text := range texts {
+		n += 64
+		if id, _ := ojs.ParseID(text); byID[id] != nil {
+			n += 128 + len(byID[id].Result) + len(byID[id].Error)
+		}
+	}
+	return n
 }
 
 // after is a time so many seconds later; a client's number may be larger than a duration can be.

@@ -128,34 +128,41 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		next := ""
+		cursor := ""
 		if page.More {
-			next = worker.KeyOf(&page.Workers[len(page.Workers)-1]).String()
+			cursor = worker.KeyOf(&page.Workers[len(page.Workers)-1]).String()
 		}
-		return respond(c, http.StatusOK, func(b []byte) []byte {
-			items := len(b) + len(`{"items":`)
-			b = appendWorkers(append(b, `{"items":`...), page.Workers)
+		return respondEach(c, http.StatusOK, 2*workerBytes(page.Workers), func(b []byte, next flush) []byte {
+			b = appendWorkers(append(b, `{"items":`...), page.Workers, next)
 			if as.again != "" {
-				array := b[items:]
 				b = append(append(append(b, `,"`...), as.again...), `":`...)
-				b = append(b, array...)
+				b = appendWorkers(b, page.Workers, next)
 			}
 			b = appendTotals(append(b, `,"summary":`...), page.Totals)
-			b = p.append(append(b, `,"pagination":`...), page.Matches, page.More, next)
+			b = p.append(append(b, `,"pagination":`...), page.Matches, page.More, cursor)
 			return append(b, '}')
 		})
 	}
 }
 
-func appendWorkers(b []byte, workers []worker.Record) []byte {
+func appendWorkers(b []byte, workers []worker.Record, next flush) []byte {
 	b = append(b, '[')
 	for i := range workers {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(appendWorker(b, &workers[i]), '}')
+		b = next(append(appendWorker(b, &workers[i]), '}'))
 	}
 	return append(b, ']')
+}
+
+// workerBytes estimates what appendWorkers appends.
+func workerBytes(workers []worker.Record) (bytes int) {
+	for i := range workers {
+		w := &workers[i]
+		bytes += 512 + len(w.ID) + len(w.Facts) + len(w.ActiveJobIds) + len(w.Queues) + len(w.FetchQueues)
+	}
+	return bytes
 }
 
 func appendTotals(b []byte, sums worker.Totals) []byte {

@@ -6,9 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -61,7 +61,7 @@ func (s *socket) handle(message []byte) {
 	case "resume":
 		err = s.resume(req)
 	case "ping":
-		s.write([]byte(`{"type":"pong","timestamp":"` + ojs.FormatTime(time.Now()) + `"}`))
+		s.write([]byte(`{"type":"pong","timestamp":"` + ojs.FormatTime(clock.Now()) + `"}`))
 	default:
 		err = refuse("invalid_request", "action must be subscribe, unsubscribe, resume or ping.")
 	}
