@@ -74,15 +74,43 @@ type Cancelled struct {
 
 // CancelTx cancels the jobs that have not ended, in the caller's transaction. cancels has one element for each id.
 func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, cancels []Cancel) (Cancelled, error) {
+	return s.cancelTx(ctx, tx, source, ids, LiveStates, cancels)
+}
+
+// CancelUnlockedTx cancels, in the caller's transaction, those of the jobs that no other transaction has locked; without active,
+// those of them that no worker runs. It returns how many were not looked at, because they are locked or do not exist.
+func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, active bool, c Cancel) (done Cancelled, skipped int, err error) {
+	unlocked, err := dbsqlc.New(tx).JobLockUnlocked(ctx, ids)
+	if err != nil {
+		return Cancelled{}, 0, err
+	}
+	states := idleStates
+	if active {
+		states = LiveStates
+	}
+	done, err = s.cancelTx(ctx, tx, source, unlocked, states, slices.Repeat([]Cancel{c}, len(unlocked)))
+	return done, len(ids) - len(unlocked), err
+}
+
+func (s *Store) cancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, states []ojs.JobState, cancels []Cancel) (Cancelled, error) {
 	if len(ids) == 0 {
 		return Cancelled{s, nil}, nil
 	}
-	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(ids))}
+	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(ids))}
 	for _, c := range cancels {
 		p.EventData = append(p.EventData, c.eventData())
 	}
 	rows, err := dbsqlc.New(tx).JobCancel(ctx, p)
 	return Cancelled{s, rows}, err
+}
+
+// IDs are the jobs that were cancelled.
+func (c Cancelled) IDs() [][16]byte {
+	ids := make([][16]byte, len(c.rows))
+	for i := range c.rows {
+		ids[i] = c.rows[i].ID
+	}
+	return ids
 }
 
 // Append adds the jobs of another call in the same transaction.
@@ -100,5 +128,6 @@ func (c Cancelled) AfterCommit(ctx context.Context) (crons []string) {
 		c.store.awaiting.ended(c.rows[i].ID)
 	}
 	c.store.commits.Committed()
+	c.store.advance(ctx, workflowsOf(c.rows, cancelledWorkflow))
 	return cronsOf(c.rows, cancelledCron)
 }

@@ -124,4 +124,5 @@ func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
+	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobRetryRow) pgtype.UUID { return r.WorkflowID }))
 }

@@ -78,7 +78,8 @@ type Store struct {
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	onCronJobs func(ctx context.Context, crons []string)
+	onCronJobs     func(ctx context.Context, crons []string)
+	onWorkflowJobs func(ctx context.Context, roots [][16]byte)
 
 	maxLooked int64 // pg.MaxLooked; only tests change it
 }
@@ -91,7 +92,7 @@ func New(deps Deps, config Config) *Store {
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
-		onCronJobs: func(context.Context, []string) {},
+		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
 		maxLooked:  pg.MaxLooked,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
