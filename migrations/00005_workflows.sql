@@ -33,7 +33,7 @@ CREATE TABLE ojs.workflows (
     members_failed   boolean,                                -- whether a member had failed when all had ended; NULL: not all have
     callbacks_open   integer     NOT NULL DEFAULT 0,         -- fired callbacks that have not ended
     callbacks_failed integer     NOT NULL DEFAULT 0,
-    cancelling       text,                                   -- who is cancelling its jobs; NULL: nobody
+    cancelling       boolean,                                -- its jobs are being cancelled; NULL: they are not
     forced           boolean     NOT NULL DEFAULT false,     -- active jobs are cancelled too
     created_at       timestamptz NOT NULL,
     ended_at         timestamptz,
@@ -46,7 +46,7 @@ CREATE INDEX workflows_newest ON ojs.workflows (id) WHERE flow = 0;
 CREATE INDEX workflows_state ON ojs.workflows (state, id) WHERE flow = 0;
 -- WorkflowListEnded: the roots that ended first.
 CREATE INDEX workflows_ended ON ojs.workflows (ended_at, id) WHERE flow = 0 AND ended_at IS NOT NULL;
--- WorkflowListCancelling: workflows whose cancel was interrupted.
+-- WorkflowListLeft: workflows whose cancel was interrupted.
 CREATE INDEX workflows_cancelling ON ojs.workflows (id) WHERE cancelling IS NOT NULL;
 
 -- workflow_steps has a row for each member and each callback. Callbacks have the numbers after those of the members.
@@ -95,7 +95,7 @@ CREATE TABLE ojs.workflow_pending (
     worker_id  text,
     result     json,                                         -- what the worker sent, also if it is not kept with the job
     error      json,                                         -- code and message
-    PRIMARY KEY (root_id, id)                                -- WorkflowPendingList, WorkflowPendingApply, WorkflowPendingRoots
+    PRIMARY KEY (root_id, id)                                -- WorkflowPendingList, WorkflowPendingApply, WorkflowListLeft
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- workflow_starts has the time when the first job of a tree was fetched. It is a table of its own, so that no fetch waits for

@@ -245,7 +245,7 @@ SELECT count(*) FROM (
 
 -- name: WorkflowCancel :exec
 -- Ends a root as cancelled; its jobs follow in transactions of their own, while cancelling is set.
-UPDATE ojs.workflows w SET state = 'cancelled', ended_at = @ended_at, cancelling = @cancelling::text, forced = @forced WHERE w.id = @id;
+UPDATE ojs.workflows w SET state = 'cancelled', ended_at = @ended_at, cancelling = true, forced = @forced WHERE w.id = @id;
 
 -- name: WorkflowCancelDone :exec
 UPDATE ojs.workflows w SET cancelling = NULL WHERE w.id = @id AND w.cancelling IS NOT NULL;
@@ -256,21 +256,20 @@ SELECT s.flow, s.index, s.kind, s.job_id FROM ojs.workflow_steps s
 WHERE s.root_id = @root_id AND s.state = 'pending' AND (s.flow, s.index) > (@after_flow::integer, @after_index::integer)
 ORDER BY s.root_id, s.flow, s.index LIMIT @max_rows;
 
--- name: WorkflowListCancelling :many
--- Roots whose cancel was interrupted: they have been cancelling for a while.
-SELECT w.id, w.cancelling::text AS by, w.forced FROM ojs.workflows w
-WHERE w.cancelling IS NOT NULL AND w.ended_at < clock_timestamp() - interval '1 second' * @min_age_s::double precision ORDER BY w.id LIMIT @max_rows;
-
--- name: WorkflowPendingRoots :many
--- The roots of changes that no node has followed for a while, and of younger ones: these are being followed, or the node stopped just now.
--- Skips from root to root.
+-- name: WorkflowListLeft :many
+-- Roots with changes that they have not followed, and roots whose cancel has not ended. old: for longer than min_age_s, or for five
+-- times as long; otherwise a node is probably at it. Skips from root to root.
 WITH RECURSIVE root AS (
     (SELECT p.root_id, p.at FROM ojs.workflow_pending p ORDER BY p.root_id, p.id LIMIT 1)
     UNION ALL
     SELECT n.root_id, n.at FROM root r CROSS JOIN LATERAL (
         SELECT p.root_id, p.at FROM ojs.workflow_pending p WHERE p.root_id > r.root_id ORDER BY p.root_id, p.id LIMIT 1) n
 )
-SELECT r.root_id::uuid AS root_id, (r.at < clock_timestamp() - interval '1 second' * @min_age_s::double precision)::boolean AS old FROM root r LIMIT @max_rows;
+SELECT l.root_id::uuid AS root_id, l.cancelling::boolean AS cancelling, (l.at < clock_timestamp() - l.age)::boolean AS old FROM (
+    SELECT r.root_id, false AS cancelling, r.at, interval '1 second' * @min_age_s::double precision AS age FROM root r
+    UNION ALL
+    (SELECT w.id, true, w.ended_at, interval '5 seconds' * @min_age_s::double precision FROM ojs.workflows w WHERE w.cancelling IS NOT NULL ORDER BY w.id LIMIT 100)
+) l LIMIT @max_rows;
 
 -- name: WorkflowListStuck :many
 -- Running roots behind an id none of whose steps has a live job, and the last root that was looked at. There should be none.

@@ -486,7 +486,7 @@ type Workflow struct {
 	MembersFailed   pgtype.Bool
 	CallbacksOpen   int32
 	CallbacksFailed int32
-	Cancelling      pgtype.Text
+	Cancelling      pgtype.Bool
 	Forced          bool
 	CreatedAt       pgtype.Timestamptz
 	EndedAt         pgtype.Timestamptz

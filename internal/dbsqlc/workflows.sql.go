@@ -12,24 +12,18 @@ import (
 )
 
 const workflowCancel = `-- name: WorkflowCancel :exec
-UPDATE ojs.workflows w SET state = 'cancelled', ended_at = $1, cancelling = $2::text, forced = $3 WHERE w.id = $4
+UPDATE ojs.workflows w SET state = 'cancelled', ended_at = $1, cancelling = true, forced = $2 WHERE w.id = $3
 `
 
 type WorkflowCancelParams struct {
-	EndedAt    pgtype.Timestamptz
-	Cancelling string
-	Forced     bool
-	ID         [16]byte
+	EndedAt pgtype.Timestamptz
+	Forced  bool
+	ID      [16]byte
 }
 
 // Ends a root as cancelled; its jobs follow in transactions of their own, while cancelling is set.
 func (q *Queries) WorkflowCancel(ctx context.Context, arg WorkflowCancelParams) error {
-	_, err := q.db.Exec(ctx, workflowCancel,
-		arg.EndedAt,
-		arg.Cancelling,
-		arg.Forced,
-		arg.ID,
-	)
+	_, err := q.db.Exec(ctx, workflowCancel, arg.EndedAt, arg.Forced, arg.ID)
 	return err
 }
 
@@ -356,38 +350,6 @@ func (q *Queries) WorkflowInsert(ctx context.Context, arg WorkflowInsertParams) 
 	return result.RowsAffected(), nil
 }
 
-const workflowListCancelling = `-- name: WorkflowListCancelling :many
-SELECT w.id, w.cancelling::text AS by, w.forced FROM ojs.workflows w
-WHERE w.cancelling IS NOT NULL AND w.ended_at < clock_timestamp() - interval '1 second' * $1::double precision ORDER BY w.id LIMIT $2
-`
-
-type WorkflowListCancellingRow struct {
-	ID     [16]byte
-	By     string
-	Forced bool
-}
-
-// Roots whose cancel was interrupted: they have been cancelling for a while.
-func (q *Queries) WorkflowListCancelling(ctx context.Context, minAgeS float64, maxRows int32) ([]WorkflowListCancellingRow, error) {
-	rows, err := q.db.Query(ctx, workflowListCancelling, minAgeS, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkflowListCancellingRow
-	for rows.Next() {
-		var i WorkflowListCancellingRow
-		if err := rows.Scan(&i.ID, &i.By, &i.Forced); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const workflowListEnded = `-- name: WorkflowListEnded :many
 SELECT w.id FROM ojs.workflows w WHERE w.flow = 0 AND w.ended_at IS NOT NULL AND w.ended_at <= now() - $1::interval
 ORDER BY w.ended_at, w.id LIMIT $2
@@ -462,6 +424,48 @@ func (q *Queries) WorkflowListFlows(ctx context.Context, rootID [16]byte, flows 
 			&i.Workflow.CreatedAt,
 			&i.Workflow.EndedAt,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workflowListLeft = `-- name: WorkflowListLeft :many
+WITH RECURSIVE root AS (
+    (SELECT p.root_id, p.at FROM ojs.workflow_pending p ORDER BY p.root_id, p.id LIMIT 1)
+    UNION ALL
+    SELECT n.root_id, n.at FROM root r CROSS JOIN LATERAL (
+        SELECT p.root_id, p.at FROM ojs.workflow_pending p WHERE p.root_id > r.root_id ORDER BY p.root_id, p.id LIMIT 1) n
+)
+SELECT l.root_id::uuid AS root_id, l.cancelling::boolean AS cancelling, (l.at < clock_timestamp() - l.age)::boolean AS old FROM (
+    SELECT r.root_id, false AS cancelling, r.at, interval '1 second' * $1::double precision AS age FROM root r
+    UNION ALL
+    (SELECT w.id, true, w.ended_at, interval '5 seconds' * $1::double precision FROM ojs.workflows w WHERE w.cancelling IS NOT NULL ORDER BY w.id LIMIT 100)
+) l LIMIT $2
+`
+
+type WorkflowListLeftRow struct {
+	RootID     [16]byte
+	Cancelling bool
+	Old        bool
+}
+
+// Roots with changes that they have not followed, and roots whose cancel has not ended. old: for longer than min_age_s, or for five
+// times as long; otherwise a node is probably at it. Skips from root to root.
+func (q *Queries) WorkflowListLeft(ctx context.Context, minAgeS float64, maxRows int32) ([]WorkflowListLeftRow, error) {
+	rows, err := q.db.Query(ctx, workflowListLeft, minAgeS, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkflowListLeftRow
+	for rows.Next() {
+		var i WorkflowListLeftRow
+		if err := rows.Scan(&i.RootID, &i.Cancelling, &i.Old); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -926,43 +930,6 @@ func (q *Queries) WorkflowPendingRepair(ctx context.Context, rootID [16]byte) (i
 		return 0, err
 	}
 	return result.RowsAffected(), nil
-}
-
-const workflowPendingRoots = `-- name: WorkflowPendingRoots :many
-WITH RECURSIVE root AS (
-    (SELECT p.root_id, p.at FROM ojs.workflow_pending p ORDER BY p.root_id, p.id LIMIT 1)
-    UNION ALL
-    SELECT n.root_id, n.at FROM root r CROSS JOIN LATERAL (
-        SELECT p.root_id, p.at FROM ojs.workflow_pending p WHERE p.root_id > r.root_id ORDER BY p.root_id, p.id LIMIT 1) n
-)
-SELECT r.root_id::uuid AS root_id, (r.at < clock_timestamp() - interval '1 second' * $1::double precision)::boolean AS old FROM root r LIMIT $2
-`
-
-type WorkflowPendingRootsRow struct {
-	RootID [16]byte
-	Old    bool
-}
-
-// The roots of changes that no node has followed for a while, and of younger ones: these are being followed, or the node stopped just now.
-// Skips from root to root.
-func (q *Queries) WorkflowPendingRoots(ctx context.Context, minAgeS float64, maxRows int32) ([]WorkflowPendingRootsRow, error) {
-	rows, err := q.db.Query(ctx, workflowPendingRoots, minAgeS, maxRows)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []WorkflowPendingRootsRow
-	for rows.Next() {
-		var i WorkflowPendingRootsRow
-		if err := rows.Scan(&i.RootID, &i.Old); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const workflowStartDelete = `-- name: WorkflowStartDelete :exec

@@ -22,6 +22,14 @@ type Inserted struct {
 	rows  []enqueued
 }
 
+// CreateQueues creates the queues of jobs that a transaction is going to insert, before it begins: other producers of a new queue
+// would wait for its end.
+func (s *Store) CreateQueues(ctx context.Context, jobs []*job.Job) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return s.createQueues(ctx, s.db.Pool, jobs)
+}
+
 // InsertTx stores jobs in the caller's transaction. It leaves out a job whose id is taken.
 func (s *Store) InsertTx(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Inserted, error) {
 	for _, j := range jobs {

@@ -93,7 +93,7 @@ func New(deps Deps, config Config) *Store {
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
-		maxLooked:  pg.MaxLooked,
+		maxLooked: pg.MaxLooked,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }

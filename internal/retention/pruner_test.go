@@ -16,7 +16,7 @@ const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at,
 	FROM generate_series(1, 10) g`
 
 func (b *bundle) pruner(config retention.Config) *retention.Pruner {
-	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters}, config)
+	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters, Workflows: b.Workflows}, config)
 }
 
 func TestPruner(t *testing.T) {
