@@ -291,16 +291,16 @@ func TestDecodeReportsAllMistakes(t *testing.T) {
 	require.Equal(t, []string{"$.steps[0].retry.max_attempts", "$.steps[1].type", "$.steps[2].args"}, []string{list[0].Path, list[1].Path, list[2].Path})
 }
 
-func nested(levels int) string {
+func nestedBody(levels int) string {
 	return strings.Repeat(`{"type":"chain","steps":[`, levels) + leaf + strings.Repeat(`]}`, levels)
 }
 
 func TestDecodeLimits(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, 1, decode(t, nested(5)).Leaves)
-	_, err := workflow.Decode([]byte(nested(6)), job.Limits{}, 0)
+	require.Equal(t, 1, decode(t, nestedBody(5)).Leaves)
+	_, err := workflow.Decode([]byte(nestedBody(6)), job.Limits{}, 0)
 	require.Equal(t, "$.steps[0].steps[0].steps[0].steps[0].steps[0]", err.Details["validation_errors"].([]payload.Violation)[0].Path)
-	_, err = workflow.Decode([]byte(nested(6)), job.Limits{}, 6)
+	_, err = workflow.Decode([]byte(nestedBody(6)), job.Limits{}, 6)
 	require.Nil(t, err)
 
 	many := func(n int) string { return strings.Repeat(","+leaf, n)[1:] }

@@ -36,9 +36,9 @@ func Define(t Draft, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
 	if len(t.Steps) == 0 {
 		r.refuse("$.steps", stepsExpected, jsontext.Value(`[]`))
 	} else if r.fits(len(t.Steps)-maxCallbackSteps, "$.steps", jsontext.Value(`[]`)) {
-		list := make([]step, len(t.Steps))
+		list := make([]sentStep, len(t.Steps))
 		for i, s := range t.Steps {
-			list[i] = step{id: s.ID, dependsOn: s.DependsOn, item: s.Job.Encode(), callback: -1}
+			list[i] = sentStep{id: s.ID, dependsOn: s.DependsOn, item: s.Job.Encode(), callback: -1}
 			r.checkStepID(&list[i], payload.Quote(s.ID), indexed("$.steps", i))
 		}
 		d = r.graph(&f, list)
@@ -54,8 +54,8 @@ const stepsExpected = "an array of at least one step"
 // maxCallbackSteps is how many steps can have a name of a callback, with - or _.
 const maxCallbackSteps = 2 * len(callbackNames)
 
-// step is one element of the list before its part in the workflow is known.
-type step struct {
+// sentStep is one element of the list before its part in the workflow is known.
+type sentStep struct {
 	id        string
 	dependsOn []string
 	item      jsontext.Value
@@ -75,7 +75,7 @@ func (r *reader) stepsForm(f *payload.Fields) *Definition {
 	if n == 0 || !r.fits(n-maxCallbackSteps, "$.steps", array) {
 		return nil
 	}
-	list := make([]step, 0, n)
+	list := make([]sentStep, 0, n)
 	for item := range rawjson.Elements(array) {
 		if r.done() {
 			return nil
@@ -85,8 +85,8 @@ func (r *reader) stepsForm(f *payload.Fields) *Definition {
 	return r.graph(f, list)
 }
 
-func (r *reader) step(item jsontext.Value, path string) step {
-	s := step{item: item, callback: -1}
+func (r *reader) step(item jsontext.Value, path string) sentStep {
+	s := sentStep{item: item, callback: -1}
 	if item[0] != '{' {
 		r.refuse(path, "an object with id, type and args", item)
 		s.item = nil
@@ -109,7 +109,7 @@ func (r *reader) step(item jsontext.Value, path string) step {
 	return s
 }
 
-func (r *reader) checkStepID(s *step, sent jsontext.Value, path string) {
+func (r *reader) checkStepID(s *sentStep, sent jsontext.Value, path string) {
 	if s.id == "" && string(sent) == `""` {
 		sent = nil
 	}
@@ -119,7 +119,7 @@ func (r *reader) checkStepID(s *step, sent jsontext.Value, path string) {
 }
 
 // callbackType reads options.callback_type, by which the Python SDK marks callbacks, and takes it out of the options.
-func (r *reader) callbackType(s *step, path string) {
+func (r *reader) callbackType(s *sentStep, path string) {
 	options := payload.Present(payload.Find(s.item, "options"))
 	if options == nil || options[0] != '{' {
 		return
@@ -165,7 +165,7 @@ func withoutCallbackType(item jsontext.Value) jsontext.Value {
 }
 
 // graph makes the workflow that the steps describe.
-func (r *reader) graph(f *payload.Fields, list []step) *Definition {
+func (r *reader) graph(f *payload.Fields, list []sentStep) *Definition {
 	g := &graph{reader: r, list: list, index: make(map[string]int, len(list))}
 	d := &Definition{StepsForm: true}
 	if !g.indexSteps() || !g.checkEdges() {
@@ -196,7 +196,7 @@ func (r *reader) graph(f *payload.Fields, list []step) *Definition {
 // graph finds out what steps with dependencies are.
 type graph struct {
 	*reader
-	list  []step
+	list  []sentStep
 	index map[string]int // by step id
 }
 
@@ -273,7 +273,7 @@ func (g *graph) findCallbacks() {
 	g.checkCallbacks()
 }
 
-func (g *graph) dependsOnAll(s *step, members int) bool {
+func (g *graph) dependsOnAll(s *sentStep, members int) bool {
 	if members == 0 || len(s.dependsOn) != members {
 		return false
 	}
