@@ -31,7 +31,9 @@ func member(t testing.TB, id string, needs ...int) workflow.Member {
 	return workflow.Member{ID: id, Job: decoded(t, id), Template: template(id), DependsOn: needs}
 }
 
-func template(id string) []byte { return fmt.Appendf(nil, `{"type":"t.%s","args":[1],"options":{"queue":"q","retry":{"max_attempts":1}}}`, id) }
+func template(id string) []byte {
+	return fmt.Appendf(nil, `{"type":"t.%s","args":[1],"options":{"queue":"q","retry":{"max_attempts":1}}}`, id)
+}
 
 func decoded(t testing.TB, id string) *job.Job {
 	t.Helper()

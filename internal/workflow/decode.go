@@ -25,6 +25,16 @@ const (
 	maxTemplateBytes = 64 << 20  // of all jobs with the options that they inherit, which would multiply a small body otherwise
 )
 
+// Decode is the function Decode with the limits of this server.
+func (s *Store) Decode(raw []byte) (*Definition, *ojs.Error) {
+	return Decode(raw, s.config.Limits, s.config.MaxDepth)
+}
+
+// Define is the function Define with the limits of this server.
+func (s *Store) Define(t Draft) (*Definition, *ojs.Error) {
+	return Define(t, s.config.Limits, s.config.MaxDepth)
+}
+
 // Decode reads a workflow in either form: typed (`type` with steps or jobs), or steps with depends_on. Everything is checked,
 // each job by the rules of enqueue, before anything can be stored.
 func Decode(raw []byte, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
