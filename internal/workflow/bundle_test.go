@@ -193,3 +193,10 @@ func (b *bundle) nothing2(w *workflow.Workflow) {
 		require.Nil(b.T, c.JobID)
 	}
 }
+
+func domainError(t *testing.T, err error) *ojs.Error {
+	t.Helper()
+	var wire *ojs.Error
+	require.ErrorAs(t, err, &wire)
+	return wire
+}
