@@ -48,7 +48,7 @@ func (c Config) Domains() DomainConfig {
 			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
 		},
 		Cron:     cron.Config{Limits: c.Limits},
-		Workflow: workflow.Config{Limits: c.Limits},
+		Workflow: workflow.Config{Limits: c.Limits, MaxDepth: c.MaxWorkflowDepth},
 		Webhook: webhook.StoreConfig{
 			Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions, DisableAfter: c.Webhooks.DisableAfter,
 		},

@@ -10,37 +10,56 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Create stores a workflow and begins its first steps, all in one transaction. The error of an id that is taken, or of a job
 // that a unique policy refuses, is of kind duplicate_job.
-func (s *Store) Create(ctx context.Context, def *Definition) (*Workflow, error) {
+func (s *Store) Create(ctx context.Context, def *Definition) (w *Workflow, err error) {
+	_, err = s.CreateOnce(ctx, def, queue.IdempotencyKey{}, func(created *Workflow) (queue.Answer, error) {
+		w = created
+		return queue.Answer{}, nil
+	})
+	return w, err
+}
+
+// CreateOnce is Create with an idempotency key, unless that is empty: the answer that show makes is stored with the workflow, and is the
+// answer to the same call later.
+func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.IdempotencyKey, show func(*Workflow) (queue.Answer, error)) (answer queue.Answer, err error) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout) // fetches are woken even if the client hangs up
 	defer cancel()
 	nodes := treeOf(def)
 	if err := s.createQueues(bounded, nodes[0]); err != nil {
-		return nil, pg.ClientError(err)
+		return answer, pg.ClientError(err)
 	}
 	var p *pass
 	var w *Workflow
-	err := pg.Retry(func() error {
+	err = pg.Retry(func() error {
 		return s.db.InPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
+			if answer, err = k.Claim(bounded, tx); err != nil || answer.Replayed {
+				return err
+			}
 			p = newPass(s, tx)
 			p.source = "api"
 			if err := p.create(bounded, treeOf(def)); err != nil {
 				return err
 			}
-			w, err = s.read(bounded, p.q, p.root.ID)
-			return err
+			if w, err = s.read(bounded, p.q, p.root.ID); err != nil {
+				return err
+			}
+			if answer, err = show(w); err != nil {
+				return err
+			}
+			return k.Keep(bounded, tx, answer)
 		})
 	})
-	if err != nil {
-		return nil, pg.ClientError(err)
+	if err != nil || answer.Replayed {
+		return answer, pg.ClientError(err)
 	}
 	p.committed(ctx)
 	s.logChange(ctx, "workflow created", w)
-	return w, nil
+	return answer, nil
 }
 
 // createQueues creates the queues of the first jobs before the transaction, so that other producers do not wait for its end.

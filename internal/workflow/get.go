@@ -253,18 +253,22 @@ func (w *Workflow) Progress() float64 {
 	}
 	sum := 0.0
 	for i := range w.Steps {
-		st := &w.Steps[i]
-		switch {
-		case st.State == completed:
-			sum++
-		case w.Type == Batch:
-		case st.Workflow != nil:
-			sum += st.Workflow.Progress()
-		default:
-			sum += st.Progress
+		if st := &w.Steps[i]; w.Type != Batch || st.State == completed {
+			sum += st.Done()
 		}
 	}
 	return sum / float64(w.Total)
+}
+
+// Done is the part of a step that is done, 0 to 1.
+func (st *Step) Done() float64 {
+	switch {
+	case st.State == completed:
+		return 1
+	case st.Workflow != nil:
+		return st.Workflow.Progress()
+	}
+	return st.Progress
 }
 
 // logChange writes a line about a root.

@@ -50,6 +50,9 @@ const (
 type Config struct {
 	// Limits apply to the jobs of workflows, which are decoded again when their step begins.
 	Limits job.Limits
+
+	// MaxDepth is how deep workflows may be nested, the root included. 0: DefaultDepth.
+	MaxDepth int
 }
 
 // Deps are the parts of a node that the store uses.

@@ -197,6 +197,7 @@ func (a *API) routes(e *echo.Echo) {
 	a.deadLetterRoutes(v1)
 
 	a.cronRoutes(v1)
+	a.workflowRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)
