@@ -384,5 +384,5 @@ func TestCancelledNestedWorkflowOfADAG(t *testing.T) {
 		{"id":"n","type":"group","depends_on":["a"],"jobs":[{"type":"t.b","args":[]}]},{"id":"c","type":"t.c","args":[],"options":{"callback_type":"on_failure"}}]}`))
 	b.fail("a")
 	b.done("c")
-	require.Equal(t, "completed a:failed n:cancelled[0:cancelled] c:completed", states(b.read(w)))
+	require.Equal(t, "completed a:failed n:cancelled[cancelled 0:cancelled] c:completed", states(b.read(w)))
 }
