@@ -37,15 +37,16 @@ CREATE TABLE ojs.workflows (
     forced           boolean     NOT NULL DEFAULT false,     -- active jobs are cancelled too
     created_at       timestamptz NOT NULL,
     ended_at         timestamptz,
-    UNIQUE (root_id, flow)                                   -- WorkflowListFlows, WorkflowListTree, WorkflowEndBelow
+    UNIQUE (root_id, flow)                                   -- WorkflowListFlows, WorkflowListTree, WorkflowEndBelow, WorkflowDelete
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- WorkflowListPage, WorkflowCount: roots, newest first.
-CREATE INDEX workflows_newest ON ojs.workflows (id) WHERE flow = 0;
 -- WorkflowListPageByState, WorkflowCountByState, WorkflowListStuck: roots in a state.
 CREATE INDEX workflows_state ON ojs.workflows (state, id) WHERE flow = 0;
 -- WorkflowListEnded: the roots that ended first.
 CREATE INDEX workflows_ended ON ojs.workflows (ended_at, id) WHERE flow = 0 AND ended_at IS NOT NULL;
+-- WorkflowListPage, WorkflowCount: roots, newest first. Its predicate is another one than that of the two before, which a plan made while the
+-- table was empty would otherwise answer by reading all of it.
+CREATE INDEX workflows_newest ON ojs.workflows (id) WHERE parent_index IS NULL;
 -- WorkflowListLeft: workflows whose cancel was interrupted.
 CREATE INDEX workflows_cancelling ON ojs.workflows (id) WHERE cancelling IS NOT NULL;
 

@@ -42,26 +42,24 @@ SELECT p.id, p.job_id, p.state, p.attempt, p.started_at, p.at, COALESCE(p.worker
     COALESCE(s.flow, -1)::integer AS flow, COALESCE(s.index, 0)::integer AS index, COALESCE(s.step_id, '')::text AS step_id, COALESCE(s.kind, '')::text AS kind,
     COALESCE(s.type, '')::text AS type, COALESCE(s.callback, '')::text AS callback, COALESCE(s.state, '')::text AS step_state
 FROM (SELECT o.* FROM ojs.workflow_pending o WHERE o.root_id = @root_id ORDER BY o.id LIMIT @max_rows) p
-    LEFT JOIN LATERAL (SELECT t.* FROM ojs.workflow_steps t WHERE t.job_id = p.job_id AND t.job_id IS NOT NULL AND NOT t.deduplicated) s ON true
+    LEFT JOIN LATERAL (SELECT t.* FROM ojs.workflow_steps t WHERE t.job_id = p.job_id AND t.job_id IS NOT NULL AND NOT t.deduplicated LIMIT 1) s ON true
 ORDER BY p.id;
 
 -- name: WorkflowPendingApply :exec
--- Takes the changes that WorkflowPendingList has returned. Steps get the last change of their job; results go from table to table.
+-- Takes the changes that WorkflowPendingList has returned. Each step gets the last change of its job: job_ids are sorted, and the arrays behind
+-- have an element for each. Results go from table to table. A join with the changes would have another plan while the tables are empty.
 WITH taken AS (
     DELETE FROM ojs.workflow_pending p WHERE p.root_id = @root_id AND p.id = ANY(@ids::bigint[])
-    RETURNING p.*
-), changed AS MATERIALIZED (
-    SELECT t.job_id, t.state, t.attempt, t.started_at, t.at, t.result, t.error, s.root_id, s.flow, s.index
-    FROM taken t CROSS JOIN LATERAL (
-        SELECT o.root_id, o.flow, o.index FROM ojs.workflow_steps o WHERE o.job_id = t.job_id AND o.job_id IS NOT NULL AND NOT o.deduplicated FOR UPDATE
-    ) s
-    WHERE t.id = ANY(@last_ids::bigint[])
 )
 UPDATE ojs.workflow_steps s
-SET state = CASE c.state WHEN 'completed' THEN 'completed' WHEN 'discarded' THEN 'failed' WHEN 'cancelled' THEN 'cancelled' ELSE 'pending' END,
-    attempt = c.attempt, started_at = c.started_at, ended_at = CASE WHEN c.state <> 'available' THEN c.at END, result = c.result, error = c.error
-FROM changed c
-WHERE s.root_id = c.root_id AND s.flow = c.flow AND s.index = c.index;
+SET state = (@states::text[])[width_bucket(s.job_id, @job_ids::uuid[])],
+    attempt = (@attempts::integer[])[width_bucket(s.job_id, @job_ids::uuid[])],
+    started_at = (@started_at::timestamptz[])[width_bucket(s.job_id, @job_ids::uuid[])],
+    ended_at = (@ended_at::timestamptz[])[width_bucket(s.job_id, @job_ids::uuid[])],
+    error = (@errors::json[])[width_bucket(s.job_id, @job_ids::uuid[])],
+    result = (SELECT c.result FROM ojs.workflow_pending c
+        WHERE c.root_id = @root_id AND c.id = (@last_ids::bigint[])[width_bucket(s.job_id, @job_ids::uuid[])])
+WHERE s.job_id = ANY(@job_ids::uuid[]) AND s.job_id IS NOT NULL AND NOT s.deduplicated;
 
 -- name: WorkflowUpdate :exec
 -- Stores the state and the counts of workflows of a tree.
@@ -208,39 +206,43 @@ FROM (
         ORDER BY s.root_id, s.flow, s.index LIMIT @max_rows
     ) m
 ) v LEFT JOIN LATERAL (
-    SELECT l.state, l.attempt, l.started_at, l.progress FROM ojs.jobs l WHERE l.id = v.job_id AND v.state = 'pending') j ON true
+    SELECT l.state, l.attempt, l.started_at, l.progress FROM ojs.jobs l WHERE l.id = v.job_id AND v.state = 'pending' LIMIT 1) j ON true
 ORDER BY v.flow, v.index;
 
 -- name: WorkflowListPage :many
--- Roots, newest first, of the max_looked newest behind an id.
-SELECT sqlc.embed(w), s.started_at FROM (
-    SELECT l.id FROM (SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.id < @before::uuid ORDER BY o.id DESC LIMIT @max_looked::bigint) l
-    WHERE (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
-    ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint
-) p JOIN ojs.workflows w ON w.id = p.id
-    LEFT JOIN LATERAL (SELECT t.started_at FROM ojs.workflow_starts t WHERE t.root_id = p.id) s ON true
-ORDER BY p.id DESC;
+-- Ids of roots, newest first, of the max_looked newest behind an id.
+SELECT l.id FROM (SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.parent_index IS NULL AND o.id < @before::uuid ORDER BY o.id DESC LIMIT @max_looked::bigint) l
+WHERE (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
+ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: WorkflowListPageByState :many
--- WorkflowListPage for roots in a state.
-SELECT sqlc.embed(w), s.started_at FROM (
-    SELECT l.id FROM (SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state = @state AND o.id < @before::uuid ORDER BY o.id DESC LIMIT @max_looked::bigint) l
-    WHERE (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
-    ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint
-) p JOIN ojs.workflows w ON w.id = p.id
-    LEFT JOIN LATERAL (SELECT t.started_at FROM ojs.workflow_starts t WHERE t.root_id = p.id) s ON true
-ORDER BY p.id DESC;
+-- WorkflowListPage for roots in a state. The range of one state, and not an equation, leaves the index by state as the only one that has
+-- the order.
+SELECT l.id FROM (
+    SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state >= @state::text AND (o.state, o.id) < (@state::text, @before::uuid)
+    ORDER BY o.state DESC, o.id DESC LIMIT @max_looked::bigint) l
+WHERE (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
+ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
+
+-- name: WorkflowListRoots :many
+-- Roots by their ids, newest first.
+SELECT sqlc.embed(w) FROM ojs.workflows w WHERE w.id = ANY(@ids::uuid[]) ORDER BY w.id DESC;
+
+-- name: WorkflowListStarts :many
+-- When the first jobs of trees were fetched.
+SELECT s.root_id, s.started_at FROM ojs.workflow_starts s WHERE s.root_id = ANY(@ids::uuid[]);
 
 -- name: WorkflowCount :one
 -- The number of roots that match, exact up to max_rows, among the newest max_looked.
 SELECT count(*) FROM (
-    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 ORDER BY o.id DESC LIMIT @max_looked::bigint) l
+    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.parent_index IS NULL ORDER BY o.id DESC LIMIT @max_looked::bigint) l
     WHERE (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text) LIMIT @max_rows::bigint) c;
 
 -- name: WorkflowCountByState :one
 -- WorkflowCount for roots in a state.
 SELECT count(*) FROM (
-    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state = @state ORDER BY o.id DESC LIMIT @max_looked::bigint) l
+    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state >= @state::text AND o.state <= @state::text
+        ORDER BY o.state DESC, o.id DESC LIMIT @max_looked::bigint) l
     WHERE (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text) LIMIT @max_rows::bigint) c;
 
 -- name: WorkflowCancel :exec
@@ -288,7 +290,7 @@ SELECT s.root_id, s.job_id, CASE WHEN j.id IS NOT NULL THEN 'discarded' ELSE COA
         WHEN d.id IS NULL THEN '{"code":"cancelled","message":"The job does not exist any more."}'::json
         WHEN d.state = 'cancelled' THEN '{"code":"cancelled","message":"The job was cancelled."}'::json END
 FROM ojs.workflow_steps s
-    LEFT JOIN LATERAL (SELECT o.id, o.attempt, o.started_at, o.finished_at, o.worker_id, o.error, o.state FROM ojs.jobs o WHERE o.id = s.job_id) j ON true
+    LEFT JOIN LATERAL (SELECT o.id, o.attempt, o.started_at, o.finished_at, o.worker_id, o.error, o.state FROM ojs.jobs o WHERE o.id = s.job_id LIMIT 1) j ON true
     LEFT JOIN LATERAL (SELECT o.id, o.state, o.attempt, o.started_at, o.finished_at, o.worker_id, o.result FROM ojs.jobs_done o WHERE o.id = s.job_id LIMIT 1) d ON true
 WHERE s.root_id = @root_id AND s.state = 'pending' AND s.kind <> 'workflow' AND (j.id IS NULL OR j.state = 'discarded');
 
@@ -297,20 +299,23 @@ WHERE s.root_id = @root_id AND s.state = 'pending' AND s.kind <> 'workflow' AND 
 SELECT w.id FROM ojs.workflows w WHERE w.flow = 0 AND w.ended_at IS NOT NULL AND w.ended_at <= now() - @keep::interval
 ORDER BY w.ended_at, w.id LIMIT @max_rows;
 
--- name: WorkflowStepDelete :execrows
--- Deletes steps of a tree.
-DELETE FROM ojs.workflow_steps s WHERE (s.root_id, s.flow, s.index) IN (
-    SELECT o.root_id, o.flow, o.index FROM ojs.workflow_steps o WHERE o.root_id = @root_id ORDER BY o.root_id, o.flow, o.index LIMIT @max_rows);
+-- name: WorkflowStepListPlace :many
+-- The last of the first max_rows steps of a tree; no row if there are fewer.
+SELECT o.flow, o.index FROM ojs.workflow_steps o WHERE o.root_id = @root_id ORDER BY o.root_id, o.flow, o.index OFFSET @max_rows - 1 LIMIT 1;
+
+-- name: WorkflowStepDelete :exec
+-- Deletes the steps of a tree up to a place.
+DELETE FROM ojs.workflow_steps s WHERE s.root_id = @root_id AND (s.flow, s.index) <= (@flow::integer, @index::integer);
 
 -- name: WorkflowDelete :execrows
--- Deletes workflows of a tree whose steps are gone.
-DELETE FROM ojs.workflows w WHERE w.id IN (
-    SELECT o.id FROM ojs.workflows o WHERE o.root_id = @root_id ORDER BY o.root_id, o.flow DESC LIMIT @max_rows);
+-- Deletes up to max_rows workflows of a tree, the root last.
+DELETE FROM ojs.workflows w WHERE w.root_id = @root_id AND w.flow >= COALESCE((
+    SELECT o.flow FROM ojs.workflows o WHERE o.root_id = @root_id ORDER BY o.root_id DESC, o.flow DESC OFFSET @max_rows - 1 LIMIT 1), 0);
 
 -- name: WorkflowStartDelete :exec
 DELETE FROM ojs.workflow_starts s WHERE s.root_id = @root_id;
 
--- name: WorkflowPendingDelete :exec
--- Forgets changes of jobs whose workflow is gone.
-DELETE FROM ojs.workflow_pending p WHERE p.root_id = @root_id AND p.id IN (
-    SELECT o.id FROM ojs.workflow_pending o WHERE o.root_id = @root_id ORDER BY o.id LIMIT @max_rows);
+-- name: WorkflowPendingDelete :execrows
+-- Forgets up to max_rows changes of jobs whose workflow is gone.
+DELETE FROM ojs.workflow_pending p WHERE p.root_id = @root_id AND p.id <= COALESCE((
+    SELECT o.id FROM ojs.workflow_pending o WHERE o.root_id = @root_id ORDER BY o.root_id, o.id OFFSET @max_rows - 1 LIMIT 1), 9223372036854775807);

@@ -38,7 +38,7 @@ func (q *Queries) WorkflowCancelDone(ctx context.Context, id [16]byte) error {
 
 const workflowCount = `-- name: WorkflowCount :one
 SELECT count(*) FROM (
-    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 ORDER BY o.id DESC LIMIT $1::bigint) l
+    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.parent_index IS NULL ORDER BY o.id DESC LIMIT $1::bigint) l
     WHERE ($2::text = '' OR l.type = $2::text) AND ($3::text = '' OR l.name = $3::text) LIMIT $4::bigint) c
 `
 
@@ -64,7 +64,8 @@ func (q *Queries) WorkflowCount(ctx context.Context, arg WorkflowCountParams) (i
 
 const workflowCountByState = `-- name: WorkflowCountByState :one
 SELECT count(*) FROM (
-    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state = $1 ORDER BY o.id DESC LIMIT $2::bigint) l
+    SELECT FROM (SELECT o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state >= $1::text AND o.state <= $1::text
+        ORDER BY o.state DESC, o.id DESC LIMIT $2::bigint) l
     WHERE ($3::text = '' OR l.type = $3::text) AND ($4::text = '' OR l.name = $4::text) LIMIT $5::bigint) c
 `
 
@@ -91,11 +92,11 @@ func (q *Queries) WorkflowCountByState(ctx context.Context, arg WorkflowCountByS
 }
 
 const workflowDelete = `-- name: WorkflowDelete :execrows
-DELETE FROM ojs.workflows w WHERE w.id IN (
-    SELECT o.id FROM ojs.workflows o WHERE o.root_id = $1 ORDER BY o.root_id, o.flow DESC LIMIT $2)
+DELETE FROM ojs.workflows w WHERE w.root_id = $1 AND w.flow >= COALESCE((
+    SELECT o.flow FROM ojs.workflows o WHERE o.root_id = $1 ORDER BY o.root_id DESC, o.flow DESC OFFSET $2- 1 LIMIT 1), 0)
 `
 
-// Deletes workflows of a tree whose steps are gone.
+// Deletes up to max_rows workflows of a tree, the root last.
 func (q *Queries) WorkflowDelete(ctx context.Context, rootID [16]byte, maxRows int32) (int64, error) {
 	result, err := q.db.Exec(ctx, workflowDelete, rootID, maxRows)
 	if err != nil {
@@ -477,13 +478,9 @@ func (q *Queries) WorkflowListLeft(ctx context.Context, minAgeS float64, maxRows
 }
 
 const workflowListPage = `-- name: WorkflowListPage :many
-SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, s.started_at FROM (
-    SELECT l.id FROM (SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.id < $1::uuid ORDER BY o.id DESC LIMIT $2::bigint) l
-    WHERE ($3::text = '' OR l.type = $3::text) AND ($4::text = '' OR l.name = $4::text)
-    ORDER BY l.id DESC OFFSET $5::bigint LIMIT $6::bigint
-) p JOIN ojs.workflows w ON w.id = p.id
-    LEFT JOIN LATERAL (SELECT t.started_at FROM ojs.workflow_starts t WHERE t.root_id = p.id) s ON true
-ORDER BY p.id DESC
+SELECT l.id FROM (SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.parent_index IS NULL AND o.id < $1::uuid ORDER BY o.id DESC LIMIT $2::bigint) l
+WHERE ($3::text = '' OR l.type = $3::text) AND ($4::text = '' OR l.name = $4::text)
+ORDER BY l.id DESC OFFSET $5::bigint LIMIT $6::bigint
 `
 
 type WorkflowListPageParams struct {
@@ -495,13 +492,8 @@ type WorkflowListPageParams struct {
 	PageRows  int64
 }
 
-type WorkflowListPageRow struct {
-	Workflow  Workflow
-	StartedAt pgtype.Timestamptz
-}
-
-// Roots, newest first, of the max_looked newest behind an id.
-func (q *Queries) WorkflowListPage(ctx context.Context, arg WorkflowListPageParams) ([]WorkflowListPageRow, error) {
+// Ids of roots, newest first, of the max_looked newest behind an id.
+func (q *Queries) WorkflowListPage(ctx context.Context, arg WorkflowListPageParams) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, workflowListPage,
 		arg.Before,
 		arg.MaxLooked,
@@ -514,43 +506,13 @@ func (q *Queries) WorkflowListPage(ctx context.Context, arg WorkflowListPagePara
 		return nil, err
 	}
 	defer rows.Close()
-	var items []WorkflowListPageRow
+	var items [][16]byte
 	for rows.Next() {
-		var i WorkflowListPageRow
-		if err := rows.Scan(
-			&i.Workflow.ID,
-			&i.Workflow.RootID,
-			&i.Workflow.Flow,
-			&i.Workflow.LastFlow,
-			&i.Workflow.Ancestors,
-			&i.Workflow.ParentIndex,
-			&i.Workflow.Path,
-			&i.Workflow.Type,
-			&i.Workflow.Name,
-			&i.Workflow.State,
-			&i.Workflow.Meta,
-			&i.Workflow.TraceID,
-			&i.Workflow.StepsForm,
-			&i.Workflow.Total,
-			&i.Workflow.Completed,
-			&i.Workflow.Failed,
-			&i.Workflow.Open,
-			&i.Workflow.JobCount,
-			&i.Workflow.CompletedCount,
-			&i.Workflow.FailedCount,
-			&i.Workflow.Callbacks,
-			&i.Workflow.MembersFailed,
-			&i.Workflow.CallbacksOpen,
-			&i.Workflow.CallbacksFailed,
-			&i.Workflow.Cancelling,
-			&i.Workflow.Forced,
-			&i.Workflow.CreatedAt,
-			&i.Workflow.EndedAt,
-			&i.StartedAt,
-		); err != nil {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -559,13 +521,11 @@ func (q *Queries) WorkflowListPage(ctx context.Context, arg WorkflowListPagePara
 }
 
 const workflowListPageByState = `-- name: WorkflowListPageByState :many
-SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, s.started_at FROM (
-    SELECT l.id FROM (SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state = $1 AND o.id < $2::uuid ORDER BY o.id DESC LIMIT $3::bigint) l
-    WHERE ($4::text = '' OR l.type = $4::text) AND ($5::text = '' OR l.name = $5::text)
-    ORDER BY l.id DESC OFFSET $6::bigint LIMIT $7::bigint
-) p JOIN ojs.workflows w ON w.id = p.id
-    LEFT JOIN LATERAL (SELECT t.started_at FROM ojs.workflow_starts t WHERE t.root_id = p.id) s ON true
-ORDER BY p.id DESC
+SELECT l.id FROM (
+    SELECT o.id, o.type, o.name FROM ojs.workflows o WHERE o.flow = 0 AND o.state >= $1::text AND (o.state, o.id) < ($1::text, $2::uuid)
+    ORDER BY o.state DESC, o.id DESC LIMIT $3::bigint) l
+WHERE ($4::text = '' OR l.type = $4::text) AND ($5::text = '' OR l.name = $5::text)
+ORDER BY l.id DESC OFFSET $6::bigint LIMIT $7::bigint
 `
 
 type WorkflowListPageByStateParams struct {
@@ -578,13 +538,9 @@ type WorkflowListPageByStateParams struct {
 	PageRows  int64
 }
 
-type WorkflowListPageByStateRow struct {
-	Workflow  Workflow
-	StartedAt pgtype.Timestamptz
-}
-
-// WorkflowListPage for roots in a state.
-func (q *Queries) WorkflowListPageByState(ctx context.Context, arg WorkflowListPageByStateParams) ([]WorkflowListPageByStateRow, error) {
+// WorkflowListPage for roots in a state. The range of one state, and not an equation, leaves the index by state as the only one that has
+// the order.
+func (q *Queries) WorkflowListPageByState(ctx context.Context, arg WorkflowListPageByStateParams) ([][16]byte, error) {
 	rows, err := q.db.Query(ctx, workflowListPageByState,
 		arg.State,
 		arg.Before,
@@ -598,9 +554,38 @@ func (q *Queries) WorkflowListPageByState(ctx context.Context, arg WorkflowListP
 		return nil, err
 	}
 	defer rows.Close()
-	var items []WorkflowListPageByStateRow
+	var items [][16]byte
 	for rows.Next() {
-		var i WorkflowListPageByStateRow
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workflowListRoots = `-- name: WorkflowListRoots :many
+SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at FROM ojs.workflows w WHERE w.id = ANY($1::uuid[]) ORDER BY w.id DESC
+`
+
+type WorkflowListRootsRow struct {
+	Workflow Workflow
+}
+
+// Roots by their ids, newest first.
+func (q *Queries) WorkflowListRoots(ctx context.Context, ids [][16]byte) ([]WorkflowListRootsRow, error) {
+	rows, err := q.db.Query(ctx, workflowListRoots, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkflowListRootsRow
+	for rows.Next() {
+		var i WorkflowListRootsRow
 		if err := rows.Scan(
 			&i.Workflow.ID,
 			&i.Workflow.RootID,
@@ -630,8 +615,32 @@ func (q *Queries) WorkflowListPageByState(ctx context.Context, arg WorkflowListP
 			&i.Workflow.Forced,
 			&i.Workflow.CreatedAt,
 			&i.Workflow.EndedAt,
-			&i.StartedAt,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const workflowListStarts = `-- name: WorkflowListStarts :many
+SELECT s.root_id, s.started_at FROM ojs.workflow_starts s WHERE s.root_id = ANY($1::uuid[])
+`
+
+// When the first jobs of trees were fetched.
+func (q *Queries) WorkflowListStarts(ctx context.Context, ids [][16]byte) ([]WorkflowStart, error) {
+	rows, err := q.db.Query(ctx, workflowListStarts, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkflowStart
+	for rows.Next() {
+		var i WorkflowStart
+		if err := rows.Scan(&i.RootID, &i.StartedAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -807,43 +816,60 @@ func (q *Queries) WorkflowLock(ctx context.Context, id [16]byte) ([]WorkflowLock
 
 const workflowPendingApply = `-- name: WorkflowPendingApply :exec
 WITH taken AS (
-    DELETE FROM ojs.workflow_pending p WHERE p.root_id = $1 AND p.id = ANY($2::bigint[])
-    RETURNING p.root_id, p.id, p.job_id, p.state, p.attempt, p.started_at, p.at, p.worker_id, p.result, p.error
-), changed AS MATERIALIZED (
-    SELECT t.job_id, t.state, t.attempt, t.started_at, t.at, t.result, t.error, s.root_id, s.flow, s.index
-    FROM taken t CROSS JOIN LATERAL (
-        SELECT o.root_id, o.flow, o.index FROM ojs.workflow_steps o WHERE o.job_id = t.job_id AND o.job_id IS NOT NULL AND NOT o.deduplicated FOR UPDATE
-    ) s
-    WHERE t.id = ANY($3::bigint[])
+    DELETE FROM ojs.workflow_pending p WHERE p.root_id = $7 AND p.id = ANY($9::bigint[])
 )
 UPDATE ojs.workflow_steps s
-SET state = CASE c.state WHEN 'completed' THEN 'completed' WHEN 'discarded' THEN 'failed' WHEN 'cancelled' THEN 'cancelled' ELSE 'pending' END,
-    attempt = c.attempt, started_at = c.started_at, ended_at = CASE WHEN c.state <> 'available' THEN c.at END, result = c.result, error = c.error
-FROM changed c
-WHERE s.root_id = c.root_id AND s.flow = c.flow AND s.index = c.index
+SET state = ($1::text[])[width_bucket(s.job_id, $2::uuid[])],
+    attempt = ($3::integer[])[width_bucket(s.job_id, $2::uuid[])],
+    started_at = ($4::timestamptz[])[width_bucket(s.job_id, $2::uuid[])],
+    ended_at = ($5::timestamptz[])[width_bucket(s.job_id, $2::uuid[])],
+    error = ($6::json[])[width_bucket(s.job_id, $2::uuid[])],
+    result = (SELECT c.result FROM ojs.workflow_pending c
+        WHERE c.root_id = $7 AND c.id = ($8::bigint[])[width_bucket(s.job_id, $2::uuid[])])
+WHERE s.job_id = ANY($2::uuid[]) AND s.job_id IS NOT NULL AND NOT s.deduplicated
 `
 
 type WorkflowPendingApplyParams struct {
-	RootID  [16]byte
-	Ids     []int64
-	LastIds []int64
+	States    []string
+	JobIds    [][16]byte
+	Attempts  []int32
+	StartedAt []pgtype.Timestamptz
+	EndedAt   []pgtype.Timestamptz
+	Errors    [][]byte
+	RootID    [16]byte
+	LastIds   []int64
+	Ids       []int64
 }
 
-// Takes the changes that WorkflowPendingList has returned. Steps get the last change of their job; results go from table to table.
+// Takes the changes that WorkflowPendingList has returned. Each step gets the last change of its job: job_ids are sorted, and the arrays behind
+// have an element for each. Results go from table to table. A join with the changes would have another plan while the tables are empty.
 func (q *Queries) WorkflowPendingApply(ctx context.Context, arg WorkflowPendingApplyParams) error {
-	_, err := q.db.Exec(ctx, workflowPendingApply, arg.RootID, arg.Ids, arg.LastIds)
+	_, err := q.db.Exec(ctx, workflowPendingApply,
+		arg.States,
+		arg.JobIds,
+		arg.Attempts,
+		arg.StartedAt,
+		arg.EndedAt,
+		arg.Errors,
+		arg.RootID,
+		arg.LastIds,
+		arg.Ids,
+	)
 	return err
 }
 
-const workflowPendingDelete = `-- name: WorkflowPendingDelete :exec
-DELETE FROM ojs.workflow_pending p WHERE p.root_id = $1 AND p.id IN (
-    SELECT o.id FROM ojs.workflow_pending o WHERE o.root_id = $1 ORDER BY o.id LIMIT $2)
+const workflowPendingDelete = `-- name: WorkflowPendingDelete :execrows
+DELETE FROM ojs.workflow_pending p WHERE p.root_id = $1 AND p.id <= COALESCE((
+    SELECT o.id FROM ojs.workflow_pending o WHERE o.root_id = $1 ORDER BY o.root_id, o.id OFFSET $2- 1 LIMIT 1), 9223372036854775807)
 `
 
-// Forgets changes of jobs whose workflow is gone.
-func (q *Queries) WorkflowPendingDelete(ctx context.Context, rootID [16]byte, maxRows int32) error {
-	_, err := q.db.Exec(ctx, workflowPendingDelete, rootID, maxRows)
-	return err
+// Forgets up to max_rows changes of jobs whose workflow is gone.
+func (q *Queries) WorkflowPendingDelete(ctx context.Context, rootID [16]byte, maxRows int32) (int64, error) {
+	result, err := q.db.Exec(ctx, workflowPendingDelete, rootID, maxRows)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
 }
 
 const workflowPendingList = `-- name: WorkflowPendingList :many
@@ -851,7 +877,7 @@ SELECT p.id, p.job_id, p.state, p.attempt, p.started_at, p.at, COALESCE(p.worker
     COALESCE(s.flow, -1)::integer AS flow, COALESCE(s.index, 0)::integer AS index, COALESCE(s.step_id, '')::text AS step_id, COALESCE(s.kind, '')::text AS kind,
     COALESCE(s.type, '')::text AS type, COALESCE(s.callback, '')::text AS callback, COALESCE(s.state, '')::text AS step_state
 FROM (SELECT o.root_id, o.id, o.job_id, o.state, o.attempt, o.started_at, o.at, o.worker_id, o.result, o.error FROM ojs.workflow_pending o WHERE o.root_id = $1 ORDER BY o.id LIMIT $2) p
-    LEFT JOIN LATERAL (SELECT t.root_id, t.flow, t.index, t.step_id, t.kind, t.callback, t.type, t.queue, t.state, t.job_id, t.child_flow, t.deduplicated, t.depends_on, t.needed_by, t.waits_on, t.template, t.attempt, t.started_at, t.ended_at, t.result, t.result_map, t.error FROM ojs.workflow_steps t WHERE t.job_id = p.job_id AND t.job_id IS NOT NULL AND NOT t.deduplicated) s ON true
+    LEFT JOIN LATERAL (SELECT t.root_id, t.flow, t.index, t.step_id, t.kind, t.callback, t.type, t.queue, t.state, t.job_id, t.child_flow, t.deduplicated, t.depends_on, t.needed_by, t.waits_on, t.template, t.attempt, t.started_at, t.ended_at, t.result, t.result_map, t.error FROM ojs.workflow_steps t WHERE t.job_id = p.job_id AND t.job_id IS NOT NULL AND NOT t.deduplicated LIMIT 1) s ON true
 ORDER BY p.id
 `
 
@@ -918,7 +944,7 @@ SELECT s.root_id, s.job_id, CASE WHEN j.id IS NOT NULL THEN 'discarded' ELSE COA
         WHEN d.id IS NULL THEN '{"code":"cancelled","message":"The job does not exist any more."}'::json
         WHEN d.state = 'cancelled' THEN '{"code":"cancelled","message":"The job was cancelled."}'::json END
 FROM ojs.workflow_steps s
-    LEFT JOIN LATERAL (SELECT o.id, o.attempt, o.started_at, o.finished_at, o.worker_id, o.error, o.state FROM ojs.jobs o WHERE o.id = s.job_id) j ON true
+    LEFT JOIN LATERAL (SELECT o.id, o.attempt, o.started_at, o.finished_at, o.worker_id, o.error, o.state FROM ojs.jobs o WHERE o.id = s.job_id LIMIT 1) j ON true
     LEFT JOIN LATERAL (SELECT o.id, o.state, o.attempt, o.started_at, o.finished_at, o.worker_id, o.result FROM ojs.jobs_done o WHERE o.id = s.job_id LIMIT 1) d ON true
 WHERE s.root_id = $1 AND s.state = 'pending' AND s.kind <> 'workflow' AND (j.id IS NULL OR j.state = 'discarded')
 `
@@ -1055,18 +1081,20 @@ func (q *Queries) WorkflowStepCancelBelow(ctx context.Context, arg WorkflowStepC
 	return items, nil
 }
 
-const workflowStepDelete = `-- name: WorkflowStepDelete :execrows
-DELETE FROM ojs.workflow_steps s WHERE (s.root_id, s.flow, s.index) IN (
-    SELECT o.root_id, o.flow, o.index FROM ojs.workflow_steps o WHERE o.root_id = $1 ORDER BY o.root_id, o.flow, o.index LIMIT $2)
+const workflowStepDelete = `-- name: WorkflowStepDelete :exec
+DELETE FROM ojs.workflow_steps s WHERE s.root_id = $1 AND (s.flow, s.index) <= ($2::integer, $3::integer)
 `
 
-// Deletes steps of a tree.
-func (q *Queries) WorkflowStepDelete(ctx context.Context, rootID [16]byte, maxRows int32) (int64, error) {
-	result, err := q.db.Exec(ctx, workflowStepDelete, rootID, maxRows)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+type WorkflowStepDeleteParams struct {
+	RootID [16]byte
+	Flow   int32
+	Index  int32
+}
+
+// Deletes the steps of a tree up to a place.
+func (q *Queries) WorkflowStepDelete(ctx context.Context, arg WorkflowStepDeleteParams) error {
+	_, err := q.db.Exec(ctx, workflowStepDelete, arg.RootID, arg.Flow, arg.Index)
+	return err
 }
 
 const workflowStepEnd = `-- name: WorkflowStepEnd :exec
@@ -1246,6 +1274,36 @@ func (q *Queries) WorkflowStepListLive(ctx context.Context, arg WorkflowStepList
 	return items, nil
 }
 
+const workflowStepListPlace = `-- name: WorkflowStepListPlace :many
+SELECT o.flow, o.index FROM ojs.workflow_steps o WHERE o.root_id = $1 ORDER BY o.root_id, o.flow, o.index OFFSET $2- 1 LIMIT 1
+`
+
+type WorkflowStepListPlaceRow struct {
+	Flow  int32
+	Index int32
+}
+
+// The last of the first max_rows steps of a tree; no row if there are fewer.
+func (q *Queries) WorkflowStepListPlace(ctx context.Context, rootID [16]byte, maxRows int32) ([]WorkflowStepListPlaceRow, error) {
+	rows, err := q.db.Query(ctx, workflowStepListPlace, rootID, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkflowStepListPlaceRow
+	for rows.Next() {
+		var i WorkflowStepListPlaceRow
+		if err := rows.Scan(&i.Flow, &i.Index); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const workflowStepListTree = `-- name: WorkflowStepListTree :many
 SELECT v.flow, v.index, v.step_id, v.kind, COALESCE(v.callback, '')::text AS callback, v.type, COALESCE(v.queue, '')::text AS queue, v.state,
     v.job_id, COALESCE(v.child_flow, 0)::integer AS child_flow, v.deduplicated, v.depends_on, COALESCE(v.attempt, 0)::integer AS attempt,
@@ -1261,7 +1319,7 @@ FROM (
         ORDER BY s.root_id, s.flow, s.index LIMIT $6
     ) m
 ) v LEFT JOIN LATERAL (
-    SELECT l.state, l.attempt, l.started_at, l.progress FROM ojs.jobs l WHERE l.id = v.job_id AND v.state = 'pending') j ON true
+    SELECT l.state, l.attempt, l.started_at, l.progress FROM ojs.jobs l WHERE l.id = v.job_id AND v.state = 'pending' LIMIT 1) j ON true
 ORDER BY v.flow, v.index
 `
 

@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -29,9 +30,6 @@ type Page struct {
 // maxTotal bounds Page.Total.
 const maxTotal = 10_000
 
-// pageRow is a row of either statement.
-type pageRow = dbsqlc.WorkflowListPageRow
-
 // List lists roots.
 func (s *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 	ctx, done, err := s.db.Reading(ctx)
@@ -39,25 +37,26 @@ func (s *Store) List(ctx context.Context, f Filter) (page Page, err error) {
 		return page, pg.ClientError(err)
 	}
 	defer done()
-	rows, err := s.listRows(ctx, f)
+	ids, err := s.listIDs(ctx, f)
 	if err != nil {
 		return page, pg.ClientError(err)
 	}
-	if page.HasMore = len(rows) > f.Limit; page.HasMore {
-		rows = rows[:f.Limit]
-		page.Next = &rows[f.Limit-1].Workflow.ID
+	if page.HasMore = len(ids) > f.Limit; page.HasMore {
+		ids = ids[:f.Limit]
+		page.Next = &ids[f.Limit-1]
 	}
-	for i := range rows {
-		w := shownWorkflow(&rows[i].Workflow)
-		w.StartedAt = timestamp(rows[i].StartedAt)
-		page.Workflows, page.StepCounts = append(page.Workflows, w), append(page.StepCounts, w.Total)
+	if page.Workflows, err = s.roots(ctx, ids); err != nil {
+		return page, pg.ClientError(err)
+	}
+	for _, w := range page.Workflows {
+		page.StepCounts = append(page.StepCounts, w.Total)
 	}
 	total, err := s.count(ctx, f)
 	page.Total = int(total)
 	return page, pg.ClientError(err)
 }
 
-func (s *Store) listRows(ctx context.Context, f Filter) ([]pageRow, error) {
+func (s *Store) listIDs(ctx context.Context, f Filter) ([][16]byte, error) {
 	a := dbsqlc.WorkflowListPageParams{
 		Before: last, MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, SkipRows: int64(f.Offset), PageRows: int64(f.Limit) + 1,
 	}
@@ -67,14 +66,27 @@ func (s *Store) listRows(ctx context.Context, f Filter) ([]pageRow, error) {
 	if f.State == "" {
 		return s.db.Q.WorkflowListPage(ctx, a)
 	}
-	found, err := s.db.Q.WorkflowListPageByState(ctx, dbsqlc.WorkflowListPageByStateParams{
+	return s.db.Q.WorkflowListPageByState(ctx, dbsqlc.WorkflowListPageByStateParams{
 		State: f.State, Before: a.Before, MaxLooked: a.MaxLooked, Type: a.Type, Name: a.Name, SkipRows: a.SkipRows, PageRows: a.PageRows,
 	})
-	rows := make([]pageRow, len(found))
-	for i, r := range found {
-		rows[i] = pageRow(r)
+}
+
+func (s *Store) roots(ctx context.Context, ids [][16]byte) ([]*Workflow, error) {
+	rows, err := s.db.Q.WorkflowListRoots(ctx, ids)
+	if err != nil {
+		return nil, err
 	}
-	return rows, err
+	starts, err := s.db.Q.WorkflowListStarts(ctx, ids)
+	startedAt := make(map[[16]byte]*time.Time, len(starts))
+	for _, st := range starts {
+		startedAt[st.RootID] = timestamp(st.StartedAt)
+	}
+	list := make([]*Workflow, len(rows))
+	for i := range rows {
+		list[i] = shownWorkflow(&rows[i].Workflow)
+		list[i].StartedAt = startedAt[list[i].ID]
+	}
+	return list, err
 }
 
 func (s *Store) count(ctx context.Context, f Filter) (int64, error) {

@@ -1,7 +1,10 @@
 package workflow
 
 import (
+	"bytes"
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -118,7 +121,8 @@ func (p *pass) advance(ctx context.Context, root [16]byte) (int, error) {
 		return 0, err
 	}
 	if !found {
-		return 0, p.q.WorkflowPendingDelete(ctx, root, portion)
+		n, err := p.q.WorkflowPendingDelete(ctx, root, portion)
+		return int(n), err
 	}
 	rows, err := p.q.WorkflowPendingList(ctx, root, portion)
 	if err != nil || len(rows) == 0 {
@@ -147,16 +151,19 @@ func (p *pass) advance(ctx context.Context, root [16]byte) (int, error) {
 
 // take removes the changes and stores the last one of each job in its step.
 func (p *pass) take(ctx context.Context, rows []dbsqlc.WorkflowPendingListRow) error {
-	last := make(map[[16]byte]int64, len(rows))
-	a := dbsqlc.WorkflowPendingApplyParams{RootID: p.root.ID, Ids: make([]int64, len(rows)), LastIds: make([]int64, 0, len(rows))}
-	for i, r := range rows {
-		a.Ids[i] = r.ID
-		last[r.JobID] = r.ID
+	last := make(map[[16]byte]*dbsqlc.WorkflowPendingListRow, len(rows))
+	a := dbsqlc.WorkflowPendingApplyParams{RootID: p.root.ID, Ids: make([]int64, len(rows))}
+	for i := range rows {
+		a.Ids[i] = rows[i].ID
+		last[rows[i].JobID] = &rows[i]
 	}
-	for _, r := range rows {
-		if last[r.JobID] == r.ID {
-			a.LastIds = append(a.LastIds, r.ID)
-		}
+	a.JobIds = slices.SortedFunc(maps.Keys(last), func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) })
+	for _, id := range a.JobIds {
+		r, state := last[id], stepState(last[id].State)
+		ended := r.At
+		ended.Valid = state != pending
+		a.LastIds, a.States, a.Attempts = append(a.LastIds, r.ID), append(a.States, state), append(a.Attempts, r.Attempt.Int32)
+		a.StartedAt, a.EndedAt, a.Errors = append(a.StartedAt, r.StartedAt), append(a.EndedAt, ended), append(a.Errors, r.Error)
 	}
 	return p.q.WorkflowPendingApply(ctx, a)
 }

@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -46,14 +47,31 @@ func (s *Store) delete(ctx context.Context, root [16]byte) error {
 		if _, err := q.WorkflowLock(ctx, root); err != nil {
 			return err
 		}
-		for _, remove := range []func(context.Context, [16]byte, int32) (int64, error){q.WorkflowStepDelete, q.WorkflowDelete} {
-			for n := int64(portion); n == portion; {
-				var err error
-				if n, err = remove(ctx, root, portion); err != nil {
-					return err
-				}
+		if err := deleteSteps(ctx, q, root); err != nil {
+			return err
+		}
+		for n := int64(portion); n == portion; {
+			var err error
+			if n, err = q.WorkflowDelete(ctx, root, portion); err != nil {
+				return err
 			}
 		}
 		return q.WorkflowStartDelete(ctx, root)
 	})
+}
+
+func deleteSteps(ctx context.Context, q *dbsqlc.Queries, root [16]byte) error {
+	for {
+		upto := dbsqlc.WorkflowStepDeleteParams{RootID: root, Flow: math.MaxInt32, Index: math.MaxInt32}
+		last, err := q.WorkflowStepListPlace(ctx, root, portion)
+		if err != nil {
+			return err
+		}
+		if len(last) > 0 {
+			upto.Flow, upto.Index = last[0].Flow, last[0].Index
+		}
+		if err := q.WorkflowStepDelete(ctx, upto); err != nil || len(last) == 0 {
+			return err
+		}
+	}
 }
