@@ -108,7 +108,7 @@ func (p *pass) memberEnded(ctx context.Context, f *flow, st *step, c cause) erro
 	if f.Open > 0 {
 		return nil
 	}
-	f.MembersFailed = pgtype.Bool{Bool: f.Completed < f.Total, Valid: true}
+	f.MembersFailed, f.changed = pgtype.Bool{Bool: f.Completed < f.Total, Valid: true}, true // cancelDependents may have stored it
 	for i, name := range f.Callbacks {
 		if name == "on_complete" || name == "on_failure" && f.MembersFailed.Bool || name == "on_success" && !f.MembersFailed.Bool {
 			f.CallbacksOpen++
