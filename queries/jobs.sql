@@ -62,7 +62,7 @@ WITH clock AS MATERIALIZED (
         NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id,
+    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
 ), described AS (
     SELECT i.*, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
@@ -70,7 +70,8 @@ WITH clock AS MATERIALIZED (
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
     SELECT d.event_type, @source::text, d.created_at, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, @node::integer,
-        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json END
+        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json
+            WHEN d.state = 'available' THEN ojs.unique_key_data(d.unique_key) END
     FROM described d
 )
 SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra, event_type::text AS event_type FROM described;
@@ -424,8 +425,9 @@ WITH locked AS MATERIALIZED (
     FROM locked l WHERE j.id = l.id
     RETURNING j.*
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT @event_type::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
+    SELECT @event_type::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer,
+        ojs.unique_key_data(m.unique_key)
     FROM moved m
 )
 SELECT * FROM moved;
@@ -434,7 +436,7 @@ SELECT * FROM moved;
 -- Locks the jobs and returns the JSON that Go rewrites before JobRetry in the same transaction, because json functions of
 -- SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
 -- change.
-SELECT j.id, j.max_attempts,
+SELECT j.id, j.max_attempts, j.state, j.unique_key,
     (CASE WHEN @everything::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN @everything::boolean THEN j.meta END)::json AS meta,
     (CASE WHEN @everything::boolean OR j.expires_at IS NOT NULL THEN j.extra END)::json AS extra
@@ -496,7 +498,7 @@ WITH request AS (
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
         size = ojs.stored_size(COALESCE(sqlc.narg('args')::json, j.args), COALESCE(sqlc.narg('meta')::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, p.was, p.old_queue,
+    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
         CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE @requeue_event_type::text END AS event_type
 ), event AS (
@@ -514,7 +516,7 @@ WITH request AS (
         UNION ALL
         SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue,
             m.attempt, m.workflow_id, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
-            CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
+            CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' ELSE ojs.unique_key_data(m.unique_key)::text END
         FROM moved m
     ) e
     ORDER BY e.id, e.step
@@ -660,7 +662,7 @@ WITH due AS MATERIALIZED (
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.error, j.cron, clock.now, d.was, d.reason,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
         CASE WHEN j.workflow_id IS NOT NULL AND d.reason IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL,
             clock.now, NULL, NULL, j.error) END AS advances,
         d.queued AND d.reason IS NULL AS queued,
@@ -674,7 +676,8 @@ WITH due AS MATERIALIZED (
         CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
-            WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
+            WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"'
+                || COALESCE(',"unique_key":"' || m.unique_key || '"', '') || '}')::json
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.queued
 )

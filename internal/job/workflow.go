@@ -20,6 +20,19 @@ func WorkflowStep(extra []byte) (step string) {
 	return step
 }
 
+// WorkflowOf is the id of the workflow to which a job belongs, found in its Extra; "" if it belongs to none.
+func WorkflowOf(extra []byte) (id string) {
+	if !bytes.Contains(extra, []byte(`"workflow_id":`)) {
+		return ""
+	}
+	for literal, value := range rawjson.Members(extra) {
+		if string(rawjson.Name(literal)) == "workflow_id" {
+			id, _ = rawjson.Text(value)
+		}
+	}
+	return id
+}
+
 // ErrorTexts are code and message of an error object.
 func ErrorTexts(object []byte) (code, message string) {
 	for literal, value := range rawjson.Members(object) {

@@ -49,6 +49,9 @@ func since(c eventlog.Change, start pgtype.Timestamptz) eventlog.Change {
 }
 
 func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
+	for _, old := range e.replaced {
+		changes = cancelChange(changes, (*dbsqlc.JobCancelRow)(old))
+	}
 	if e.job == nil {
 		return changes
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,6 +20,7 @@ import (
 // Inserted are the jobs that a transaction has stored.
 type Inserted struct {
 	store *Store
+	jobs  []*job.Job
 	rows  []enqueued
 }
 
@@ -30,19 +32,37 @@ func (s *Store) CreateQueues(ctx context.Context, jobs []*job.Job) error {
 	return s.createQueues(ctx, s.db.Pool, jobs)
 }
 
-// InsertTx stores jobs in the caller's transaction. It leaves out a job whose id is taken.
+// InsertTx stores jobs in the caller's transaction. It leaves out a job whose id is taken or whose unique policy does not permit it;
+// see Refused and Existing. It may wait for the locks of unique keys as long as the transaction permits.
 func (s *Store) InsertTx(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Inserted, error) {
 	for _, j := range jobs {
 		if j.ID == [16]byte{} {
 			assignID(j)
 		}
 	}
-	rows, err := s.insert(ctx, tx, jobs, false)
-	return Inserted{s, rows}, err
+	unique.Assign(jobs...)
+	in := newInsertion(jobs, false)
+	in.lockTimeout = ""
+	rows, err := s.insert(ctx, tx, in)
+	return Inserted{s, jobs, rows}, err
 }
 
-// Record is the job at an index of InsertTx; nil if its id was taken.
+// Record is the job at an index of InsertTx; nil if it was not stored.
 func (in Inserted) Record(i int) *job.Record { return in.rows[i].job }
+
+// Existing is the equivalent job because of which the job at an index was not stored, if its policy is to ignore it then.
+func (in Inserted) Existing(i int) *job.Record { return in.rows[i].existing }
+
+// Refused is why the job at an index was not stored: ojs.ErrDuplicateID or ojs.ErrDuplicate. nil if it was stored or ignored.
+func (in Inserted) Refused(i int) *ojs.Error {
+	switch r := in.rows[i]; {
+	case r.refused != nil:
+		return r.refused
+	case r.taken:
+		return ojs.ErrDuplicateID(ojs.FormatID(in.jobs[i].ID))
+	}
+	return nil
+}
 
 // Records are the jobs that were stored.
 func (in Inserted) Records() (stored []*job.Record) {
@@ -56,7 +76,7 @@ func (in Inserted) Records() (stored []*job.Record) {
 
 // Append adds the jobs of another insert in the same transaction.
 func (in *Inserted) Append(more Inserted) {
-	in.store, in.rows = more.store, append(in.rows, more.rows...)
+	in.store, in.jobs, in.rows = more.store, append(in.jobs, more.jobs...), append(in.rows, more.rows...)
 }
 
 // SetReady records that the caller has changed ready_seq and due_at of a job after its insert.
@@ -71,6 +91,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if in.store != nil {
 		in.store.afterEnqueue(ctx, in.rows, nil)
+		in.store.advanceReplaced(ctx, in.jobs...)
 	}
 }
 

@@ -61,15 +61,17 @@ type Store struct {
 	tracer  *tracing.Tracer
 	config  Config
 
-	enqueue      *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
-	complete     operation[job.Ack]
-	fail         operation[nack]
-	cancel       operation[cancellation]
-	results      *batch.Batcher[[16]byte, *Result]
-	settling     *batch.Batcher[unsettled, settled]
-	fetchers     fetchers
-	lost         lostClaims
+	enqueue       *batch.Batcher[*job.Job, enqueued]
+	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
+	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
+	enqueueBusy   *batch.Batcher[*job.Job, enqueued] // those, whose statements wait for the locks
+	complete      operation[job.Ack]
+	fail          operation[nack]
+	cancel        operation[cancellation]
+	results       *batch.Batcher[[16]byte, *Result]
+	settling      *batch.Batcher[unsettled, settled]
+	fetchers      fetchers
+	lost          lostClaims
 
 	cursors  cursors
 	awaiting resultWaiters
@@ -99,6 +101,8 @@ func New(deps Deps, config Config) *Store {
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
 	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
+	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
+	s.enqueueBusy = newBatcher(s, "enqueue", s.flushBusy, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
 		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)

@@ -193,8 +193,8 @@ func (p *pass) applyRefusals(ctx context.Context, items []*item) error {
 	return nil
 }
 
-// insertJobs inserts the jobs of the items. This is the place where the outcome of a unique policy arrives: duplicate refuses a step,
-// deduplicated names the job that stands for its own.
+// insertJobs inserts the jobs of the items, as far as their unique policies permit it: such a policy refuses a step, or names the job that
+// stands for its own.
 func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	jobs := make([]*job.Job, 0, len(items))
 	of := make([]*item, 0, len(items))
@@ -211,8 +211,10 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 		return err
 	}
 	for i, it := range of {
-		if in.Record(i) == nil {
-			it.refused = errorObject("duplicate", "A job with the same id or unique key exists.")
+		if refused := in.Refused(i); refused != nil {
+			it.refused = errorObject(refused.Code, refused.Message)
+		} else if existing := in.Existing(i); existing != nil {
+			it.duplicateOf = &existing.ID
 		}
 	}
 	p.inserted.Append(in)

@@ -42,7 +42,8 @@ const (
 	// changeTimeout bounds the transactions that change a tree, each of up to some dozen statements.
 	changeTimeout = time.Minute
 
-	// maxAdvancing bounds the trees that a node changes at the same time: each takes a connection of the pool.
+	// maxAdvancing bounds the trees that a node changes at the same time: each takes a connection of the pool, of which they have half at
+	// most.
 	maxAdvancing = 4
 )
 
@@ -84,8 +85,10 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
-		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, maxAdvancing), left: make(chan struct{}, 1),
+		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, places(deps.DB)), left: make(chan struct{}, 1),
 	}
 	deps.Jobs.OnWorkflowJobs(s.follow)
 	return s
 }
+
+func places(db *pg.DB) int { return min(maxAdvancing, max(1, int(db.Pool.Config().MaxConns)/2)) }

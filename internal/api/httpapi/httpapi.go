@@ -196,6 +196,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
 
+	get(v1, "/unique-jobs", a.listUnique)
 	a.cronRoutes(v1)
 	a.workflowRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)
