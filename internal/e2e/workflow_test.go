@@ -3,11 +3,14 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/tidwall/gjson"
 
 	"github.com/ojsd/ojsd/internal/app"
 )
@@ -74,6 +77,18 @@ func TestWorkflowClients(t *testing.T) {
 		require.Equal(t, []string{"completed", "2", "2", `{"url":"u"}`}, []string{r.at("state"), r.at("steps_completed"), r.at("metadata.completed_count"), r.at("steps.0.result")})
 		require.Equal(t, r.at("metadata.completed_at"), r.at("completed_at"))
 		require.NotEmpty(t, r.at("metadata.started_at"))
+	})
+
+	t.Run("ReferenceObject", func(t *testing.T) {
+		t.Parallel()
+		a, q := a.in(t), queue()
+		blocks := codeBlocks(t, "../../docs/reference/workflows.md")
+		shown := blocks[slices.IndexFunc(blocks, func(b codeBlock) bool { return b.language == "json" && strings.Contains(b.text, `"steps_total"`) })].text
+		got := a.workflow(`{"type":"chain","name":"nightly","options":{"queue":"` + q + `"},"steps":[{"type":"report.build","args":[]},{"type":"report.mail","args":[]}]}`).at("workflow")
+		for _, path := range []string{"@this", "steps.0", "steps.1", "metadata"} {
+			want := slices.Sorted(maps.Keys(membersOf(t, gjson.Get(shown, path).Raw)))
+			require.Equal(t, want, slices.Sorted(maps.Keys(membersOf(t, gjson.Get(got, path).Raw))), path)
+		}
 	})
 
 	t.Run("JavaScriptBatchAndNesting", func(t *testing.T) {

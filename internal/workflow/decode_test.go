@@ -3,6 +3,7 @@ package workflow_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -373,4 +374,23 @@ func TestDefineIsDecode(t *testing.T) {
 	require.Equal(t, "$.steps", err.Details["validation_errors"].([]payload.Violation)[0].Path)
 	_, err = workflow.Define(workflow.Draft{Steps: []workflow.StepDraft{{Job: job.Draft{Type: "x", Args: []byte(`[]`)}}}}, job.Limits{}, 0)
 	require.Equal(t, "$.steps[0].id", err.Details["validation_errors"].([]payload.Violation)[0].Path)
+}
+
+// The examples of the reference have the types under whose headings they stand.
+func TestReferenceExamples(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/reference/workflows.md")
+	require.NoError(t, err)
+	_, forms, _ := strings.Cut(string(page), "\n## Forms\n")
+	forms, _, _ = strings.Cut(forms, "\n## Definition\n")
+	var found []string
+	for part := range strings.SplitSeq(forms, "```json\n") {
+		if body, _, isExample := strings.Cut(part, "\n```"); isExample && strings.HasPrefix(body, "{") {
+			found = append(found, outline(decode(t, body)))
+		}
+	}
+	require.Equal(t, []string{
+		"chain(extract transform load)", "group(resize-s resize-m resize-l)", "batch(0 1) on_complete on_failure",
+		"dag(download resize<download tag<download publish<resize<tag)",
+	}, found)
 }

@@ -217,8 +217,8 @@ func (r *randomRun) run() (problem string) {
 		return wire.Message
 	}
 	r.model, r.want = runModel(def, r.outcome)
-	w, err := r.b.Workflows.Create(context.Background(), def)
-	if err != nil {
+	def.ID, def.ClientID = job.NewID(), true
+	if err := r.create(def); err != nil {
 		return "create: " + err.Error()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -228,13 +228,29 @@ func (r *randomRun) run() (problem string) {
 	for i := range 3 {
 		workers.Go(func() { r.work(done, rand.New(rand.NewPCG(uint64(r.seed), uint64(i)))) })
 	}
-	w, problem = r.await(ctx, w.ID)
+	w, problem := r.await(ctx, def.ID)
 	stopWorkers()
 	workers.Wait()
 	if problem != "" {
 		return problem
 	}
 	return r.compare(w)
+}
+
+// create tries again when its connection was killed. The workflow is there if the answer was lost only.
+func (r *randomRun) create(def *workflow.Definition) error {
+	for try := 0; ; try++ {
+		_, err := r.b.Workflows.Create(context.Background(), def)
+		var refused *ojs.Error
+		switch {
+		case err == nil:
+			return nil
+		case try > 0 && errors.As(err, &refused) && refused.Type == string(ojs.KindDuplicateJob):
+			return nil
+		case r.kills == 0 || try == 10:
+			return err
+		}
+	}
 }
 
 // await waits until the workflow has ended.
@@ -385,4 +401,99 @@ func TestCancelledNestedWorkflowOfADAG(t *testing.T) {
 	b.fail("a")
 	b.done("c")
 	require.Equal(t, "completed a:failed n:cancelled[cancelled 0:cancelled] c:completed", states(b.read(w)))
+}
+
+// TestRandomCancels cancels random workflows while workers run them. Whatever the moment, nothing is left open and the counts are
+// those of the steps.
+func TestRandomCancels(t *testing.T) {
+	t.Parallel()
+	n, seed := env("OJS_TEST_WORKFLOWS", 30), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32()))
+	t.Logf("%d definitions from seed %d on", n, seed)
+	b := setup(t)
+	nodes := []*bundle{b, {b.Node()}}
+	cancels := 0
+	for i := range n {
+		r := newRandomRun(b, nodes, seed+i, 0)
+		cancelled, problem := r.cancelled(time.Duration(rand.IntN(15))*time.Millisecond, i%2 == 0)
+		if cancelled {
+			cancels++
+		}
+		require.Empty(t, problem, "seed %d: %s", seed+i, r.body)
+	}
+	t.Logf("%d were cancelled before their end", cancels)
+}
+
+func (r *randomRun) cancelled(after time.Duration, force bool) (cancelled bool, problem string) {
+	def, wire := workflow.Decode([]byte(r.body), job.Limits{}, 0)
+	if wire != nil {
+		return false, wire.Message
+	}
+	w, err := r.b.Workflows.Create(context.Background(), def)
+	if err != nil {
+		return false, err.Error()
+	}
+	ctx, stop := context.WithTimeout(context.Background(), 30*time.Second)
+	defer stop()
+	var workers sync.WaitGroup
+	for i := range 2 {
+		workers.Go(func() { r.work(ctx, rand.New(rand.NewPCG(uint64(r.seed), uint64(i)))) })
+	}
+	time.Sleep(after)
+	_, _, err = r.nodes[1].Workflows.Cancel(context.Background(), w.ID, force, "test")
+	var refused *ojs.Error
+	if err != nil && !(errors.As(err, &refused) && refused.Type == string(ojs.KindInvalidStateTransition)) {
+		return false, err.Error()
+	}
+	cancelled = err == nil
+	for live := 1; live > 0 && ctx.Err() == nil; { // active jobs are acknowledged normally
+		time.Sleep(2 * time.Millisecond)
+		if err := r.b.Pool.QueryRow(ctx, `SELECT count(*) FROM ojs.jobs WHERE queue = $1 AND state <> 'discarded'`, r.queue).Scan(&live); err != nil {
+			return cancelled, err.Error()
+		}
+	}
+	stop()
+	workers.Wait()
+	if w, err = r.b.Workflows.Get(context.Background(), w.ID); err != nil {
+		return cancelled, err.Error()
+	}
+	if cancelled && w.State != "cancelled" {
+		return cancelled, "it is " + w.State
+	}
+	_, problem = settledCounts(w)
+	return cancelled, problem
+}
+
+// settledCounts checks that nothing of an ended workflow is open, and compares its counts with its steps.
+func settledCounts(w *workflow.Workflow) (leaves [2]int, problem string) {
+	completed, failed := 0, 0
+	for _, st := range append(slices.Clone(w.Steps), w.Callbacks...) {
+		switch {
+		case st.State != "completed" && st.State != "failed" && st.State != "cancelled":
+			return leaves, fmt.Sprintf("step %s is %s: %v", st.ID, st.State, endingOf(w))
+		case st.Callback != "":
+			continue
+		case st.Workflow != nil:
+			inner, problem := settledCounts(st.Workflow)
+			if problem != "" {
+				return leaves, problem
+			}
+			leaves[0], leaves[1] = leaves[0]+inner[0], leaves[1]+inner[1]
+		case st.State == "completed":
+			leaves[0]++
+		case st.JobID != nil:
+			leaves[1]++
+		}
+		if st.State == "completed" {
+			completed++
+		} else if st.State == "failed" || st.JobID != nil {
+			failed++
+		}
+	}
+	if w.State == "running" || w.Completed != completed || w.CompletedCount != leaves[0] || w.FailedCount != leaves[1] {
+		return leaves, fmt.Sprintf("counts are %d, %d, %d, not %d, %v: %v", w.Completed, w.CompletedCount, w.FailedCount, completed, leaves, endingOf(w))
+	}
+	if w.Failed < failed {
+		return leaves, fmt.Sprintf("failed count is %d, less than %d: %v", w.Failed, failed, endingOf(w))
+	}
+	return leaves, ""
 }
