@@ -126,6 +126,12 @@ CREATE INDEX jobs_discarded ON ojs.jobs (finished_at, id) WHERE finished_at IS N
 -- key because discarded jobs of a cron accumulate.
 CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 
+-- UniqueListHolders: the jobs that hold a key, oldest first. The state is in the key because discarded jobs accumulate.
+CREATE INDEX jobs_unique ON ojs.jobs (unique_key, state, created_at, id) WHERE unique_key IS NOT NULL;
+
+-- UniqueListPage, UniqueCount: all jobs with a key, newest first.
+CREATE INDEX jobs_unique_page ON ojs.jobs (id) WHERE unique_key IS NOT NULL;
+
 -- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted (but for the
 -- deletion of a checkpoint), one partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
 -- completed from cancelled jobs; the columns mean what they mean in jobs.
@@ -136,6 +142,9 @@ ALTER TABLE ojs.jobs_done ALTER COLUMN finished_at SET NOT NULL;
 -- partitioned table would have to contain finished_at. Unique ids are guarded by the primary key of jobs and by the
 -- look-up in jobs_done after an insert with an id that the client chose.
 CREATE INDEX jobs_done_id ON ojs.jobs_done (id);
+
+-- UniqueListDone: completed and cancelled jobs that had a key, for policies that name these states.
+CREATE INDEX jobs_done_unique ON ojs.jobs_done (unique_key, state, created_at, id) WHERE unique_key IS NOT NULL;
 
 -- queues has a row for each queue that has a job, had one in the last 30 days, or was paused or set up.
 CREATE TABLE ojs.queues (
@@ -311,6 +320,14 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
+-- The data of the event job.enqueued of a job with a unique key; NULL for other jobs.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.unique_key_data(unique_key text) RETURNS json
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT ('{"unique_key":"' || unique_key || '"}')::json
+$$;
+-- +goose StatementEnd
+
 -- Creates the partitions of jobs_done from today to `ahead` days from now (UTC) and returns the end of the last.
 -- finished_at is always the database's clock, so no earlier day is ever written. A partition is created detached and
 -- then attached: CREATE TABLE … PARTITION OF takes ACCESS EXCLUSIVE on the parent and, behind one long transaction,
@@ -430,6 +447,7 @@ DROP FUNCTION ojs.jobs_done_partitions_prune(interval);
 DROP FUNCTION ojs.session_end(integer, double precision, bigint);
 DROP FUNCTION ojs.table_is_held(regclass);
 DROP FUNCTION ojs.jobs_done_partitions_ensure(integer);
+DROP FUNCTION ojs.unique_key_data(text);
 DROP FUNCTION ojs.progress_data(double precision, text);
 DROP FUNCTION ojs.progress_is_unsent(timestamptz);
 DROP FUNCTION ojs.worker_source(text);

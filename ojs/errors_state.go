@@ -19,6 +19,7 @@ var missingByType = map[string]missing{
 	"cron":                 {"Cron", "Check the name of the cron; GET /ojs/v1/cron lists those that are registered."},
 	"event":                {"Event", "Check the event id. Events are deleted when their retention period is over; GET /ojs/v1/events lists those that are stored."},
 	"checkpoint":           {"A checkpoint of job", "The job has saved no checkpoint, or it was deleted. Start the work from its beginning."},
+	"workflow":             {"Workflow", "Check the id. An ended workflow is deleted when its retention period is over; GET /ojs/v1/workflows lists those that are stored."},
 	"webhook_subscription": {"Webhook subscription", "Check the id, which starts with sub_; GET /ojs/v1/webhooks lists the subscriptions."},
 	"webhook_delivery":     {"Webhook delivery", "Check the id, which starts with del_. Deliveries are deleted when their retention period is over; GET /ojs/v1/webhooks/deliveries lists those that are stored."},
 	"service":              {"Service", "Ask for the empty name, ojs.v1.OJSService or ojs.events.v1.OJSEvents."},

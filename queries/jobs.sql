@@ -62,15 +62,16 @@ WITH clock AS MATERIALIZED (
         NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
+    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
 ), described AS (
     SELECT i.*, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
     FROM inserted i
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT d.event_type, @source::text, d.created_at, d.id, d.type, d.queue, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, @node::integer,
-        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json END
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
+    SELECT d.event_type, @source::text, d.created_at, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, @node::integer,
+        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json
+            WHEN d.state = 'available' THEN ojs.unique_key_data(d.unique_key) END
     FROM described d
 )
 SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra, event_type::text AS event_type FROM described;
@@ -115,7 +116,8 @@ SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 -- join, which the pool's settings rule out because of ojs.jobs. The claim ends with the job with which the sum of sizes
 -- exceeds max_bytes, so the caller sees from the sum that it was cut. A job without size counts 8 KiB, and 1 000 of them are
 -- less than the default: claims of small jobs are never cut. The rows beyond the end were locked for nothing and stay
--- available. ready_seq takes the number of the claim (see JobListByClaim).
+-- available. ready_seq takes the number of the claim (see JobListByClaim). The jobs are claimed before their events are written, so
+-- workflow.started, which workflow_job_started writes, comes before job.started.
 WITH probe AS (
     SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
 ), found AS (
@@ -150,10 +152,11 @@ WITH probe AS (
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM owned o CROSS JOIN clock
     WHERE j.id = o.id
-    RETURNING j.*, o.ready_seq AS fetched_seq, o.source, o.slot
+    RETURNING j.*, o.ready_seq AS fetched_seq, o.source, o.slot,
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_started(j.workflow_id, j.started_at) END AS starts_workflow
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT @event_type::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms)
+    SELECT @event_type::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.workflow_id, c.trace_id, 'available', 'active', @node::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
@@ -209,7 +212,10 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n,
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
+            COALESCE(NULLIF((@workers::text[])[(@owners::integer[])[width_bucket(j.id, @ids::uuid[])]], ''), j.worker_id),
+            (@results::json[])[width_bucket(j.id, @ids::uuid[])], NULL) END AS advances
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -225,9 +231,9 @@ WITH setting AS MATERIALIZED (
     FROM deleted d
     RETURNING *
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
     SELECT @event_type::text, COALESCE(NULLIF((@sources::text[])[(@owners::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', @node::integer,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', @node::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, (@event_data::json[])[d.n]
     FROM deleted d
 )
@@ -318,25 +324,27 @@ WITH request AS (
     WHERE j.id = l.id
     RETURNING j.*, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
-        (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
+        (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms,
+        CASE WHEN j.workflow_id IS NOT NULL AND l.outcome = 'discarded' THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt,
+            l.was_started_at, clock.now, l.was_worker_id, NULL, j.error) END AS advances
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
-    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.trace_id,
+        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
         FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
         UNION ALL
-        SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id,
+        SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
+        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -366,7 +374,9 @@ FROM failed m;
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[])
-    RETURNING j.*, clock_timestamp() AS cancelled_at, (@event_data::json[])[width_bucket(j.id, @ids::uuid[])] AS event_data
+    RETURNING j.*, clock_timestamp() AS cancelled_at, (@event_data::json[])[width_bucket(j.id, @ids::uuid[])] AS event_data,
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
+            NULL, NULL, NULL) END AS advances
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -381,12 +391,12 @@ WITH deleted AS (
     FROM deleted d
     RETURNING *
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, @node::integer,
         ojs.progress_data(d.progress, d.progress_message)
     FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
     UNION ALL
-    SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
+    SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
     FROM deleted d
 )
 SELECT
@@ -419,8 +429,9 @@ WITH locked AS MATERIALIZED (
     FROM locked l WHERE j.id = l.id
     RETURNING j.*
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT @event_type::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
+    SELECT @event_type::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer,
+        ojs.unique_key_data(m.unique_key)
     FROM moved m
 )
 SELECT * FROM moved;
@@ -430,7 +441,7 @@ SELECT * FROM moved;
 -- SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
 -- change.
 -- The states are named twice, because @states comes from the call: whatever it says, jobs in other states stay as they are.
-SELECT j.id, j.max_attempts,
+SELECT j.id, j.max_attempts, j.state, j.unique_key,
     (CASE WHEN @everything::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN @everything::boolean THEN j.meta END)::json AS meta,
     (CASE WHEN @everything::boolean OR j.expires_at IS NOT NULL THEN j.extra END)::json AS extra
@@ -492,29 +503,30 @@ WITH request AS (
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
         size = ojs.stored_size(COALESCE(sqlc.narg('args')::json, j.args), COALESCE(sqlc.narg('meta')::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue,
+    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
+        CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE @requeue_event_type::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
-            m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
+            m.workflow_id, m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
             '{"reason":"moved"}' AS data
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
+        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.workflow_id, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
         SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue,
-            m.attempt, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
-            CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
+            m.attempt, m.workflow_id, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
+            CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' ELSE ojs.unique_key_data(m.unique_key)::text END
         FROM moved m
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue,
+SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.was, m.old_queue,
     m.event_type::text AS event_type FROM moved m;
 
 -- name: JobDelete :many
@@ -522,16 +534,16 @@ SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at,
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY(@states::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.trace_id, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, clock_timestamp() AS now
 ), deleted_done AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.id = ANY(@ids::uuid[]) AND d.state = ANY(@states::text[])
-    RETURNING d.id, d.type, d.queue, d.state, d.trace_id, clock_timestamp() AS now
+    RETURNING d.id, d.type, d.queue, d.state, d.workflow_id, d.trace_id, clock_timestamp() AS now
 ), all_deleted AS (
     SELECT * FROM deleted UNION ALL SELECT * FROM deleted_done
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT @event_type::text, 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT @event_type::text, 'api', b.now, b.id, b.type, b.queue, b.workflow_id, b.trace_id, b.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM all_deleted b
 )
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b;
@@ -561,15 +573,15 @@ WITH request AS (
             j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
+    RETURNING j.id, j.type, j.queue, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), paced AS MATERIALIZED (
     SELECT b.*, @event_gap_s::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = @event_type::text AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => @event_gap_s::double precision)) AS emitted
     FROM extended b
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT @event_type::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, node, data)
+    SELECT @event_type::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.workflow_id, b.trace_id, @node::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM paced b WHERE b.emitted
 )
@@ -655,23 +667,26 @@ WITH due AS MATERIALIZED (
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.reason,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
+        CASE WHEN j.workflow_id IS NOT NULL AND d.reason IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL,
+            clock.now, NULL, NULL, j.error) END AS advances,
         d.queued AND d.reason IS NULL AS queued,
         CASE d.reason WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline,
         CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
             ELSE @requeue_event_type::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.workflow_id, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
         m.priority, m.ready_seq, @node::integer,
         CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
-            WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
+            WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"'
+                || COALESCE(',"unique_key":"' || m.unique_key || '"', '') || '}')::json
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
+SELECT id, type, queue, state, priority, attempt, ready_seq, cron, workflow_id, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
 -- Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once. Large jobs

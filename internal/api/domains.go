@@ -9,6 +9,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
+	"github.com/ojsd/ojsd/internal/workflow"
 )
 
 // Domains are the parts of a node that requests are about.
@@ -19,6 +20,7 @@ type Domains struct {
 	DeadLetters *deadletter.Store
 	Workers     *worker.Store
 	Crons       *cron.Store
+	Workflows   *workflow.Store
 	Webhooks    *webhook.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed

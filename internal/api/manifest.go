@@ -6,7 +6,7 @@ const (
 	Language         = "go"
 	Backend          = "postgres"
 	SpecVersion      = "1.0"
-	ConformanceLevel = 2
+	ConformanceLevel = 3
 )
 
 // Extensions are the optional parts of the specification, and our own, that this node has.

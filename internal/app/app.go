@@ -29,6 +29,7 @@ import (
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
+	"github.com/ojsd/ojsd/internal/workflow"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -50,6 +51,7 @@ type Node struct {
 	listener *eventlog.Listener
 	pruner   *retention.Pruner
 	liveness *worker.Liveness
+	follower *workflow.Follower
 	webhooks *webhook.Dispatcher // nil: switched off
 	fanOut   *webhook.FanOut     // nil: webhooks is
 	services []startstop.Service

@@ -19,6 +19,7 @@ import (
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
+	"github.com/ojsd/ojsd/internal/workflow"
 )
 
 func (n *Node) buildMetrics() (err error) {
@@ -62,16 +63,17 @@ func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err err
 
 func (n *Node) buildLoops() error {
 	c := n.config
-	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters}, retention.Config{
-		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded,
+	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters, Workflows: n.domains.Workflows}, retention.Config{
+		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded, Workflows: c.Retention.Completed,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
+	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 	}, n.relay)
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness,
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
 	}
 	return nil
 }

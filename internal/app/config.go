@@ -55,6 +55,9 @@ type Config struct {
 	// Limits of requests.
 	Limits job.Limits
 
+	// MaxWorkflowDepth is how deep workflows may be nested.
+	MaxWorkflowDepth int
+
 	// MaxBatchBytes bounds the body of batch calls. No setting.
 	MaxBatchBytes int
 

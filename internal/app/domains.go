@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/worker/cache"
+	"github.com/ojsd/ojsd/internal/workflow"
 )
 
 // DomainDeps are the parts that the domains of a node share.
@@ -33,6 +34,7 @@ type DomainConfig struct {
 	Progress progress.Config
 	Worker   worker.Config
 	Cron     cron.Config
+	Workflow workflow.Config
 	Webhook  webhook.StoreConfig
 }
 
@@ -45,8 +47,9 @@ func (c Config) Domains() DomainConfig {
 			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
 			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
 		},
-		Cron:    cron.Config{Limits: c.Limits},
-		Webhook: webhook.StoreConfig{Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions},
+		Cron:     cron.Config{Limits: c.Limits},
+		Workflow: workflow.Config{Limits: c.Limits, MaxDepth: c.MaxWorkflowDepth},
+		Webhook:  webhook.StoreConfig{Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions},
 	}
 }
 
@@ -69,8 +72,9 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
-			Crons:    cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
-			Webhooks: webhook.NewStore(d.DB, c.Webhook),
+			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
+			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
+			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
 		},
 	}
 	return domains

@@ -20,8 +20,8 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		DatabaseMaxConns: int32(c.Database.MaxConns), DatabasePooler: c.Database.ListenURL != "", Migrate: c.Database.Migrate,
 		Listen: c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownDelay: c.Server.ShutdownDelay, ShutdownTimeout: c.Server.ShutdownTimeout,
 		PublicURL: publicURL(c), Version: version, Logger: logger,
-		Limits:        job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
-		MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
+		Limits:           job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
+		MaxWorkflowDepth: c.Workflows.MaxDepth, MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
 		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout,
 		WorkerDeadAfter: c.Workers.DeadAfter,
 		Retention: Retention{

@@ -21,6 +21,7 @@ func (n *Node) subscribe() {
 	n.listener.OnWake(func() { // an application has enqueued in SQL
 		n.relay.Wake()
 		n.timer.Poll()
+		n.domains.Workflows.Wake() // or cancelled the job of a workflow
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
 	// A node has registered a cron, so the earliest next run may be sooner.
@@ -52,6 +53,7 @@ func (n *Node) subscribeCommits() {
 	n.commits.OnCommit(n.relay.Wake)
 	n.commits.OnCommit(n.timer.Notify)
 	n.commits.OnCommit(n.pruner.Notify)
+	n.commits.OnCommit(n.follower.Notify)
 }
 
 // published handles the notification of a relay, that of this node included.
@@ -61,6 +63,7 @@ func (n *Node) published(p eventlog.Published) {
 	n.timer.Notify()
 	n.domains.Jobs.Published()
 	n.pruner.Notify()
+	n.follower.Notify()
 	if p.All {
 		n.domains.Jobs.NotifyAll()
 	}

@@ -27,6 +27,7 @@ type Config struct {
 	Database   Database   `area:"Database"`
 	Server     Server     `area:"Server"`
 	Jobs       Jobs       `area:"Jobs"`
+	Workflows  Workflows  `area:"Workflows"`
 	Workers    Workers    `area:"Workers"`
 	Retention  Retention  `area:"Retention"`
 	DeadLetter DeadLetter `area:"Dead letters"`
@@ -62,6 +63,11 @@ type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
 	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
+}
+
+// Workflows bounds the definitions of workflows.
+type Workflows struct {
+	MaxDepth int `env:"OJS_MAX_WORKFLOW_DEPTH" default:"5" range:"1..100" help:"How deep workflows may be nested, the outermost included."`
 }
 
 // Workers is about the processes that run jobs.

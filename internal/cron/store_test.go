@@ -190,6 +190,103 @@ func TestCronFiring(t *testing.T) {
 	})
 }
 
+// The unique policy of a template is checked after the overlap policy, at every tick.
+func TestCronUnique(t *testing.T) {
+	t.Parallel()
+	const unique = `"expression":"@every 1h","type":"t.cron","options":{"queue":"q","unique":{"on_conflict":"%s"}},"overlap_policy":"%s"`
+	held := func(b *bundle) *job.Record {
+		b.T.Helper()
+		return b.Enqueued(domaintest.With(func(j *job.Job) {
+			j.Type, j.Unique = "t.cron", &job.Unique{Keys: []string{"type"}, States: []ojs.JobState{ojs.StateAvailable}, OnConflict: "reject"}
+		}))[0]
+	}
+	for _, conflict := range []string{"reject", "ignore"} {
+		t.Run("SkipsATick/"+conflict, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			other := held(b)
+			b.cron("u", unique, conflict, "allow")
+			b.cron("plain", every, "allow")
+			b.due("plain", "1 second")
+			b.due("u", "1 second")
+			n, err := b.Crons.Fire(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 2, n)
+			require.Equal(t, "skipped duplicate", b.One(`SELECT r.outcome || ' ' || r.reason FROM ojs.cron_runs r JOIN ojs.crons c ON c.id = r.cron_id WHERE c.name = 'u'`))
+			require.Contains(t, b.One(`SELECT data::text FROM ojs.events WHERE type = 'cron.skipped'`), `"reason":"duplicate","existing_job_id":"`+ojs.FormatID(other.ID)+`"`)
+			require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE cron = 'plain'`))
+			require.Equal(t, "true", b.One(`SELECT bool_and(next_run_at > now())::text FROM ojs.crons`))
+
+			got, err := b.Crons.Trigger(t.Context(), "u")
+			if conflict == "ignore" {
+				require.NoError(t, err)
+				require.Equal(t, other.ID, got.ID)
+			} else {
+				domaintest.RequireCode(t, err, ojs.KindDuplicateJob)
+			}
+			require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE unique_key IS NOT NULL`))
+			require.Empty(t, b.Texts(`SELECT name FROM ojs.crons WHERE name = 'u' AND run_count > 0`))
+
+			_, err = b.Store.Cancel(t.Context(), other.ID, queue.Cancel{By: "t"})
+			require.NoError(t, err)
+			b.tick("u")
+			require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE unique_key IS NOT NULL`))
+		})
+	}
+
+	t.Run("Replaces", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := held(b)
+		b.cron("u", unique, "replace", "allow")
+		b.tick("u")
+		require.Equal(t, ojs.StateCancelled, b.State(other.ID))
+	})
+
+	t.Run("SkipNeverReachesTheCheck", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.cron("u", unique, "replace", "skip")
+		b.tick("u")
+		first := b.One(`SELECT id::text FROM ojs.jobs`)
+		b.tick("u")
+		require.Equal(t, first, b.One(`SELECT id::text FROM ojs.jobs`))
+		require.Equal(t, "overlap_prevention", b.One(`SELECT reason FROM ojs.cron_runs WHERE outcome = 'skipped'`))
+	})
+
+	t.Run("CancelBypassesTheCheck", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := held(b)
+		b.cron("u", unique, "reject", "cancel")
+		b.tick("u")
+		b.tick("u")
+		require.Equal(t, ojs.StateAvailable, b.State(other.ID))
+		require.Equal(t, "2", b.One(`SELECT count(*)::text FROM ojs.jobs WHERE unique_key = $1`, other.UniqueKey.String))
+	})
+
+	t.Run("WaitsForALockedKey", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := held(b)
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		_, err = tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(('x' || left($1, 16))::bit(64)::bigint)`, other.UniqueKey.String)
+		require.NoError(t, err)
+		b.cron("u", unique, "replace", "allow")
+		b.due("u", "1 second")
+		n, err := b.Crons.Fire(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n, "the tick stays due")
+		require.NoError(t, tx.Rollback(t.Context()))
+		n, err = b.Crons.Fire(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, ojs.StateCancelled, b.State(other.ID))
+	})
+}
+
 func TestCronHistory(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -11,7 +11,9 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/unique"
 )
 
 const (
@@ -20,6 +22,10 @@ const (
 
 	// cancelDelay is how late a tick may become because another transaction has locked a job that it must cancel.
 	cancelDelay = time.Second
+
+	// uniqueWait is how long a tick waits for the lock of the unique key of its job, and uniqueRetry when it is tried again.
+	uniqueWait  = "1s"
+	uniqueRetry = time.Second
 
 	// unreadableRetry is when a tick is tried again whose cron this node cannot parse: a newer node may know its time zone.
 	unreadableRetry = time.Minute
@@ -41,9 +47,11 @@ func (s *Store) Fire(ctx context.Context) (int, error) {
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	var f *firing
-	err := s.db.InPartitionedTx(bounded, func(tx pgx.Tx) error {
-		f = &firing{store: s, tx: tx, q: dbsqlc.New(tx)}
-		return f.run(bounded)
+	err := pg.Retry(func() error { // unique policies and cancelled jobs may meet in a deadlock with enqueues
+		return s.db.InPartitionedTx(bounded, func(tx pgx.Tx) error {
+			f = &firing{store: s, tx: tx, q: dbsqlc.New(tx)}
+			return f.run(bounded)
+		})
 	})
 	if err != nil {
 		return 0, err
@@ -121,6 +129,10 @@ func (f *firing) newTick(ctx context.Context, row *Record, now time.Time) *tick 
 		return t
 	}
 	job.Source = "cron"
+	if row.OverlapPolicy == OverlapCancelPrevious && job.Unique != nil { // the previous job gives way, so there is no conflict
+		unique.Assign(job)
+		job.Unique = nil
+	}
 	t.job, t.span = job, f.store.tracer.Enqueue(ctx, job)
 	return t
 }

@@ -2,7 +2,9 @@ package cron
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -20,12 +22,20 @@ func (f *firing) fireAll(ctx context.Context) error {
 		return nil
 	}
 	err := f.fire(ctx, ticks)
+	for errors.Is(err, errDuplicates) {
+		if ticks, _ = f.open(); ticks == nil {
+			return nil
+		}
+		err = f.fire(ctx, ticks)
+	}
 	if !pg.IsRowError(err) || pg.IsNoPartition(err) {
 		return err
 	}
 	for _, t := range ticks {
 		switch err := f.fire(ctx, []*tick{t}); {
-		case err == nil:
+		case err == nil, errors.Is(err, errDuplicates):
+		case pg.IsTimeout(err):
+			f.postpone(ctx, t)
 		case pg.IsRowError(err) && !pg.IsNoPartition(err):
 			t.reason = skippedFailed
 			f.store.logger.ErrorContext(ctx, "the database refused the job of a cron; register the cron with another template",
@@ -59,7 +69,13 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 				mark.Serial, mark.Queued = append(mark.Serial, serial), append(mark.Queued, serial)
 			}
 		}
+		if err = limitUniqueWait(ctx, tx, jobs); err != nil {
+			return err
+		}
 		inserted, err = f.store.insertMarked(ctx, tx, jobs, mark)
+		if err == nil && markDuplicates(ticks, jobs, inserted) {
+			return errDuplicates
+		}
 		return err
 	})
 	if err == nil {
@@ -68,6 +84,53 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 		f.addChanges(ticks, fresh)
 	}
 	return err
+}
+
+// errDuplicates rolls back ticks because unique policies prevent the jobs of some, which are skipped then.
+var errDuplicates = errors.New("an equivalent job exists")
+
+// markDuplicates finds the ticks of which the job was not stored because an equivalent one exists. It reports whether there are any.
+func markDuplicates(ticks []*tick, jobs []*job.Job, inserted queue.Inserted) (found bool) {
+	for i, j := range jobs {
+		existing, refused := inserted.Existing(i), inserted.Refused(i)
+		if existing == nil && refused == nil {
+			continue
+		}
+		found = true
+		for _, t := range ticks {
+			if t.job == j {
+				t.reason, t.existing = skippedDuplicate, existingJob(existing, refused)
+			}
+		}
+	}
+	return found
+}
+
+func existingJob(existing *job.Record, refused *ojs.Error) *[16]byte {
+	if existing != nil {
+		return &existing.ID
+	}
+	text, _ := refused.Details["existing_job_id"].(string)
+	if id, ok := ojs.ParseID(text); ok {
+		return &id
+	}
+	return nil
+}
+
+// limitUniqueWait bounds the wait for unique keys, which an application may have locked in a transaction that it keeps open.
+func limitUniqueWait(ctx context.Context, tx pgx.Tx, jobs []*job.Job) error {
+	if !slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.Unique != nil }) {
+		return nil
+	}
+	return dbsqlc.New(tx).SystemLockTimeout(ctx, uniqueWait)
+}
+
+// postpone leaves a tick due whose unique key is locked.
+func (f *firing) postpone(ctx context.Context, t *tick) {
+	f.ticks = slices.DeleteFunc(f.ticks, func(other *tick) bool { return other == t })
+	f.store.timer.Schedule(uniqueRetry)
+	f.store.logger.WarnContext(ctx, "another transaction keeps the unique key of a cron's job locked; trying again",
+		slog.String("cron", t.row.Name), slog.Duration("retry_in", uniqueRetry))
 }
 
 // cancelPrevious cancels for fresh ticks only: for one that is in the log already, the job has been enqueued, and must not be cancelled

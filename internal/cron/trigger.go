@@ -2,6 +2,7 @@ package cron
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,16 +17,22 @@ import (
 )
 
 // Trigger enqueues a job of the cron now, even if the cron is paused or has unfinished jobs (docs/reference/scheduling.md, Cron
-// endpoints). With policy enqueue, other jobs of the cron wait for it.
+// endpoints). With policy enqueue, other jobs of the cron wait for it. The unique policy of the job holds: it may be refused, or
+// be answered with an equivalent one.
 func (s *Store) Trigger(ctx context.Context, name string) (*job.Record, error) {
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // fetches are woken even if the client hangs up
 	defer cancel()
 	var res queue.Inserted
 	var span tracing.Enqueue
-	err := s.db.InPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
-		res, err = s.trigger(bounded, tx, name, &span)
-		return err
+	err := pg.Retry(func() error {
+		return s.db.InPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
+			res, err = s.trigger(bounded, tx, name, &span)
+			return err
+		})
 	})
+	if errors.Is(err, errDuplicates) {
+		return res.Existing(0), nil
+	}
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}
@@ -61,9 +68,19 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	*span = s.tracer.Enqueue(ctx, j)
 	serial := row.OverlapPolicy == OverlapEnqueue
 	mark := dbsqlc.JobUpdateCronParams{Ids: [][16]byte{j.ID}, Names: []string{name}, Serial: []bool{serial}, Queued: []bool{false}}
+	if err := limitUniqueWait(ctx, tx, []*job.Job{j}); err != nil {
+		return queue.Inserted{}, err
+	}
 	res, err := s.insertMarked(ctx, tx, []*job.Job{j}, mark)
-	if err != nil || !serial {
+	switch {
+	case err != nil:
 		return res, err
+	case res.Refused(0) != nil:
+		return res, res.Refused(0)
+	case res.Existing(0) != nil:
+		return res, errDuplicates
+	case !serial:
+		return res, nil
 	}
 	if err := q.CronLockSerial(ctx, []string{name}); err != nil {
 		return queue.Inserted{}, err

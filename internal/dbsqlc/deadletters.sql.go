@@ -96,10 +96,10 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT $13::text, $14::text, d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $15::integer, ('{"reason":"' || $16::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT $13::text, $14::text, d.now, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, true, $15::integer, ('{"reason":"' || $16::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id
@@ -689,10 +689,10 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.trace_id, j.finished_at, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, j.finished_at, clock_timestamp() AS now
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT $5::text, 'scheduler', d.now, d.id, d.type, d.queue, d.trace_id, d.state, true, $6::integer, ('{"reason":"' || $7::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT $5::text, 'scheduler', d.now, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, true, $6::integer, ('{"reason":"' || $7::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id

@@ -21,8 +21,9 @@ WITH locked AS MATERIALIZED (
     FROM locked l WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, to_state, priority, ready_seq, node)
-    SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
+    SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer,
+        ojs.unique_key_data(m.unique_key)
     FROM moved m
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM moved
@@ -173,7 +174,9 @@ const jobCancel = `-- name: JobCancel :many
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY($2::uuid[]) AND j.state = ANY($3::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data,
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
+            NULL, NULL, NULL) END AS advances
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -188,12 +191,12 @@ WITH deleted AS (
     FROM deleted d
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL, $5::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, $5::integer,
         ojs.progress_data(d.progress, d.progress_message)
     FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
     UNION ALL
-    SELECT $6::text, $7::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled', $5::integer, d.event_data
+    SELECT $6::text, $7::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', $5::integer, d.event_data
     FROM deleted d
 )
 SELECT
@@ -374,7 +377,10 @@ WITH setting AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $8::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $8::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n,
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
+            COALESCE(NULLIF(($4::text[])[($5::integer[])[width_bucket(j.id, $3::uuid[])]], ''), j.worker_id),
+            ($9::json[])[width_bucket(j.id, $3::uuid[])], NULL) END AS advances
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -390,9 +396,9 @@ WITH setting AS MATERIALIZED (
     FROM deleted d
     RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms, data)
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
     SELECT $10::text, COALESCE(NULLIF(($11::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, 'active', 'completed', $12::integer,
+        d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', $12::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($13::json[])[d.n]
     FROM deleted d
 )
@@ -626,16 +632,16 @@ const jobDelete = `-- name: JobDelete :many
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY($1::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY($2::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.trace_id, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, clock_timestamp() AS now
 ), deleted_done AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.id = ANY($1::uuid[]) AND d.state = ANY($2::text[])
-    RETURNING d.id, d.type, d.queue, d.state, d.trace_id, clock_timestamp() AS now
+    RETURNING d.id, d.type, d.queue, d.state, d.workflow_id, d.trace_id, clock_timestamp() AS now
 ), all_deleted AS (
-    SELECT id, type, queue, state, trace_id, now FROM deleted UNION ALL SELECT id, type, queue, state, trace_id, now FROM deleted_done
+    SELECT id, type, queue, state, workflow_id, trace_id, now FROM deleted UNION ALL SELECT id, type, queue, state, workflow_id, trace_id, now FROM deleted_done
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, from_state, internal, node, data)
-    SELECT $3::text, 'api', b.now, b.id, b.type, b.queue, b.trace_id, b.state, true, $4::integer, ('{"reason":"' || $5::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT $3::text, 'api', b.now, b.id, b.type, b.queue, b.workflow_id, b.trace_id, b.state, true, $4::integer, ('{"reason":"' || $5::text || '"}')::json
     FROM all_deleted b
 )
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b
@@ -743,25 +749,27 @@ WITH request AS (
     WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
-        (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms
+        (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms,
+        CASE WHEN j.workflow_id IS NOT NULL AND l.outcome = 'discarded' THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt,
+            l.was_started_at, clock.now, l.was_worker_id, NULL, j.error) END AS advances
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
-    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, $17::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.trace_id,
+        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
         FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
         UNION ALL
-        SELECT 1, $18::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id,
+        SELECT 1, $18::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
+        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -997,10 +1005,11 @@ WITH probe AS (
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM owned o CROSS JOIN clock
     WHERE j.id = o.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot,
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_started(j.workflow_id, j.started_at) END AS starts_workflow
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT $13::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.trace_id, 'available', 'active', $14::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms)
+    SELECT $13::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.workflow_id, c.trace_id, 'available', 'active', $14::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
@@ -1095,7 +1104,8 @@ type JobFetchRow struct {
 // join, which the pool's settings rule out because of ojs.jobs. The claim ends with the job with which the sum of sizes
 // exceeds max_bytes, so the caller sees from the sum that it was cut. A job without size counts 8 KiB, and 1 000 of them are
 // less than the default: claims of small jobs are never cut. The rows beyond the end were locked for nothing and stay
-// available. ready_seq takes the number of the claim (see JobListByClaim).
+// available. ready_seq takes the number of the claim (see JobListByClaim). The jobs are claimed before their events are written, so
+// workflow.started, which workflow_job_started writes, comes before job.started.
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
 		arg.Queues,
@@ -1254,15 +1264,15 @@ WITH request AS (
             j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.attempt, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
+    RETURNING j.id, j.type, j.queue, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), paced AS MATERIALIZED (
-    SELECT b.id, b.type, b.queue, b.attempt, b.trace_id, b.lease_until, b.due_at, b.now, b.beat_by, b.source, $6::double precision = 0 OR NOT EXISTS (
+    SELECT b.id, b.type, b.queue, b.attempt, b.workflow_id, b.trace_id, b.lease_until, b.due_at, b.now, b.beat_by, b.source, $6::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = $7::text AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => $6::double precision)) AS emitted
     FROM extended b
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, node, data)
-    SELECT $7::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.trace_id, $8::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, node, data)
+    SELECT $7::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.workflow_id, b.trace_id, $8::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM paced b WHERE b.emitted
 )
@@ -1391,15 +1401,16 @@ WITH clock AS MATERIALIZED (
         NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id,
+    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
 ), described AS (
-    SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
+    SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.workflow_id, i.unique_key, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
     FROM inserted i
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT d.event_type, $26::text, d.created_at, d.id, d.type, d.queue, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $27::integer,
-        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json END
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
+    SELECT d.event_type, $26::text, d.created_at, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $27::integer,
+        CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json
+            WHEN d.state = 'available' THEN ojs.unique_key_data(d.unique_key) END
     FROM described d
 )
 SELECT id, state, ready_seq, due_at, created_at, scheduled_at, expires_at, extra::json AS extra, event_type::text AS event_type FROM described
@@ -2375,7 +2386,7 @@ func (q *Queries) JobListUnextended(ctx context.Context, ids [][16]byte) ([]JobL
 }
 
 const jobLockForRetry = `-- name: JobLockForRetry :many
-SELECT j.id, j.max_attempts,
+SELECT j.id, j.max_attempts, j.state, j.unique_key,
     (CASE WHEN $1::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN $1::boolean THEN j.meta END)::json AS meta,
     (CASE WHEN $1::boolean OR j.expires_at IS NOT NULL THEN j.extra END)::json AS extra
@@ -2393,6 +2404,8 @@ type JobLockForRetryParams struct {
 type JobLockForRetryRow struct {
 	ID          [16]byte
 	MaxAttempts int64
+	State       string
+	UniqueKey   pgtype.Text
 	Retry       []byte
 	Meta        []byte
 	Extra       []byte
@@ -2414,6 +2427,8 @@ func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams
 		if err := rows.Scan(
 			&i.ID,
 			&i.MaxAttempts,
+			&i.State,
+			&i.UniqueKey,
 			&i.Retry,
 			&i.Meta,
 			&i.Extra,
@@ -2486,23 +2501,26 @@ WITH due AS MATERIALIZED (
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.trace_id, j.error, j.cron, clock.now, d.was, d.reason,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
+        CASE WHEN j.workflow_id IS NOT NULL AND d.reason IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL,
+            clock.now, NULL, NULL, j.error) END AS advances,
         d.queued AND d.reason IS NULL AS queued,
         CASE d.reason WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline,
         CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
             ELSE $3::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.workflow_id, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
         m.priority, m.ready_seq, $4::integer,
         CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
-            WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"}')::json
+            WHEN m.was = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(m.scheduled_at) || '"'
+                || COALESCE(',"unique_key":"' || m.unique_key || '"', '') || '}')::json
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, state, priority, attempt, ready_seq, cron, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved
+SELECT id, type, queue, state, priority, attempt, ready_seq, cron, workflow_id, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved
 `
 
 type JobPromoteDueParams struct {
@@ -2513,19 +2531,20 @@ type JobPromoteDueParams struct {
 }
 
 type JobPromoteDueRow struct {
-	ID        [16]byte
-	Type      string
-	Queue     string
-	State     string
-	Priority  int16
-	Attempt   int32
-	ReadySeq  pgtype.Int8
-	Cron      pgtype.Text
-	Was       string
-	Reason    string
-	EventType string
-	Queued    pgtype.Bool
-	Now       pgtype.Timestamptz
+	ID         [16]byte
+	Type       string
+	Queue      string
+	State      string
+	Priority   int16
+	Attempt    int32
+	ReadySeq   pgtype.Int8
+	Cron       pgtype.Text
+	WorkflowID pgtype.UUID
+	Was        string
+	Reason     string
+	EventType  string
+	Queued     pgtype.Bool
+	Now        pgtype.Timestamptz
 }
 
 // Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
@@ -2555,6 +2574,7 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 			&i.Attempt,
 			&i.ReadySeq,
 			&i.Cron,
+			&i.WorkflowID,
 			&i.Was,
 			&i.Reason,
 			&i.EventType,
@@ -2621,29 +2641,30 @@ WITH request AS (
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
         size = ojs.stored_size(COALESCE($9::json, j.args), COALESCE($10::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.trace_id, j.cron, p.was, p.old_queue,
+    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
+        CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $12::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.trace_id, e.from_state, e.to_state, e.internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, $13::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
-            m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
+            m.workflow_id, m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
             '{"reason":"moved"}' AS data
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
+        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.workflow_id, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
         SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue,
-            m.attempt, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
-            CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' END
+            m.attempt, m.workflow_id, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
+            CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' ELSE ojs.unique_key_data(m.unique_key)::text END
         FROM moved m
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.was, m.old_queue,
+SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.was, m.old_queue,
     m.event_type::text AS event_type FROM moved m
 `
 
@@ -2673,6 +2694,7 @@ type JobRetryRow struct {
 	EnqueuedAt pgtype.Timestamptz
 	DueAt      pgtype.Timestamptz
 	Cron       pgtype.Text
+	WorkflowID pgtype.UUID
 	Was        string
 	OldQueue   string
 	EventType  string
@@ -2715,6 +2737,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 			&i.EnqueuedAt,
 			&i.DueAt,
 			&i.Cron,
+			&i.WorkflowID,
 			&i.Was,
 			&i.OldQueue,
 			&i.EventType,

@@ -460,3 +460,77 @@ type Worker struct {
 	Pid          pgtype.Int8
 	Facts        []byte
 }
+
+type Workflow struct {
+	ID              [16]byte
+	RootID          [16]byte
+	Flow            int32
+	LastFlow        int32
+	Ancestors       []int32
+	ParentIndex     pgtype.Int4
+	Path            string
+	Type            string
+	Name            string
+	State           string
+	Meta            []byte
+	TraceID         pgtype.Text
+	StepsForm       bool
+	Total           int32
+	Completed       int32
+	Failed          int32
+	Open            int32
+	JobCount        int32
+	CompletedCount  int32
+	FailedCount     int32
+	Callbacks       []string
+	MembersFailed   pgtype.Bool
+	CallbacksOpen   int32
+	CallbacksFailed int32
+	Cancelling      pgtype.Bool
+	Forced          bool
+	CreatedAt       pgtype.Timestamptz
+	EndedAt         pgtype.Timestamptz
+}
+
+type WorkflowPending struct {
+	RootID    [16]byte
+	ID        int64
+	JobID     [16]byte
+	State     string
+	Attempt   pgtype.Int4
+	StartedAt pgtype.Timestamptz
+	At        pgtype.Timestamptz
+	WorkerID  pgtype.Text
+	Result    []byte
+	Error     []byte
+}
+
+type WorkflowStart struct {
+	RootID    [16]byte
+	StartedAt pgtype.Timestamptz
+}
+
+type WorkflowStep struct {
+	RootID       [16]byte
+	Flow         int32
+	Index        int32
+	StepID       string
+	Kind         string
+	Callback     pgtype.Text
+	Type         string
+	Queue        pgtype.Text
+	State        string
+	JobID        pgtype.UUID
+	ChildFlow    pgtype.Int4
+	Deduplicated bool
+	DependsOn    []int32
+	NeededBy     []int32
+	WaitsOn      int32
+	Template     []byte
+	Attempt      pgtype.Int4
+	StartedAt    pgtype.Timestamptz
+	EndedAt      pgtype.Timestamptz
+	Result       []byte
+	ResultMap    []byte
+	Error        []byte
+}

@@ -27,7 +27,8 @@ type Retried struct {
 	Failed             []FailedRetry
 }
 
-// FailedRetry is a job that matched the filter but was deleted, or no longer discarded, when it was retried.
+// FailedRetry is a job that matched the filter but was deleted, or no longer discarded, when it was retried, or whose unique key
+// another job has.
 type FailedRetry struct {
 	ID     [16]byte
 	Reason string
@@ -97,7 +98,9 @@ func (s *Store) retryBatch(ctx context.Context, ids [][16]byte, res *Retried) er
 			continue
 		}
 		reason := "not found"
-		if state, ok := done.Skipped[id]; ok {
+		if other, ok := done.Duplicates[id]; ok {
+			reason = "job " + ojs.FormatID(other) + " has its unique key"
+		} else if state, ok := done.Skipped[id]; ok {
 			reason = "job is " + string(state)
 		}
 		res.Failed = append(res.Failed, FailedRetry{id, reason})

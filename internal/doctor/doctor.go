@@ -77,6 +77,8 @@ func (e *examination) rows(ctx context.Context) error {
 	}
 	e.addf(r.Overdue == 0, "%d jobs are overdue for more than 10 s%s", r.Overdue, hint(r.Overdue > 0, "no server is running, or its sweeps fail: see its log"))
 	e.addf(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
+	e.addf(r.Unfollowed == 0, "%d changes of jobs wait for their workflow to follow for more than 10 s%s", r.Unfollowed,
+		hint(r.Unfollowed > 0, "no server is running, or its workflows fail: see its log"))
 	e.addf(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
 	return nil
 }

@@ -173,5 +173,8 @@ func TestHistory(t *testing.T) {
 		id := a.jobIn("available")
 		require.Equal(t, `{"job_id":"`+id+`","parent_id":null,"workflow_id":null,"root_id":"`+id+`","children":[]}`, a.get("/ojs/v1/jobs/"+id+"/lineage").is(200).body)
 		a.get("/ojs/v1/jobs/"+newID()+"/lineage").fails(404, "not_found", "not_found")
+		w := a.post("/ojs/v1/workflows", `{"type":"group","jobs":[{"type":"t","args":[]}]}`).is(201)
+		id = w.at("steps.0.job_id")
+		require.Equal(t, `{"job_id":"`+id+`","parent_id":null,"workflow_id":"`+w.at("id")+`","root_id":"`+id+`","children":[]}`, a.get("/ojs/v1/jobs/"+id+"/lineage").is(200).body)
 	})
 }

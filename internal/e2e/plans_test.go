@@ -154,6 +154,17 @@ func (a *node) exercise(t *testing.T) {
 	a.push(`"type":"t","args":[],"queue":"%s","scheduled_at":"%s"`, later, time.Now().Add(300*time.Millisecond).UTC().Format(time.RFC3339Nano))
 	a.ack((<-parked).at("jobs.0.id")).is(200)
 
+	flow := queue()
+	created := a.post("/ojs/v1/workflows", fmt.Sprintf(`{"type":"chain","options":{"queue":"%s"},"steps":[{"type":"t","args":[]},{"type":"group","jobs":[
+		{"type":"t","args":[]},{"type":"t","args":[]}]},{"type":"t","args":[]}]}`, flow)).is(201).at("id")
+	for range 3 {
+		a.ack(a.fetch(flow).at("jobs.0.id"), `"result":1`).is(200)
+	}
+	a.get("/ojs/v1/workflows/" + created).is(200)
+	a.get("/ojs/v1/workflows?state=running").is(200)
+	a.get("/ojs/v1/workflows").is(200)
+	a.del("/ojs/v1/workflows/" + created).is(200)
+
 	dead := a.deadLetter(queue(), "t", `{"message":"boom"}`)
 	a.get("/ojs/v1/dead-letter").is(200)
 	a.post("/ojs/v1/dead-letter/"+dead+"/retry", "").is(200)
@@ -262,7 +273,7 @@ var wholeTables = map[string][]string{
 }
 
 // growing are the tables that may have millions of rows.
-var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|queue_counts|stats_minute|queues)$`)
+var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|stats_minute|queues)$`)
 
 const (
 	maxSorted = 1500 // rows: a page of the largest flush or list
@@ -299,6 +310,8 @@ func (l *planLog) requireStatements() {
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
+		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",
+		"WorkflowStepValues", "WorkflowEventInsert", "WorkflowStepListTree", "WorkflowListPageByState", "WorkflowListLeft",
 	} {
 		if !l.seen[name] {
 			l.t.Errorf("no plan of %s was logged; seen: %v", name, l.seen)

@@ -75,6 +75,36 @@ func TestTrace(t *testing.T) {
 		require.Equal(t, job.at("job.completed_at"), execute.EndTime.UTC().Truncate(time.Millisecond).Format("2006-01-02T15:04:05.000Z"))
 	})
 
+	t.Run("FollowsWorkflow", func(t *testing.T) {
+		t.Parallel()
+		a, q := a.in(t), queue()
+		r := a.post("/ojs/v1/workflows", fmt.Sprintf(`{"type":"chain","name":"%s","meta":{"traceparent":"%s"},"options":{"queue":"%s"},
+			"steps":[{"type":"one","args":[]},{"type":"two","args":[],"id":"last"}]}`, q, parent2, q)).is(201)
+		id := r.at("id")
+		first := a.fetch(q)
+		require.Equal(t, parent2, first.at("jobs.0.meta.traceparent"))
+		a.ack(first.at("jobs.0.id")).is(200)
+		execute := a.span("ojs.execute one", "ojs.job.id", first.at("jobs.0.id"))
+		require.Equal(t, trace2+"-"+span2, parentOf(execute))
+		require.Equal(t, id, attr(execute, "ojs.workflow.id"))
+		require.Equal(t, "0", attr(execute, "ojs.workflow.step"))
+
+		second := a.fetch(q)
+		require.JSONEq(t, `{"traceparent":"00-`+idOf(execute.SpanContext)+`-01","ojs.workflow.trace_origin":"`+parent2+`"}`, second.at("jobs.0.meta"))
+		a.nack(second.at("jobs.0.id"), `"error":{"code":"broken","message":"It broke.","retryable":false}`).is(200)
+		last := a.span("ojs.execute two", "ojs.job.id", second.at("jobs.0.id"))
+		require.Equal(t, idOf(execute.SpanContext), parentOf(last))
+		require.Equal(t, "last", attr(last, "ojs.workflow.step"))
+
+		run := a.span("ojs.workflow "+q, "ojs.workflow.id", id)
+		require.Equal(t, trace.SpanKindInternal, run.SpanKind)
+		require.Equal(t, trace2+"-"+span2, parentOf(run))
+		require.Equal(t, "chain", attr(run, "ojs.workflow.type"))
+		require.Equal(t, codes.Error, run.Status.Code)
+		require.Equal(t, "It broke.", attr(run, "error.message"))
+		require.False(t, run.StartTime.After(execute.StartTime))
+	})
+
 	t.Run("ParentsAndLinksOfEnqueue", func(t *testing.T) {
 		t.Parallel()
 		for name, row := range map[string]struct {

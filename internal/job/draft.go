@@ -137,6 +137,9 @@ func (o *Options) Encode() []byte {
 	return append(b, '}')
 }
 
+// Encode gives the draft as the enqueue object that a client would have sent.
+func (t *Draft) Encode() []byte { return t.appendJSON(nil) }
+
 func (t *Draft) appendJSON(b []byte) []byte {
 	b = append(b, '{')
 	if t.Type != "" {

@@ -34,4 +34,13 @@ type Job struct {
 
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert
+
+	// Outcome is set by the store when it has tried to insert the job.
+	Outcome Outcome
+}
+
+// Outcome is what its unique policy has made of a job.
+type Outcome struct {
+	Deduplicated bool      // an equivalent job exists, with which the store has answered; this one is not stored
+	Replaced     []*Record // the jobs that were cancelled for this one, as they are now
 }

@@ -175,3 +175,22 @@ func WithoutExpiry(extra []byte) []byte {
 	}
 	return append(b, '}')
 }
+
+// ScheduledFor is Job.Extra with another echo of scheduled_at; "": none, because the statement that stores the job adds one.
+func ScheduledFor(extra []byte, at string) []byte {
+	b := []byte{'{'}
+	if extra != nil {
+		for literal, value := range rawjson.Members(extra) {
+			if string(rawjson.Name(literal)) != "scheduled_at" {
+				b = payload.AppendMember(b, literal, value)
+			}
+		}
+	}
+	if at != "" {
+		b = payload.AppendMember(b, []byte(`"scheduled_at"`), payload.Quote(at))
+	}
+	if b = append(b, '}'); len(b) == len(`{}`) {
+		return nil
+	}
+	return b
+}

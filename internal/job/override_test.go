@@ -58,3 +58,10 @@ func TestWithoutExpiry(t *testing.T) {
 	require.Equal(t, `{}`, string(WithoutExpiry([]byte(`{"expires_at":"x"}`))))
 	require.Equal(t, `{"timeout":1,"x":{"expires_at":1}}`, string(WithoutExpiry([]byte(`{"timeout":1,"expires_at":"x","x":{"expires_at":1}}`))))
 }
+
+func TestScheduledFor(t *testing.T) {
+	t.Parallel()
+	require.Nil(t, ScheduledFor([]byte(`{"scheduled_at":"x"}`), ""))
+	require.Equal(t, `{"scheduled_at":"y"}`, string(ScheduledFor(nil, "y")))
+	require.Equal(t, `{"timeout":1,"tags":["a"],"scheduled_at":"y"}`, string(ScheduledFor([]byte(`{"timeout":1,"scheduled_at":"x","tags":["a"]}`), "y")))
+}

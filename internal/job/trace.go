@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -120,4 +121,58 @@ func CorrelationID(meta []byte) (id string) {
 		}
 	}
 	return Shorten(id, 255)
+}
+
+// workflowMembers are the members of a workflow's meta that its jobs get if they lack them.
+var workflowMembers = []string{"tenant_id", "trace_id", "traceparent", "tracestate"}
+
+// traceOrigin keeps the traceparent that a job of a workflow was meant to have, if it follows the run of another job.
+const traceOrigin = "ojs.workflow.trace_origin"
+
+// WithWorkflowMeta gives the meta of a job what it lacks of its workflow's, and the trace context of the run that it follows; follows may be
+// empty. It returns meta itself if nothing changes.
+func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
+	if len(workflow) == 0 && follows == "" {
+		return meta
+	}
+	var merged unknowns
+	if len(meta) > 0 {
+		for literal, value := range rawjson.Members(meta) {
+			merged.put(rawjson.Name(literal), literal, value)
+		}
+	}
+	kept := len(merged.list)
+	if len(workflow) > 0 {
+		for literal, value := range rawjson.Members(workflow) {
+			name := rawjson.Name(literal)
+			if _, has := merged.find(name); !has && slices.Contains(workflowMembers, string(name)) {
+				merged.put(name, literal, value)
+			}
+		}
+	}
+	if follows != "" {
+		merged.follow(follows)
+	} else if len(merged.list) == kept {
+		return meta
+	}
+	b := []byte{'{'}
+	for _, m := range merged.list {
+		b = payload.AppendMember(b, m.Literal, m.Value)
+	}
+	return append(b, '}')
+}
+
+// follow sets the trace context of the run that a job follows, and keeps the first one that it had.
+func (u *unknowns) follow(traceparent string) {
+	set := func(name string, value jsontext.Value) {
+		literal, _ := jsontext.AppendQuote(nil, name)
+		u.put([]byte(name), literal, value)
+	}
+	if i, has := u.find([]byte("traceparent")); has {
+		if _, kept := u.find([]byte(traceOrigin)); !kept {
+			set(traceOrigin, u.list[i].Value)
+		}
+	}
+	quoted, _ := jsontext.AppendQuote(nil, traceparent)
+	set("traceparent", quoted)
 }

@@ -47,7 +47,7 @@ func (s *Log) Changes(_ context.Context, changes []eventlog.Change) {
 
 // ojsAttr is the group ojs: what the change is about.
 func ojsAttr(c *eventlog.Change) slog.Attr {
-	fields := make([]slog.Attr, 0, 7)
+	fields := make([]slog.Attr, 0, 8)
 	if c.JobID != [16]byte{} {
 		fields = append(fields, slog.String("job_id", ojs.FormatID(c.JobID)))
 	}
@@ -62,6 +62,12 @@ func ojsAttr(c *eventlog.Change) slog.Attr {
 	}
 	if c.WorkerID != "" {
 		fields = append(fields, slog.String("worker_id", c.WorkerID))
+	}
+	switch {
+	case c.Job != nil && c.Job.WorkflowID.Valid:
+		fields = append(fields, slog.String("workflow_id", ojs.FormatID(c.Job.WorkflowID.Bytes)))
+	case strings.HasPrefix(c.Type, "workflow."):
+		fields = append(fields, slog.String("workflow_id", c.Subject))
 	}
 	if c.Job != nil {
 		if id := job.CorrelationID(c.Job.Meta); id != "" {

@@ -49,6 +49,10 @@ var logLines = map[logKey]logLine{
 	{ojs.EventWorkerStopped, anyReason}:       {slog.LevelInfo, "worker stopped", "worker"},
 	{ojs.EventWorkerStopped, job.WorkerDeath}: {slog.LevelError, "worker lost", "worker"},
 
+	{ojs.EventWorkflowStepCompleted, anyReason}: {slog.LevelDebug, "workflow step completed", "lifecycle"},
+	{ojs.EventWorkflowCompleted, anyReason}:     {slog.LevelInfo, "workflow completed", "lifecycle"},
+	{ojs.EventWorkflowFailed, anyReason}:        {slog.LevelError, "workflow failed", "error"},
+
 	{ojs.EventCronTriggered, anyReason}: {slog.LevelInfo, "cron triggered", "lifecycle"},
 	{ojs.EventCronSkipped, anyReason}:   {slog.LevelInfo, "cron skipped", "lifecycle"},
 }

@@ -44,6 +44,9 @@ func attemptOf(c *eventlog.Change, start time.Time) tracing.Attempt {
 		ID: c.JobID, Type: c.JobType, Queue: c.Queue, State: c.Job.State, Priority: c.Job.Priority, Attempt: c.Attempt,
 		WorkerID: c.WorkerID, Meta: c.Job.Meta, CreatedAt: c.Job.CreatedAt.Time, Start: start, End: c.At,
 	}
+	if c.Job.WorkflowID.Valid {
+		a.WorkflowID, a.Step = c.Job.WorkflowID.Bytes, job.WorkflowStep(c.Job.Extra)
+	}
 	if c.Reason == "requeue" {
 		a.Attempt++ // a requeue does not count the attempt, but its span has a number
 	}

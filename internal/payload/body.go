@@ -55,6 +55,15 @@ func (f *Fields) Get(name string) jsontext.Value {
 	panic("payload: field was not read: " + name)
 }
 
+// Set gives a field a value that a transport has read.
+func (f *Fields) Set(name string, v jsontext.Value) {
+	for i, known := range f.names {
+		if name == known {
+			f.values[i] = v
+		}
+	}
+}
+
 // Empty reports whether no field has a value.
 func (f *Fields) Empty() bool {
 	for _, v := range f.values {

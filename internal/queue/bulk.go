@@ -27,6 +27,9 @@ type BulkResult struct {
 	Changed  map[[16]byte]bool
 	Eligible map[[16]byte]bool         // Changed, or what would have changed if an atomic operation was rolled back
 	Skipped  map[[16]byte]ojs.JobState // state of the other stored jobs
+
+	// Duplicates are the discarded jobs among Skipped that were not retried because another job has their unique key, and that job.
+	Duplicates map[[16]byte][16]byte
 }
 
 // Eligible are the states in which an operation takes a job.
@@ -46,11 +49,10 @@ var errSkipped = errors.New("a job is not eligible")
 
 // Bulk changes the jobs in a savepoint of its own.
 func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
-	var changed map[[16]byte]bool
-	var after func()
+	var done bulkDone
 	err := pg.InTx(ctx, t.tx, func(tx pgx.Tx) (err error) {
-		changed, after, err = t.store.bulk(ctx, dbsqlc.New(tx), b)
-		if err == nil && b.Atomic && len(changed) < len(b.IDs) {
+		done, err = t.store.bulk(ctx, dbsqlc.New(tx), b)
+		if err == nil && b.Atomic && len(done.changed) < len(b.IDs) {
 			return errSkipped
 		}
 		return err
@@ -58,16 +60,16 @@ func (t *Tx) Bulk(ctx context.Context, b BulkChange) (BulkResult, error) {
 	if err != nil && !errors.Is(err, errSkipped) {
 		return BulkResult{}, err
 	}
-	eligible := changed
+	changed, eligible := done.changed, done.changed
 	if errors.Is(err, errSkipped) {
 		changed = nil
 	} else if len(changed) > 0 {
-		t.after = append(t.after, after)
+		t.after = append(t.after, done.after)
 		for id := range changed {
 			t.changed, t.did = &id, bulkDid(b.Op)
 		}
 	}
-	res := BulkResult{Changed: changed, Eligible: eligible, Skipped: map[[16]byte]ojs.JobState{}}
+	res := BulkResult{Changed: changed, Eligible: eligible, Skipped: map[[16]byte]ojs.JobState{}, Duplicates: done.duplicates}
 	if len(eligible) == len(b.IDs) {
 		return res, nil
 	}
@@ -86,9 +88,15 @@ func bulkDid(op job.BulkOp) func(c dbsqlc.EventListOwnByJobRow) bool {
 	return func(c dbsqlc.EventListOwnByJobRow) bool { return c.FromState != "" && c.ToState == string(to) }
 }
 
-// bulk returns which jobs it changed, and what to do after the commit.
-func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (changed map[[16]byte]bool, after func(), err error) {
-	changed = make(map[[16]byte]bool, len(b.IDs))
+// bulkDone is what a bulk operation has done in its transaction.
+type bulkDone struct {
+	changed    map[[16]byte]bool
+	duplicates map[[16]byte][16]byte // see BulkResult
+	after      func()                // to call after the commit
+}
+
+func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulkDone, error) {
+	changed := make(map[[16]byte]bool, len(b.IDs))
 	switch b.Op {
 	case job.BulkCancel:
 		cs := make([]cancellation, len(b.IDs))
@@ -99,13 +107,17 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (chan
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return changed, func() { s.afterBulkCancel(ctx, rows) }, err
+		return bulkDone{changed: changed, after: func() { s.afterBulkCancel(ctx, rows) }}, err
 	case job.BulkRetry:
-		rows, err := s.retryRows(ctx, q, manualRetry{ids: b.IDs, states: b.States})
+		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: b.IDs, states: b.States})
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return changed, func() { s.afterRetry(ctx, rows) }, err
+		others := make(map[[16]byte][16]byte, len(duplicates))
+		for id, other := range duplicates {
+			others[id] = other.ID
+		}
+		return bulkDone{changed, others, func() { s.afterRetry(ctx, rows) }}, err
 	default:
 		rows, err := q.JobDelete(ctx, dbsqlc.JobDeleteParams{
 			Ids: b.IDs, States: texts(b.States), Node: s.commits.Node, EventType: eventlog.StateChanged, Reason: reasonDeleted,
@@ -113,10 +125,10 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (chan
 		for _, r := range rows {
 			changed[r.ID] = true
 		}
-		return changed, func() {
+		return bulkDone{changed: changed, after: func() {
 			eventlog.Emit(ctx, s.commits, rows, deleteChange)
 			s.commits.Committed()
-		}, err
+		}}, err
 	}
 }
 
@@ -124,4 +136,5 @@ func (s *Store) afterBulkCancel(ctx context.Context, rows []dbsqlc.JobCancelRow)
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
 	s.notify(ctx, afterCommit{crons: cronsOf(rows, cancelledCron)})
 	s.commits.Committed()
+	s.advance(ctx, workflowsOf(rows, cancelledWorkflow))
 }

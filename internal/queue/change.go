@@ -50,6 +50,9 @@ func since(c eventlog.Change, start pgtype.Timestamptz) eventlog.Change {
 
 // insertChange leaves out a job whose id was taken: nothing was written for it.
 func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
+	for _, old := range e.replaced {
+		changes = cancelChange(changes, (*dbsqlc.JobCancelRow)(old))
+	}
 	if e.job == nil {
 		return changes
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,22 +20,49 @@ import (
 // Inserted are the jobs that a transaction has stored.
 type Inserted struct {
 	store *Store
+	jobs  []*job.Job
 	rows  []enqueued
 }
 
-// InsertTx stores jobs in the caller's transaction. It leaves out a job whose id is taken.
+// CreateQueues creates the queues of jobs that a transaction is going to insert, before it begins: other producers of a new queue
+// would wait for its end.
+func (s *Store) CreateQueues(ctx context.Context, jobs []*job.Job) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return s.createQueues(ctx, s.db.Pool, jobs)
+}
+
+// InsertTx stores jobs in the caller's transaction. It leaves out a job whose id is taken or whose unique policy does not permit it;
+// see Refused and Existing. It may wait for the locks of unique keys as long as the transaction permits.
 func (s *Store) InsertTx(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Inserted, error) {
 	for _, j := range jobs {
 		if j.ID == [16]byte{} {
 			assignID(j)
 		}
 	}
-	rows, err := s.insert(ctx, tx, jobs, false)
-	return Inserted{s, rows}, err
+	unique.Assign(jobs...)
+	in := newInsertion(jobs, false)
+	in.lockTimeout = ""
+	rows, err := s.insert(ctx, tx, in)
+	return Inserted{s, jobs, rows}, err
 }
 
-// Record is the job at an index of InsertTx; nil if its id was taken.
+// Record is the job at an index of InsertTx; nil if it was not stored.
 func (in Inserted) Record(i int) *job.Record { return in.rows[i].job }
+
+// Existing is the equivalent job because of which the job at an index was not stored, if its policy is to ignore it then.
+func (in Inserted) Existing(i int) *job.Record { return in.rows[i].existing }
+
+// Refused is why the job at an index was not stored: ojs.ErrDuplicateID or ojs.ErrDuplicate. nil if it was stored or ignored.
+func (in Inserted) Refused(i int) *ojs.Error {
+	switch r := in.rows[i]; {
+	case r.refused != nil:
+		return r.refused
+	case r.taken:
+		return ojs.ErrDuplicateID(ojs.FormatID(in.jobs[i].ID))
+	}
+	return nil
+}
 
 // Records are the jobs that were stored.
 func (in Inserted) Records() (stored []*job.Record) {
@@ -48,7 +76,7 @@ func (in Inserted) Records() (stored []*job.Record) {
 
 // Append adds the jobs of another insert in the same transaction.
 func (in *Inserted) Append(more Inserted) {
-	in.store, in.rows = more.store, append(in.rows, more.rows...)
+	in.store, in.jobs, in.rows = more.store, append(in.jobs, more.jobs...), append(in.rows, more.rows...)
 }
 
 // SetReady records that the caller has changed ready_seq and due_at of a job after its insert.
@@ -63,6 +91,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if in.store != nil {
 		in.store.afterEnqueue(ctx, in.rows, nil)
+		in.store.advanceReplaced(ctx, in.jobs...)
 	}
 }
 
@@ -74,15 +103,43 @@ type Cancelled struct {
 
 // CancelTx cancels the jobs that have not ended, in the caller's transaction. cancels has one element for each id.
 func (s *Store) CancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, cancels []Cancel) (Cancelled, error) {
+	return s.cancelTx(ctx, tx, source, ids, LiveStates, cancels)
+}
+
+// CancelUnlockedTx cancels, in the caller's transaction, those of the jobs that no other transaction has locked; without active,
+// those of them that no worker runs. It returns how many were not looked at, because they are locked or do not exist.
+func (s *Store) CancelUnlockedTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, active bool, c Cancel) (done Cancelled, skipped int, err error) {
+	unlocked, err := dbsqlc.New(tx).JobLockUnlocked(ctx, ids)
+	if err != nil {
+		return Cancelled{}, 0, err
+	}
+	states := idleStates
+	if active {
+		states = LiveStates
+	}
+	done, err = s.cancelTx(ctx, tx, source, unlocked, states, slices.Repeat([]Cancel{c}, len(unlocked)))
+	return done, len(ids) - len(unlocked), err
+}
+
+func (s *Store) cancelTx(ctx context.Context, tx pgx.Tx, source string, ids [][16]byte, states []ojs.JobState, cancels []Cancel) (Cancelled, error) {
 	if len(ids) == 0 {
 		return Cancelled{s, nil}, nil
 	}
-	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(LiveStates), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(ids))}
+	p := dbsqlc.JobCancelParams{Ids: ids, States: texts(states), Source: source, Node: s.commits.Node, EventType: ojs.EventJobCancelled, MaxSize: job.SizeOfEach(len(ids))}
 	for _, c := range cancels {
 		p.EventData = append(p.EventData, c.eventData())
 	}
 	rows, err := dbsqlc.New(tx).JobCancel(ctx, p)
 	return Cancelled{s, rows}, err
+}
+
+// IDs are the jobs that were cancelled.
+func (c Cancelled) IDs() [][16]byte {
+	ids := make([][16]byte, len(c.rows))
+	for i := range c.rows {
+		ids[i] = c.rows[i].ID
+	}
+	return ids
 }
 
 // Append adds the jobs of another call in the same transaction.
@@ -100,5 +157,6 @@ func (c Cancelled) AfterCommit(ctx context.Context) (crons []string) {
 		c.store.awaiting.ended(c.rows[i].ID)
 	}
 	c.store.commits.Committed()
+	c.store.advance(ctx, workflowsOf(c.rows, cancelledWorkflow))
 	return cronsOf(c.rows, cancelledCron)
 }

@@ -52,6 +52,12 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
+	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobPromoteDueRow) (root pgtype.UUID) {
+		if r.State == string(ojs.StateDiscarded) {
+			root = r.WorkflowID
+		}
+		return root
+	}))
 	poll.End(len(rows)-retried, nil)
 	retries.End(retried, nil)
 	return len(rows), nil

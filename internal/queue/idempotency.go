@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -33,13 +35,10 @@ var errNotKept = errors.New("nothing was changed")
 func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (answer Answer, keep bool, err error)) (Answer, error) {
 	var answer Answer
 	err := s.InTx(ctx, func(tx *Tx) (err error) {
-		q := dbsqlc.New(tx.tx)
-		if k.Key != "" {
-			replay, err := k.claim(ctx, q)
-			if err != nil || replay.Replayed {
-				answer = replay
-				return err
-			}
+		replay, err := k.Claim(ctx, tx.tx)
+		if err != nil || replay.Replayed {
+			answer = replay
+			return err
 		}
 		var keep bool
 		if answer, keep, err = do(tx); err != nil {
@@ -48,12 +47,7 @@ func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (ans
 		if !keep {
 			return errNotKept
 		}
-		if k.Key == "" {
-			return nil
-		}
-		return q.IdempotencyKeyAnswer(ctx, dbsqlc.IdempotencyKeyAnswerParams{
-			Holder: k.Holder, Operation: k.Operation, Key: k.Key, Status: int32(answer.Status), Response: answer.Body,
-		})
+		return k.Keep(ctx, tx.tx, answer)
 	})
 	if errors.Is(err, errNotKept) {
 		err = nil
@@ -61,8 +55,13 @@ func (s *Store) Once(ctx context.Context, k IdempotencyKey, do func(tx *Tx) (ans
 	return answer, err
 }
 
-// claim inserts the row of the key, or reads the answer of the call that has inserted it.
-func (k IdempotencyKey) claim(ctx context.Context, q *dbsqlc.Queries) (Answer, error) {
+// Claim inserts the row of the key in the caller's transaction, or reads the answer of the call that has inserted it. It does
+// nothing for an empty key.
+func (k IdempotencyKey) Claim(ctx context.Context, tx pgx.Tx) (Answer, error) {
+	if k.Key == "" {
+		return Answer{}, nil
+	}
+	q := dbsqlc.New(tx)
 	n, err := q.IdempotencyKeyInsert(ctx, dbsqlc.IdempotencyKeyInsertParams{Holder: k.Holder, Operation: k.Operation, Key: k.Key, BodyHash: k.Hash})
 	if err != nil || n == 1 {
 		return Answer{}, err
@@ -75,4 +74,14 @@ func (k IdempotencyKey) claim(ctx context.Context, q *dbsqlc.Queries) (Answer, e
 		return Answer{}, ojs.ErrIdempotencyConflict(k.Key)
 	}
 	return Answer{Status: int(row.Status), Body: row.Response, Replayed: true}, nil
+}
+
+// Keep stores the answer of the call that has claimed the key, in the same transaction.
+func (k IdempotencyKey) Keep(ctx context.Context, tx pgx.Tx, a Answer) error {
+	if k.Key == "" {
+		return nil
+	}
+	return dbsqlc.New(tx).IdempotencyKeyAnswer(ctx, dbsqlc.IdempotencyKeyAnswerParams{
+		Holder: k.Holder, Operation: k.Operation, Key: k.Key, Status: int32(a.Status), Response: a.Body,
+	})
 }

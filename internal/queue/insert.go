@@ -22,17 +22,36 @@ type enqueued struct {
 	job       *job.Record
 	eventType string
 	taken     bool // another job has the id
+
+	// Of a job with a unique policy.
+	refused  *ojs.Error    // an equivalent job exists
+	existing *job.Record   // the equivalent job is the answer
+	replaced []*job.Record // jobs that were cancelled for this one
+	over     bool          // a later job of the same insert has replaced this one
+	busy     bool          // another transaction has locked the key: nothing was decided
 }
 
-func (e enqueued) outcome(job *job.Job) (*job.Record, error) {
-	if e.taken {
-		return nil, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
+// outcome is the answer of the caller.
+func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
+	j.Outcome.Deduplicated = false
+	switch {
+	case e.taken:
+		return nil, ojs.ErrDuplicateID(ojs.FormatID(j.ID))
+	case e.refused != nil:
+		return nil, e.refused
+	case e.existing != nil:
+		j.Outcome.Deduplicated = true
+		return e.existing, nil
 	}
 	return e.job, nil
 }
 
-// errTaken rolls back an insert because finished jobs have some of its client-chosen ids.
-var errTaken = errors.New("id is in use")
+// errTaken rolls back an insert because finished jobs have some of its client-chosen ids, or because a job of an atomic insert was
+// refused. errGone rolls back one because the job that should have been an answer was deleted meanwhile.
+var (
+	errTaken = errors.New("id is in use")
+	errGone  = errors.New("an equivalent job was deleted")
+)
 
 const (
 	// idLockTimeout is how long a batch waits for an open transaction that has inserted one of its ids. After it the jobs are
@@ -46,26 +65,28 @@ const (
 	noResultTTL = -2
 )
 
-// insert stores the jobs whose ids are free. If atomic it stores all of them or none; a result that is taken then means
-// that none was stored. jobs may be empty: a batch of which every job was refused still commits its idempotency key.
-func (s *Store) insert(ctx context.Context, db pg.Conn, jobs []*job.Job, atomic bool) ([]enqueued, error) {
-	if len(jobs) == 0 {
+// insert stores the jobs whose ids are free and whose unique policies permit it. If atomic it stores all of them or none; a
+// result that is taken or refused then means that none was stored. There may be no jobs: a batch of which every job was refused
+// still commits its idempotency key.
+func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueued, error) {
+	if len(in.jobs) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	if err := s.createQueues(ctx, db, jobs); err != nil {
+	if err := s.createQueues(ctx, db, in.jobs); err != nil {
 		return nil, err
 	}
-	in := newInsertion(jobs, atomic)
 	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
 	for tries := 0; len(in.todo) > 0; {
 		err := s.tryInsert(ctx, db, in)
 		switch {
-		case err == nil, errors.Is(err, errTaken) && atomic:
+		case err == nil, errors.Is(err, errTaken) && in.atomic:
 			return in.res, nil
 		case errors.Is(err, errTaken):
 			in.dropTaken()
+		case errors.Is(err, errGone) && tries < maxDeadlocks:
+			tries++
 		case pg.IsTransient(err) && pooled && tries < maxDeadlocks: // a deadlock with a batch of the same ids in another order
 			tries++
 		case pg.IsNoPartition(err) && pooled:
@@ -118,6 +139,9 @@ func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error 
 // insertOn stores the jobs on a connection. Only ids that clients have chosen can be taken, so only they cost a transaction and a look at
 // jobs_done.
 func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
+	if in.unique {
+		return s.insertInTx(ctx, db, in)
+	}
 	if !in.clientIDs {
 		rows, err := in.statement(ctx, s.commits.Node)(db)
 		if err != nil {
@@ -156,16 +180,32 @@ type insertion struct {
 	todo      []int // indexes of the jobs that the next try stores
 	res       []enqueued
 	clientIDs bool // clients have chosen some of the ids
+	unique    bool // some jobs have a unique policy
 	atomic    bool
+
+	tryLocks    bool   // leave jobs out whose unique keys are locked
+	lockTimeout string // of the transaction, for jobs with unique policies; "": that of the caller
 }
 
 func newInsertion(jobs []*job.Job, atomic bool) *insertion {
 	in := &insertion{jobs: jobs, todo: make([]int, len(jobs)), res: make([]enqueued, len(jobs)), atomic: atomic}
 	for i, job := range jobs {
 		in.todo[i] = i
-		in.clientIDs = in.clientIDs || job.ClientID
+		in.clientIDs, in.unique = in.clientIDs || job.ClientID, in.unique || job.Unique != nil
+	}
+	if in.lockTimeout = idLockTimeout; atomic {
+		in.lockTimeout = uniqueLockTimeout
 	}
 	return in
+}
+
+// open are the jobs of the next try.
+func (in *insertion) open() []*job.Job {
+	jobs := make([]*job.Job, len(in.todo))
+	for n, i := range in.todo {
+		jobs[n] = in.jobs[i]
+	}
+	return jobs
 }
 
 // dropTaken leaves out the jobs whose ids are taken from the next try.

@@ -61,6 +61,7 @@ func (s *Store) failOverdue(ctx context.Context, rows []dbsqlc.JobListOverdueRow
 			failed++
 		}
 	}
+	s.advance(ctx, endedWorkflows(jobs))
 	return failed, err
 }
 
@@ -114,5 +115,7 @@ func (s *Store) FailLost(ctx context.Context, lost []Lost) ([]*job.Record, error
 			startedAt: l.StartedAt, reason: l.Reason, source: "scheduler",
 		}
 	}
-	return s.flushFail(ctx, nacks)
+	jobs, err := s.flushFail(ctx, nacks)
+	s.advance(ctx, endedWorkflows(jobs))
+	return jobs, err
 }

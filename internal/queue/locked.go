@@ -88,12 +88,15 @@ type operation[Req any] struct {
 // do performs one request. If the row of its job is locked, do performs it when the row is unlocked.
 func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
 	stored, err := o.try(ctx, req)
-	if !errors.Is(err, ErrLocked) {
-		return stored, err
+	if errors.Is(err, ErrLocked) {
+		jobs, errs := []*job.Record{nil}, []error{err}
+		o.retryLocked(ctx, []Req{req}, jobs, errs)
+		stored, err = jobs[0], errs[0]
 	}
-	jobs, errs := []*job.Record{nil}, []error{err}
-	o.retryLocked(ctx, []Req{req}, jobs, errs)
-	return jobs[0], errs[0]
+	if stored != nil && stored.WorkflowID.Valid {
+		o.store.advance(ctx, endedWorkflows([]*job.Record{stored}))
+	}
+	return stored, err
 }
 
 // doEach performs the requests as if each were sent alone, in order. Large jobs among them are cut. errs is nil if none failed.
@@ -106,6 +109,7 @@ func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Rec
 	o.settle(ctx, reqs, jobs, errs)
 	jobs, errs = o.store.refuseMissing(ctx, jobs, errs, runs)
 	o.retryLocked(ctx, reqs, jobs, errs)
+	o.store.advance(ctx, endedWorkflows(jobs))
 	return jobs, errs
 }
 

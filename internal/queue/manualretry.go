@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -9,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/unique"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -19,7 +21,10 @@ func (s *Store) Retry(ctx context.Context, id [16]byte, override *job.Override) 
 	err := s.InTx(ctx, func(tx *Tx) error {
 		retried = nil // the transaction may be tried again
 		q := dbsqlc.New(tx.tx)
-		rows, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
+		rows, duplicates, err := s.retryRows(ctx, q, manualRetry{ids: [][16]byte{id}, states: []ojs.JobState{ojs.StateDiscarded}, override: override})
+		if other, found := duplicates[id]; found && err == nil {
+			return ojs.ErrDuplicate(ojs.FormatID(other.ID), other.State, other.Key)
+		}
 		if err != nil || len(rows) == 0 {
 			return err
 		}
@@ -51,27 +56,66 @@ type manualRetry struct {
 	override *job.Override  // only with a single id
 }
 
-// retryRows locks the jobs, rewrites their JSON attributes and moves the jobs. q is a transaction.
-func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) ([]dbsqlc.JobRetryRow, error) {
+// retryRows locks the jobs, rewrites their JSON attributes and moves the jobs. q is a transaction. duplicates are the discarded jobs
+// that stay so because another job with their unique key has not ended. The locks of the keys come before those of the rows, as
+// everywhere.
+func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry) (rows []dbsqlc.JobRetryRow, duplicates map[[16]byte]unique.Holder, err error) {
+	if err := q.UniqueLockDiscarded(ctx, r.ids); err != nil {
+		return nil, nil, err
+	}
 	locked, err := q.JobLockForRetry(ctx, dbsqlc.JobLockForRetryParams{Everything: r.override != nil, Ids: r.ids, States: texts(r.states)})
 	if err != nil || len(locked) == 0 {
-		return nil, err
+		return nil, nil, err
+	}
+	if duplicates, err = findDuplicates(ctx, q, locked); err != nil || len(duplicates) == len(locked) {
+		return nil, duplicates, err
 	}
 	p := dbsqlc.JobRetryParams{States: texts(r.states), Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent}
 	if r.override != nil {
 		if err := s.createQueue(ctx, q, r.override.Queue); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if locked[0].Extra, err = applyOverride(&p, *r.override, locked[0]); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	for _, j := range locked {
+		if _, found := duplicates[j.ID]; found {
+			continue
+		}
 		p.Ids = append(p.Ids, j.ID)
 		p.Extras = append(p.Extras, j.Extra)
 		p.UnexpiredExtras = append(p.UnexpiredExtras, job.WithoutExpiry(j.Extra))
 	}
-	return q.JobRetry(ctx, p)
+	rows, err = q.JobRetry(ctx, p)
+	return rows, duplicates, err
+}
+
+// findDuplicates finds, for discarded jobs with a unique key, another job with that key which has not ended. Of several jobs with a
+// key the first one is retried.
+func findDuplicates(ctx context.Context, q *dbsqlc.Queries, locked []dbsqlc.JobLockForRetryRow) (map[[16]byte]unique.Holder, error) {
+	var keys []string
+	for _, j := range locked {
+		if j.UniqueKey.Valid && j.State == string(ojs.StateDiscarded) && !slices.Contains(keys, j.UniqueKey.String) {
+			keys = append(keys, j.UniqueKey.String)
+		}
+	}
+	if keys == nil {
+		return nil, nil
+	}
+	held, err := unique.Live(ctx, q, keys)
+	duplicates := map[[16]byte]unique.Holder{}
+	for _, j := range locked {
+		if !j.UniqueKey.Valid || j.State != string(ojs.StateDiscarded) {
+			continue
+		}
+		if other, found := held[j.UniqueKey.String]; found {
+			duplicates[j.ID] = other
+		} else {
+			held[j.UniqueKey.String] = unique.Holder{ID: j.ID, Key: j.UniqueKey.String, State: ojs.StateAvailable}
+		}
+	}
+	return duplicates, err
 }
 
 // createQueue creates the queue that a job moves to; "": the job stays where it is.
@@ -124,4 +168,5 @@ func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
+	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobRetryRow) pgtype.UUID { return r.WorkflowID }))
 }

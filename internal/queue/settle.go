@@ -193,7 +193,7 @@ func (s *Store) settleEnqueues(ctx context.Context, jobs []*job.Job, errs []erro
 			if stored[i].State != string(ojs.StateAvailable) {
 				then.ReadySeq = pgtype.Int8{}
 			}
-			inserted = append(inserted, enqueued{job: &then, eventType: o.change.Type})
+			inserted = append(inserted, enqueued{job: &then, eventType: o.change.Type, replaced: jobs[i].Outcome.Replaced})
 		}
 	}
 	if len(inserted) > 0 {

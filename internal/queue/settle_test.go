@@ -96,8 +96,9 @@ func TestLostAnswer(t *testing.T) {
 		"EnqueueLater": {"name: JobInsert ", "", ojs.StateScheduled, insert(func(j *job.Job) {
 			j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
 		}, one)},
-		"EnqueueEach": {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, each)},
-		"EnqueueAll":  {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, all)},
+		"EnqueueUnique": {"commit", "", ojs.StateAvailable, insert(func(j *job.Job) { j.Unique = uniqueJob("k", "reject").Unique }, one)},
+		"EnqueueEach":   {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, each)},
+		"EnqueueAll":    {"name: JobInsertPlain ", "", ojs.StateAvailable, insert(plain, all)},
 		"Complete": {"name: JobComplete ", ojs.StateActive, ojs.StateCompleted, func(b *lossyBundle, id [16]byte) error {
 			stored, err := b.Complete(b.T.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: 1})
 			if err == nil {
@@ -177,6 +178,29 @@ func TestLostAnswer(t *testing.T) {
 			})
 		})
 	}
+
+	t.Run("JobThatReplacedAnother", func(t *testing.T) {
+		t.Parallel()
+		b, _ := prepared(t, call{})
+		old := b.Enqueued(uniqueJob("k", "reject"))[0]
+		b.network.Break(domaintest.LoseAnswer, "commit")
+		stored, err := b.Enqueue(t.Context(), uniqueJob("k", "replace"))
+		require.NoError(t, err)
+		require.Equal(t, ojs.StateCancelled, b.State(old.ID))
+		require.Equal(t, ojs.StateAvailable, b.State(stored.ID))
+		b.RequireEmitted()
+	})
+
+	// Nothing was stored whether or not the transaction has committed, and the client is not told that something was.
+	t.Run("JobThatWasIgnored", func(t *testing.T) {
+		t.Parallel()
+		b, _ := prepared(t, call{})
+		b.Enqueued(uniqueJob("k", "reject"))
+		b.network.Break(domaintest.LoseAnswer, "commit")
+		_, err := b.Enqueue(t.Context(), uniqueJob("k", "ignore"))
+		domaintest.RequireCode(t, err, ojs.KindUnavailable)
+		require.Equal(t, 1, b.sane.Number(`SELECT count(*) FROM ojs.jobs WHERE unique_key IS NOT NULL`))
+	})
 
 	t.Run("JobThatWasCompletedMeanwhile", func(t *testing.T) {
 		t.Parallel()

@@ -46,9 +46,9 @@ func (t *Tx) beginEnqueues(ctx context.Context, jobs []*job.Job) []tracing.Enque
 }
 
 // endEnqueues ends the spans of the jobs that were stored.
-func endEnqueues(spans []tracing.Enqueue, stored []*job.Record) {
+func endEnqueues(spans []tracing.Enqueue, jobs []*job.Job, stored []*job.Record) {
 	for i, span := range spans {
-		if stored[i] != nil {
+		if stored[i] != nil && !jobs[i].Outcome.Deduplicated {
 			span.Accepted(stored[i].ID, stored[i].State)
 		}
 	}

@@ -101,14 +101,14 @@ func TestSQLEnqueueRefuses(t *testing.T) {
 	b.Exec("INSERT INTO ojs.queues (name, status) VALUES ('drain', 'draining'), ('pause', 'paused')")
 	for message, p := range map[string]push{
 		ojs.ErrQueuePaused("drain").Message: {typ: "a", args: "[]", queue: "drain"},
-		"'unique' must be left out, because it is not supported by ojs.enqueue: nothing would enforce it.": options(`"unique":{"keys":["type"]}`),
-		"'notify' must be of type boolean, got yes.":                                                       options(`"notify":"yes"`),
-		"'args' must have at most 1048576 bytes together with options.":                                    {typ: "a", args: `["` + strings.Repeat("x", 1_048_576) + `"]`},
-		"'meta' must have at most 65536 bytes.":                                                            options(`"meta":{"a":"` + strings.Repeat("é", 32_768) + `"}`),
-		"'timeout_ms' must be an integer from 0 to 3153600000000, got -1.":                                 options(`"timeout_ms":-1`),
-		"'x_region' must be left out, because ojs.enqueue does not know it. It knows":                      options(`"x_region":"eu"`),
-		"'options' must hold no U+0000, no lone surrogate and no number beyond numeric":                    options(`"meta":{"a":"\u0000"}`),
-		"'options' must be nested at most 32 levels in each option.":                                       options(`"meta":` + nested(33)),
+		"'rate_limit' must be left out, because it is not supported by ojs.enqueue: nothing would enforce it.": options(`"rate_limit":{"key":"k"}`),
+		"'notify' must be of type boolean, got yes.":                                                           options(`"notify":"yes"`),
+		"'args' must have at most 1048576 bytes together with options.":                                        {typ: "a", args: `["` + strings.Repeat("x", 1_048_576) + `"]`},
+		"'meta' must have at most 65536 bytes.":                                                                options(`"meta":{"a":"` + strings.Repeat("é", 32_768) + `"}`),
+		"'timeout_ms' must be an integer from 0 to 3153600000000, got -1.":                                     options(`"timeout_ms":-1`),
+		"'x_region' must be left out, because ojs.enqueue does not know it. It knows":                          options(`"x_region":"eu"`),
+		"'options' must hold no U+0000, no lone surrogate and no number beyond numeric":                        options(`"meta":{"a":"\u0000"}`),
+		"'options' must be nested at most 32 levels in each option.":                                           options(`"meta":` + nested(33)),
 	} {
 		_, err := p.sql(t.Context(), b.Pool)
 		require.Equal(t, "22023", sqlState(err), "%v", err)

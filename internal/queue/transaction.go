@@ -71,7 +71,9 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 		return stored, errs, nil
 	}
 	spans := t.beginEnqueues(ctx, jobs)
-	res, err := t.store.insert(ctx, t.tx, firsts, atomic)
+	in := newInsertion(firsts, atomic)
+	in.lockTimeout = uniqueLockTimeout
+	res, err := t.store.insert(ctx, t.tx, in)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,13 +89,14 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 		return stored, errs, nil
 	}
 	for i := range stored {
-		if stored[i] != nil {
+		if stored[i] != nil && !jobs[i].Outcome.Deduplicated {
 			t.changed, t.did = &stored[i].ID, wasStored
 		}
 	}
 	t.after = append(t.after, func() {
-		endEnqueues(spans, stored)
+		endEnqueues(spans, jobs, stored)
 		t.store.afterEnqueue(ctx, res, nil)
+		t.store.advanceReplaced(ctx, jobs...)
 	})
 	if !duplicates && !refused {
 		errs = nil

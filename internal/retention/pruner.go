@@ -1,4 +1,4 @@
-// Package retention owns the deletion of discarded jobs whose retention time is over, dead letters included, in small
+// Package retention owns the deletion of discarded jobs and of ended workflows whose retention time is over, dead letters included, in small
 // statements. It must never delete a job in another state; package eventlog drops the partitions of completed and cancelled
 // jobs by the day.
 package retention
@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/workflow"
 )
 
 const (
@@ -41,6 +42,9 @@ type Config struct {
 
 	// Discarded bounds the age of discarded jobs that are not dead letters.
 	Discarded time.Duration
+
+	// Workflows bounds the age of ended workflows.
+	Workflows time.Duration
 }
 
 // Pruner deletes discarded jobs whose retention time is over. Every node runs one; statements skip rows that another node is
@@ -55,6 +59,7 @@ type Pruner struct {
 	db          *pg.DB
 	commits     *eventlog.Commits
 	deadLetters *deadletter.Store
+	workflows   *workflow.Store
 	config      Config
 	moved       atomic.Bool
 	ranAt       atomic.Int64 // clock.Running at the latest run
@@ -68,18 +73,19 @@ type prunerSignals struct {
 func (ts *prunerSignals) Init(tb testutil.TestingTB) { ts.Pruned.Init(tb) }
 
 // Pruned counts what one run removed.
-type Pruned struct{ DeadLetters, Discarded int64 }
+type Pruned struct{ DeadLetters, Discarded, Workflows int64 }
 
 // Deps are the parts of a node that the pruner uses.
 type Deps struct {
 	DB          *pg.DB
 	Commits     *eventlog.Commits
 	DeadLetters *deadletter.Store
+	Workflows   *workflow.Store
 }
 
 // New returns a pruner.
 func New(archetype *baseservice.Archetype, deps Deps, config Config) *Pruner {
-	p := baseservice.Init(archetype, &Pruner{db: deps.DB, commits: deps.Commits, deadLetters: deps.DeadLetters, config: config})
+	p := baseservice.Init(archetype, &Pruner{db: deps.DB, commits: deps.Commits, deadLetters: deps.DeadLetters, workflows: deps.Workflows, config: config})
 	p.ranAt.Store(int64(clock.Running()))
 	return p
 }
@@ -147,11 +153,11 @@ func (p *Pruner) run(ctx context.Context) {
 	pruned, err := p.runOnce(limited)
 	if err != nil && ctx.Err() == nil {
 		p.moved.Store(true) // run again at the next tick
-		p.Logger.ErrorContext(ctx, p.Name+": deletion of old discarded jobs failed; the next run continues it", slog.Any("error", err))
+		p.Logger.ErrorContext(ctx, p.Name+": deletion of old discarded jobs and workflows failed; the next run continues it", slog.Any("error", err))
 	}
 	if pruned != (Pruned{}) {
-		p.Logger.InfoContext(ctx, p.Name+": old discarded jobs deleted", slog.Int64("dead_letters", pruned.DeadLetters),
-			slog.Int64("discarded", pruned.Discarded))
+		p.Logger.InfoContext(ctx, p.Name+": old discarded jobs and workflows deleted", slog.Int64("dead_letters", pruned.DeadLetters),
+			slog.Int64("discarded", pruned.Discarded), slog.Int64("workflows", pruned.Workflows))
 	}
 	p.TestSignals.Pruned.Signal(pruned)
 }
@@ -161,7 +167,12 @@ func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 		return n, err
 	}
 	if p.config.Discarded > 0 {
-		n.Discarded, err = p.pruneDiscarded(ctx, p.config.Discarded)
+		if n.Discarded, err = p.pruneDiscarded(ctx, p.config.Discarded); err != nil {
+			return n, err
+		}
+	}
+	if p.config.Workflows > 0 {
+		n.Workflows, err = p.workflows.Prune(ctx, p.config.Workflows)
 	}
 	return n, err
 }

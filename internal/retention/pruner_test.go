@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/workflow"
 )
 
 const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at, finished_at, dead_lettered_at, args)
@@ -16,7 +17,7 @@ const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at,
 	FROM generate_series(1, 10) g`
 
 func (b *bundle) pruner(config retention.Config) *retention.Pruner {
-	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters}, config)
+	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters, Workflows: b.Workflows}, config)
 }
 
 func TestPruner(t *testing.T) {
@@ -49,6 +50,24 @@ func TestPruner(t *testing.T) {
 		require.Equal(t, retention.Pruned{DeadLetters: 7, Discarded: 2}, pruned)
 		_, again := started(t, b, config)
 		require.Equal(t, retention.Pruned{}, again)
+	})
+
+	t.Run("EndedWorkflows", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		for i := range 3 {
+			j := domaintest.NewJob("q")
+			w, err := b.Workflows.Create(t.Context(), &workflow.Definition{Type: workflow.Group, Leaves: 1, Members: []workflow.Member{{ID: "a", Job: j, Template: []byte(`{"type":"t","args":[]}`)}}})
+			require.NoError(t, err)
+			if i > 0 {
+				_, _, err = b.Workflows.Cancel(t.Context(), w.ID, false, "test")
+				require.NoError(t, err)
+			}
+		}
+		b.Exec(`UPDATE ojs.workflows SET ended_at = ended_at - interval '2 days' WHERE id = (SELECT id FROM ojs.workflows WHERE ended_at IS NOT NULL ORDER BY id LIMIT 1)`)
+		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, Workflows: 24 * time.Hour})
+		require.Equal(t, retention.Pruned{Workflows: 1}, pruned)
+		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.workflows`))
 	})
 
 	t.Run("ZeroMeansForEver", func(t *testing.T) {

@@ -23,7 +23,7 @@ func jobOf(j *job.Record) *ojsv1.Job {
 	extra := readExtra(j.Extra)
 	out := &ojsv1.Job{
 		Id: ojs.FormatID(j.ID), Type: j.Type, Queue: j.Queue, Args: valuesOf(j.Args), State: stateOf(j.State), Specversion: api.SpecVersion,
-		Priority: int32(j.Priority), Attempt: j.Attempt, MaxAttempts: narrow(j.MaxAttempts), TraceId: j.TraceID.String,
+		Priority: int32(j.Priority), Attempt: j.Attempt, MaxAttempts: narrow(j.MaxAttempts), TraceId: j.TraceID.String, WorkflowId: extra.workflow,
 		RetryPolicy: extra.retryPolicy(j.MaxAttempts), UniquePolicy: extra.uniquePolicy(j.Args), Result: wrapped(j.Result), Tags: extra.tags,
 		CreatedAt: momentOf(j.CreatedAt), EnqueuedAt: momentOf(j.EnqueuedAt), StartedAt: momentOf(j.StartedAt),
 		ScheduledAt: extra.scheduledAt, ExpiresAt: extra.expiresAt, Timeout: extra.timeout, VisibilityTimeout: extra.visibility,

@@ -143,6 +143,7 @@ type extras struct {
 	scheduledAt, expiresAt *moment
 	tags                   []string
 	retry, unique          []byte
+	workflow               string
 }
 
 func readExtra(object []byte) extras {
@@ -166,6 +167,8 @@ func readExtra(object []byte) extras {
 			e.retry = value
 		case "unique":
 			e.unique = value
+		case "workflow_id":
+			e.workflow, _ = rawjson.Text(value)
 		}
 	}
 	return e

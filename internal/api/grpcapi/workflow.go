@@ -2,24 +2,162 @@ package grpcapi
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/workflow"
+	"github.com/ojsd/ojsd/ojs"
 )
 
-// TODO: when the store has workflows, call it here.
-var errNoWorkflows = errNotOffered("This server does not run workflows.", map[string]any{"feature": "workflows"})
-
-// CreateWorkflow is not offered yet.
-func (a *API) CreateWorkflow(context.Context, *ojsv1.CreateWorkflowRequest) (*ojsv1.CreateWorkflowResponse, error) {
-	return nil, errNoWorkflows
+// CreateWorkflow is POST /workflows with steps that depend on each other.
+func (a *API) CreateWorkflow(ctx context.Context, in *ojsv1.CreateWorkflowRequest) (*ojsv1.CreateWorkflowResponse, error) {
+	definition, err := a.readWorkflow(in)
+	if err != nil {
+		return nil, err
+	}
+	if key := sent(ctx, idempotencyKey); key != "" {
+		return a.createWorkflowOnce(ctx, key, in, definition)
+	}
+	w, err := a.Workflows.Create(ctx, definition)
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)}, nil
 }
 
-// GetWorkflow is not offered yet.
-func (a *API) GetWorkflow(context.Context, *ojsv1.GetWorkflowRequest) (*ojsv1.GetWorkflowResponse, error) {
-	return nil, errNoWorkflows
+func (a *API) readWorkflow(in *ojsv1.CreateWorkflowRequest) (*workflow.Definition, error) {
+	draft := workflow.Draft{Name: in.GetName(), Steps: make([]workflow.StepDraft, len(in.GetSteps()))}
+	for i, s := range in.GetSteps() {
+		var r reader
+		draft.Steps[i] = workflow.StepDraft{ID: s.GetId(), DependsOn: s.GetDependsOn(), Job: r.draft(s.GetType(), s.GetArgs(), s.GetOptions())}
+		if r.err != nil {
+			r.err.Message = fmt.Sprintf("steps[%d]: %s", i, r.err.Message)
+			return nil, r.err
+		}
+	}
+	definition, wire := a.Workflows.Define(draft)
+	if wire != nil {
+		return nil, wire
+	}
+	return definition, nil
 }
 
-// CancelWorkflow is not offered yet.
-func (a *API) CancelWorkflow(context.Context, *ojsv1.CancelWorkflowRequest) (*ojsv1.CancelWorkflowResponse, error) {
-	return nil, errNoWorkflows
+func (a *API) createWorkflowOnce(ctx context.Context, key string, in *ojsv1.CreateWorkflowRequest, definition *workflow.Definition) (*ojsv1.CreateWorkflowResponse, error) {
+	if err := api.CheckIdempotencyKey(idempotencyKey, idempotencyKey, key); err != nil {
+		return nil, err
+	}
+	message, err := proto.MarshalOptions{Deterministic: true}.Marshal(in)
+	if err != nil {
+		return nil, fmt.Errorf("hash request: %w", err)
+	}
+	hash := sha256.Sum256(message)
+	k := queue.IdempotencyKey{Holder: callOf(ctx).caller.Principal, Operation: "grpc workflow", Key: key, Hash: hash[:]}
+	answer, err := a.Workflows.CreateOnce(ctx, definition, k, func(w *workflow.Workflow) (queue.Answer, error) {
+		body, err := protojson.Marshal(&ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)})
+		return queue.Answer{Body: body}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := &ojsv1.CreateWorkflowResponse{}
+	if err := protojson.Unmarshal(answer.Body, out); err != nil {
+		return nil, fmt.Errorf("read remembered answer: %w", err)
+	}
+	return out, nil
+}
+
+// GetWorkflow is GET /workflows/{id}.
+func (a *API) GetWorkflow(ctx context.Context, in *ojsv1.GetWorkflowRequest) (*ojsv1.GetWorkflowResponse, error) {
+	id, err := workflowID(in.GetWorkflowId())
+	if err != nil {
+		return nil, err
+	}
+	w, err := a.Workflows.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.GetWorkflowResponse{Workflow: workflowOf(w)}, nil
+}
+
+// CancelWorkflow is DELETE /workflows/{id}. The reason is checked as that of a job; no event of a workflow carries it.
+func (a *API) CancelWorkflow(ctx context.Context, in *ojsv1.CancelWorkflowRequest) (*ojsv1.CancelWorkflowResponse, error) {
+	id, err := workflowID(in.GetWorkflowId())
+	if err != nil {
+		return nil, err
+	}
+	cancel, err := api.NewCancel(actor(ctx), in.GetReason())
+	if err != nil {
+		return nil, err
+	}
+	w, _, err := a.Workflows.Cancel(ctx, id, false, cancel.By)
+	if err != nil {
+		return nil, err
+	}
+	return &ojsv1.CancelWorkflowResponse{Workflow: workflowOf(w)}, nil
+}
+
+func workflowID(text string) ([16]byte, error) {
+	if text == "" {
+		return [16]byte{}, ojs.ErrInvalidPayload("workflow_id", "the id of a workflow", nil, "'workflow_id' is required: send the id of a workflow.")
+	}
+	id, ok := ojs.ParseID(text)
+	if !ok {
+		return id, ojs.ErrNotFound("workflow", shorten(text, maxDetail))
+	}
+	return id, nil
+}
+
+var workflowStates = map[string]ojsv1.WorkflowState{
+	"running": ojsv1.WorkflowState_WORKFLOW_STATE_RUNNING, "completed": ojsv1.WorkflowState_WORKFLOW_STATE_COMPLETED,
+	"failed": ojsv1.WorkflowState_WORKFLOW_STATE_FAILED, "cancelled": ojsv1.WorkflowState_WORKFLOW_STATE_CANCELLED,
+}
+
+var workflowStepStates = map[string]ojsv1.WorkflowStepState{
+	"waiting": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_WAITING, "pending": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_PENDING,
+	"active": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_ACTIVE, "completed": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_COMPLETED,
+	"failed": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_FAILED, "cancelled": ojsv1.WorkflowStepState_WORKFLOW_STEP_STATE_CANCELLED,
+}
+
+// workflowOf shows the steps of the workflow itself, and behind them those that were sent as callbacks.
+func workflowOf(w *workflow.Workflow) *ojsv1.Workflow {
+	out := &ojsv1.Workflow{Id: ojs.FormatID(w.ID), Name: w.Name, State: workflowStates[w.State], CreatedAt: timestamppb.New(w.CreatedAt)}
+	if w.EndedAt != nil {
+		out.CompletedAt = timestamppb.New(*w.EndedAt)
+	}
+	for i := range w.Steps {
+		out.Steps = append(out.Steps, stepOf(&w.Steps[i]))
+	}
+	for i := range w.Callbacks {
+		if w.StepsForm {
+			s := stepOf(&w.Callbacks[i])
+			for j := range w.Steps {
+				s.DependsOn = append(s.DependsOn, w.Steps[j].ID)
+			}
+			out.Steps = append(out.Steps, s)
+		}
+	}
+	shrink(out, func() {
+		for _, s := range out.GetSteps() {
+			s.DependsOn = nil
+		}
+	})
+	return out
+}
+
+func stepOf(st *workflow.Step) *ojsv1.WorkflowStepStatus {
+	out := &ojsv1.WorkflowStepStatus{Id: st.ID, Type: st.Type, State: workflowStepStates[st.State]}
+	if st.JobID != nil {
+		out.JobId = ojs.FormatID(*st.JobID)
+	}
+	if st.Callback == "" {
+		out.DependsOn = st.DependsOn
+	}
+	return out
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -57,7 +58,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 		return err
 	}
 	if key.Key != "" {
-		answer, err := a.enqueueOnce(c, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, stored, whole) })
+		answer, err := a.enqueueOnce(c, key, jobs, func(stored []*job.Record) []byte { return appendBatch(nil, jobs, stored, whole) })
 		if err != nil {
 			return err
 		}
@@ -70,13 +71,28 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 		}
 		return err
 	}
-	return respondEach(c, http.StatusCreated, shownBytes(stored), func(b []byte, next flush) []byte { return appendBatch(b, stored, next) })
+	return respondEach(c, enqueuedStatus(jobs), shownBytes(stored), func(b []byte, next flush) []byte {
+		return appendBatch(b, jobs, stored, next)
+	})
 }
 
-func appendBatch(b []byte, stored []*job.Record, next flush) []byte {
-	b = append(b, `{"jobs":`...)
-	b = appendJobs(b, stored, shape{}, next)
-	b = append(b, `,"count":`...)
+// enqueuedStatus is that of jobs which were all accepted: 200 if nothing was stored.
+func enqueuedStatus(jobs []*job.Job) int {
+	if queue.Deduplicated(jobs) {
+		return http.StatusOK
+	}
+	return http.StatusCreated
+}
+
+func appendBatch(b []byte, jobs []*job.Job, stored []*job.Record, next flush) []byte {
+	b = append(b, `{"jobs":[`...)
+	for i, j := range stored {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = next(appendJob(b, j, shape{existing: jobs[i].Outcome.Deduplicated}))
+	}
+	b = append(b, `],"count":`...)
 	b = strconv.AppendInt(b, int64(len(stored)), 10)
 	b = append(b, `,"enqueued":`...)
 	b = strconv.AppendInt(b, int64(len(stored)), 10)

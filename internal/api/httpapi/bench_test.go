@@ -37,10 +37,11 @@ func BenchmarkHandler(b *testing.B) {
 		handle     func(c echo.Context, body []byte) error
 	}{
 		{"Enqueue", `{"type":"bench.job","queue":"bench","args":["` + strings.Repeat("x", 100) + `"]}`, func(c echo.Context, body []byte) error {
-			if _, err := job.DecodeJob(body, a.config.Limits); err != nil {
+			in, err := job.DecodeJob(body, a.config.Limits)
+			if err != nil {
 				return err
 			}
-			return created(c, j)
+			return created(c, in, j)
 		}},
 		{"FetchTen", `{"queues":["bench"],"count":10,"worker_id":"worker-1","wait_ms":1000}`, func(c echo.Context, body []byte) error {
 			if _, err := job.DecodeFetch(body); err != nil {

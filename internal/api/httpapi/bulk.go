@@ -46,7 +46,7 @@ func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Jo
 				return queue.Answer{}, false, err
 			}
 		}
-		return queue.Answer{Status: http.StatusCreated, Body: show(stored)}, true, nil
+		return queue.Answer{Status: enqueuedStatus(jobs), Body: show(stored)}, true, nil
 	})
 	if answer.Replayed {
 		c.Response().Header().Set("Idempotent-Replayed", "true")
@@ -99,7 +99,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		c.Response().Header().Set("X-OJS-Batch-Size", strconv.Itoa(len(jobs)))
 		status, succeeded := bulkOutcome(stored, errs)
 		return respondEach(c, status, shownBytes(stored), func(b []byte, next flush) []byte {
-			return a.appendBulk(b, c, stored, errs, succeeded, next)
+			return a.appendBulk(b, c, bulkItems{jobs, stored, errs}, succeeded, next)
 		})
 	}
 	return a.once(c, key, len(jobs), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
@@ -109,7 +109,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 			return queue.Answer{}, false, err
 		}
 		// A failed call changed nothing and may be tried again with its key.
-		answer := a.bulkAnswer(c, stored, errs)
+		answer := a.bulkAnswer(c, bulkItems{jobs, stored, errs})
 		return answer, answer.Status < 300, nil
 	})
 }
@@ -155,9 +155,16 @@ func scatter(n int, at []int, done []*job.Record, failed, errs []error) []*job.R
 }
 
 // bulkAnswer is the answer as it is remembered for its key.
-func (a *API) bulkAnswer(c echo.Context, stored []*job.Record, errs []error) queue.Answer {
-	status, succeeded := bulkOutcome(stored, errs)
-	return queue.Answer{Status: status, Body: a.appendBulk(nil, c, stored, errs, succeeded, whole)}
+func (a *API) bulkAnswer(c echo.Context, items bulkItems) queue.Answer {
+	status, succeeded := bulkOutcome(items.stored, items.errs)
+	return queue.Answer{Status: status, Body: a.appendBulk(nil, c, items, succeeded, whole)}
+}
+
+// bulkItems are the items of a bulk enqueue with their outcomes.
+type bulkItems struct {
+	jobs   []*job.Job
+	stored []*job.Record
+	errs   []error
 }
 
 func bulkOutcome(stored []*job.Record, errs []error) (status, succeeded int) {
@@ -175,7 +182,8 @@ func bulkOutcome(stored []*job.Record, errs []error) (status, succeeded int) {
 	return http.StatusMultiStatus, succeeded
 }
 
-func (a *API) appendBulk(b []byte, c echo.Context, stored []*job.Record, errs []error, succeeded int, next flush) []byte {
+func (a *API) appendBulk(b []byte, c echo.Context, items bulkItems, succeeded int, next flush) []byte {
+	stored, errs := items.stored, items.errs
 	b = append(append(b, `{"total":`...), strconv.Itoa(len(stored))...)
 	b = append(append(b, `,"succeeded":`...), strconv.Itoa(succeeded)...)
 	b = append(append(b, `,"failed":`...), strconv.Itoa(len(stored)-succeeded)...)
@@ -190,6 +198,9 @@ func (a *API) appendBulk(b []byte, c echo.Context, stored []*job.Record, errs []
 		case errs[i] != nil:
 			b = append(b, `,"status":"failed","error":`...)
 			b = append(a.appendError(b, c, errs[i]), '}')
+		case job != nil && items.jobs[i].Outcome.Deduplicated:
+			b = append(b, `,"status":"duplicate","job":`...)
+			b = append(appendJob(b, job, shape{existing: true}), '}')
 		case job != nil:
 			b = append(b, `,"status":"created","job":`...)
 			b = append(appendJob(b, job, shape{}), '}')
@@ -267,6 +278,7 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		items = appendText(items, "job_id", text)
 		id, ok := ojs.ParseID(text)
 		state, stored := res.Skipped[id]
+		other, duplicate := res.Duplicates[id]
 		switch {
 		case ok && res.Changed[id] && !used[id]:
 			used[id] = true
@@ -275,6 +287,9 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		case ok && used[id]:
 			skipped++
 			items = appendText(appendText(items, "status", "skipped"), "reason", "listed twice")
+		case ok && duplicate:
+			skipped++
+			items = appendText(appendText(items, "status", "skipped"), "reason", "job "+ojs.FormatID(other)+" has its unique key")
 		case ok && stored:
 			skipped++
 			items = appendText(appendText(items, "status", "skipped"), "reason", "job is "+string(state))

@@ -18,6 +18,7 @@ type shape struct {
 	fetched   bool   // never timeout, which a worker reads as milliseconds
 	previous  string // previous_state, in answers to CANCEL and ACTIVATE
 	activated bool   // activated_at
+	existing  bool   // deduplicated: the job was there before the request
 	noWrapper bool   // leave out an unknown attribute named job, which would clash with the wrapper
 }
 
@@ -131,6 +132,9 @@ func appendJobOutcome(b []byte, j *job.Record, as shape) []byte {
 	if as.previous != "" {
 		b = appendText(b, "previous_state", as.previous)
 	}
+	if as.existing {
+		b = append(b, `,"deduplicated":true`...)
+	}
 	return b
 }
 
@@ -194,12 +198,17 @@ func appendTwo(b []byte, n int) []byte { return append(b, byte('0'+n/10), byte('
 
 // appendWrapped appends {"job":{…}} and, for clients that read flat fields, the same fields beside it.
 func appendWrapped(b []byte, j *job.Record, as shape, flat bool) []byte {
+	existing := as.existing
+	as.existing = false
 	b = append(b, `{"job":`...)
 	b = appendJob(b, j, as)
 	if flat {
 		as.noWrapper = true
 		b = append(b, ',')
 		b = appendJobFields(b, j, as)
+	}
+	if existing { // beside the wrapper
+		b = append(b, `,"deduplicated":true`...)
 	}
 	return append(b, '}')
 }

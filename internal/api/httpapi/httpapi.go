@@ -196,7 +196,9 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
 
+	get(v1, "/unique-jobs", a.listUnique)
 	a.cronRoutes(v1)
+	a.workflowRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)

@@ -41,7 +41,7 @@ func (a *API) postJob(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return created(c, job)
+	return created(c, in, job)
 }
 
 // postJobOnce is postJob with an idempotency key. It has a transaction of its own, so it is slower.
@@ -51,7 +51,7 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 		return err
 	}
 	answer, err := a.enqueueOnce(c, key, []*job.Job{in}, func(stored []*job.Record) []byte {
-		return appendWrapped(nil, stored[0], shape{}, flat(c))
+		return appendWrapped(nil, stored[0], shape{existing: in.Outcome.Deduplicated}, flat(c))
 	})
 	if err != nil {
 		return err
@@ -68,10 +68,17 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 	return send(c, answer.Status, answer.Body)
 }
 
-func created(c echo.Context, job *job.Record) error {
+// created answers with the stored job, or with the one because of which nothing was stored.
+func created(c echo.Context, in *job.Job, job *job.Record) error {
+	status := http.StatusCreated
+	if in.Outcome.Deduplicated {
+		status = http.StatusOK
+	}
 	var b [64]byte
 	c.Response().Header()["Location"] = []string{string(ojs.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
-	return respond(c, http.StatusCreated, func(b []byte) []byte { return appendWrapped(b, job, shape{}, flat(c)) })
+	return respond(c, status, func(b []byte) []byte {
+		return appendWrapped(b, job, shape{existing: in.Outcome.Deduplicated}, flat(c))
+	})
 }
 
 // jobID reads the id in the path; what is no id is an unknown job (docs/reference/http.md, Unmatched requests).

@@ -24,7 +24,7 @@ func TestUnknownRouteNamesTheNearest(t *testing.T) {
 		"GET /ojs/v1/" + strings.Repeat("x", 200):  "",
 		"PATCH /ojs/v1/webhook/sub_1":              "PATCH /ojs/v1/webhooks/{id}",
 		"GET /foo":                                 "",
-		"POST /ojs/v1/workflows":                   "",
+		"POST /ojs/v1/workflow":                    "POST /ojs/v1/workflows",
 		"POST /ojs/v1/queues/mail/pause":           "",
 		"GET /healthx":                             "GET /health",
 		"POST /ojs/v1/dead-letters/019a3c10/retry": "POST /ojs/v1/dead-letter/{id}/retry",

@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/duration"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
@@ -118,18 +119,22 @@ func (r failedRun) append(b []byte) []byte {
 	return append(b, '}')
 }
 
-// getLineage shows where a job comes from. Without workflows every job is its own root.
+// getLineage shows where a job comes from: its workflow, if it has one. No job is the parent of another.
 func (a *API) getLineage(c echo.Context) error {
 	id, err := jobID(c)
 	if err != nil {
 		return err
 	}
-	if _, err := a.Progress.Get(c.Request().Context(), id); err != nil {
+	stored, err := a.Jobs.Get(c.Request().Context(), id)
+	if err != nil {
 		return err
 	}
-	text := ojs.FormatID(id)
+	text, workflow := ojs.FormatID(id), `null`
+	if own := job.WorkflowOf(stored.Extra); own != "" {
+		workflow = `"` + own + `"`
+	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
-		b = append(b, `{"job_id":"`+text+`","parent_id":null,"workflow_id":null,"root_id":"`...)
+		b = append(b, `{"job_id":"`+text+`","parent_id":null,"workflow_id":`+workflow+`,"root_id":"`...)
 		return append(b, text+`","children":[]}`...)
 	})
 }

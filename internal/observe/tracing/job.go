@@ -110,6 +110,9 @@ type Attempt struct {
 	WorkerID string
 	Meta     []byte
 
+	WorkflowID [16]byte // root; zero: none
+	Step       string   // of the workflow
+
 	CreatedAt, Start, End time.Time
 
 	Failed                  bool
@@ -136,6 +139,9 @@ func (t *Tracer) Execute(a Attempt) {
 	if a.WorkerID != "" {
 		attrs = append(attrs, attribute.String("ojs.worker.id", a.WorkerID))
 	}
+	if a.WorkflowID != [16]byte{} {
+		attrs = append(attrs, attribute.String("ojs.workflow.id", ojs.FormatID(a.WorkflowID)), attribute.String("ojs.workflow.step", a.Step))
+	}
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(a.Start)}
 	if own := job.TraceContextOf(a.Meta); own.Traceparent != "" {
 		parent := remote(own.Traceparent, own.Tracestate)
@@ -153,5 +159,9 @@ func (t *Tracer) Execute(a Attempt) {
 	} else {
 		span.SetStatus(codes.Ok, "")
 	}
+	recorded := span.IsRecording()
 	span.End(trace.WithTimestamp(a.End))
+	if a.WorkflowID != [16]byte{} && recorded {
+		t.executed.add(a.ID, traceparent(span.SpanContext()))
+	}
 }

@@ -34,6 +34,8 @@ const maxParentDelay = time.Hour
 type Tracer struct {
 	config Config
 	tracer trace.Tracer // nil: nothing is recorded
+
+	executed executed
 }
 
 // New returns a tracer.

@@ -5,7 +5,7 @@
 -- it reads one.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT 6 $$;
 -- +goose StatementEnd
 
 -- Arrays and objects are not shown: 1 MB of numbers such as 1e100000 is 10 GB of text when jsonb writes it.
@@ -48,7 +48,7 @@ CREATE FUNCTION ojs.options_read(options json) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 DECLARE
     known CONSTANT text[] := '{id,priority,pending,scheduled_at,expires_at,timeout_ms,visibility_timeout_ms,grace_period,
-        total_timeout,enqueue_ttl,heartbeat_timeout,result_ttl,max_attempts,retry,meta,tags,schema,notify}';
+        total_timeout,enqueue_ttl,heartbeat_timeout,result_ttl,max_attempts,retry,meta,tags,schema,unique,unique_key,notify}';
     given jsonb;
     other text;
 BEGIN
@@ -63,7 +63,7 @@ BEGIN
         PERFORM ojs.refuse('options', format('hold no U+0000, no lone surrogate and no number beyond numeric (%s)', SQLERRM));
     END;
     SELECT o.name INTO other FROM jsonb_object_keys(given) AS o (name) WHERE o.name <> ALL (known) ORDER BY 1 LIMIT 1;
-    IF other IN ('unique', 'unique_key', 'rate_limit') THEN
+    IF other = 'rate_limit' THEN
         PERFORM ojs.refuse(other, 'be left out, because it is not supported by ojs.enqueue: nothing would enforce it');
     ELSIF other IS NOT NULL THEN
         PERFORM ojs.refuse(other, 'be left out, because ojs.enqueue does not know it. It knows ' || array_to_string(known, ', '));
@@ -150,6 +150,115 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Moves jobs to jobs_done as cancelled, as JobCancel does, with this data in their events. Returns how many there were; the others
+-- are unknown, or in none of the states.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.cancel_as(ids uuid[], states text[], data json) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    cancelled bigint;
+BEGIN
+    -- Without a server, tomorrow's partition may be missing. If it exists, this call is one catalogue lookup.
+    PERFORM ojs.jobs_done_partitions_ensure(1);
+    WITH deleted AS (
+        DELETE FROM ojs.jobs j
+        WHERE j.id = ANY(ids) AND j.state = ANY(states) AND j.state <> 'discarded'
+        RETURNING j.*, clock_timestamp() AS cancelled_at,
+            CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
+                NULL, NULL, NULL) END AS advances
+    ), moved AS (
+        INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
+            scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
+            retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, progress,
+            progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
+        SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
+            d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
+            d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.progress,
+            d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
+        FROM deleted d
+    ), event AS (
+        INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, data)
+        SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL,
+            ojs.progress_data(d.progress, d.progress_message)
+        FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
+        UNION ALL
+        SELECT 'job.cancelled', 'api', d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', cancel_as.data
+        FROM deleted d
+    )
+    SELECT count(*) INTO cancelled FROM deleted;
+    RETURN cancelled;
+END
+$$;
+-- +goose StatementEnd
+
+-- What ojs.enqueue does about jobs that hold the unique key of a new one, as the server does: locks the key, looks in a statement of
+-- its own, and then cancels them for the new job or names one that prevents it. `own` are the options of the new job, of
+-- which unique was sent.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.unique_check(own jsonb, job_id uuid, OUT existing uuid, OUT state text, OUT on_conflict text, OUT takes_time timestamptz)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    given  jsonb := ojs.option(own, 'unique', 'object');
+    key    text := ojs.option(own, 'unique_key', 'string') #>> '{}';
+    states text[] := '{available,active,scheduled,retryable,pending}';
+    now    timestamptz := clock_timestamp();
+    since  timestamptz := '-infinity';
+    holder record;
+    held   uuid[];
+BEGIN
+    IF (key ~ '^[0-9a-f]{64}$') IS NOT TRUE THEN
+        PERFORM ojs.refuse('unique_key', 'be 64 lower-case hex digits; ojs.enqueue computes no key', own -> 'unique_key');
+    ELSIF given - '{period,states,on_conflict}'::text[] <> '{}' THEN
+        PERFORM ojs.refuse('unique', 'have no members but period, states, on_conflict, because unique_key stands for the rest');
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM ojs.refuse('unique', 'be left out unless the transaction is READ COMMITTED: no other sees what was committed since it began');
+    END IF;
+    on_conflict := COALESCE(ojs.option(given, 'on_conflict', 'string') #>> '{}', 'reject');
+    IF on_conflict <> ALL ('{reject,replace,replace_except_schedule,ignore}') THEN
+        PERFORM ojs.refuse('on_conflict', 'be one of reject, replace, replace_except_schedule, ignore', given -> 'on_conflict');
+    END IF;
+    IF ojs.option(given, 'states', 'array') IS NOT NULL THEN
+        SELECT array_agg(s.state) INTO states FROM jsonb_array_elements_text(given -> 'states') AS s (state);
+        IF (states <@ '{scheduled,pending,available,active,retryable,completed,cancelled,discarded}') IS NOT TRUE
+            OR cardinality(states) > (SELECT count(DISTINCT s.state) FROM unnest(states) AS s (state)) THEN
+            PERFORM ojs.refuse('states', 'be a non-empty array of job states, each once');
+        END IF;
+    END IF;
+    IF (ojs.option(given, 'period', 'string') #>> '{}') !~ '^P' OR ojs.option_time(given, 'period', now) <= now THEN
+        PERFORM ojs.refuse('period', 'be an ISO 8601 duration above zero such as PT1H', given -> 'period');
+    END IF;
+
+    PERFORM pg_advisory_xact_lock(('x' || left(key, 16))::bit(64)::bigint);
+    now := clock_timestamp();
+    IF given -> 'period' IS NOT NULL THEN
+        since := now - (ojs.option_time(given, 'period', now) - now);
+    END IF;
+    FOR holder IN
+        SELECT j.id, j.state, j.created_at, j.scheduled_at FROM ojs.jobs j
+        WHERE j.unique_key = key AND j.state = ANY(states) AND j.created_at > since
+        UNION ALL
+        SELECT d.id, d.state, d.created_at, d.scheduled_at FROM ojs.jobs_done d
+        WHERE states && '{completed,cancelled}' AND d.unique_key = key AND d.state = ANY(states) AND d.created_at > since AND d.finished_at > since
+        ORDER BY 3, 1
+    LOOP
+        IF existing IS NULL THEN
+            existing := holder.id;
+            state := holder.state;
+            takes_time := CASE WHEN on_conflict = 'replace_except_schedule' AND holder.state = 'scheduled' THEN holder.scheduled_at END;
+        END IF;
+        EXIT WHEN on_conflict IN ('reject', 'ignore');
+        held := held || holder.id;
+    END LOOP;
+    IF held IS NOT NULL THEN
+        existing := NULL;
+        PERFORM ojs.cancel_as((SELECT array_agg(h.id ORDER BY h.id) FROM unnest(held) AS h (id)), states,
+            ('{"cancelled_by":"system:unique","reason":"replaced by ' || job_id || '"}')::json);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- queue_notes holds the queues whose first job, or the first for a day, comes from a transaction that is still open. An insert of a row that
 -- another transaction has inserted waits for it, and an HTTP server that waits enqueues nothing at all. So a
 -- transaction inserts its new queues, and moves used_at of the others, at commit. The trigger deletes the rows, so no other transaction sees one.
@@ -206,8 +315,10 @@ DECLARE
     tags         text;
     meta         json;
     trace_id     text;
+    unique_key   text;
     extra        text;
     event_seq    bigint;
+    other        record; -- the outcome of ojs.unique_check
 BEGIN
     IF (type ~ '^[a-z][a-z0-9_-]*([.][a-z][a-z0-9_-]*)*$' AND octet_length(type) <= 255) IS NOT TRUE THEN
         PERFORM ojs.refuse('type', 'be words of lower-case letters, digits, _ and - joined by dots, such as invoice.render, of at most 255 bytes', to_jsonb(type));
@@ -227,6 +338,21 @@ BEGIN
             PERFORM ojs.refuse('id', 'be a UUIDv7 in lower case', given -> 'id');
         END IF;
         job_id := COALESCE((given ->> 'id')::uuid, job_id);
+        IF given ? 'unique' THEN
+            other := ojs.unique_check(given, job_id);
+            IF other.existing IS NOT NULL AND other.on_conflict = 'ignore' THEN
+                RETURN other.existing;
+            ELSIF other.existing IS NOT NULL THEN
+                RAISE EXCEPTION USING ERRCODE = 'unique_violation', DETAIL = 'unique_key ' || (given ->> 'unique_key'),
+                    MESSAGE = format('An equivalent job, %s, already exists in state %s.', other.existing, other.state);
+            ELSIF other.takes_time IS NOT NULL THEN
+                given := jsonb_set(given - 'pending', '{scheduled_at}', to_jsonb(ojs.time_text(other.takes_time)));
+            END IF;
+            unique_key := given ->> 'unique_key';
+            now := clock_timestamp(); -- the lock may have taken long
+        ELSIF given ? 'unique_key' THEN
+            PERFORM ojs.refuse('unique_key', 'come with unique, such as {"on_conflict":"reject"}: nothing would enforce it');
+        END IF;
         priority := ojs.option_integer(given, 'priority', -100, 100);
         timeout_ms := ojs.option_integer(given, 'timeout_ms', 0, max_s * 1000);
         visible_ms := NULLIF(ojs.option_integer(given, 'visibility_timeout_ms', 0, 604800000), 0);
@@ -286,6 +412,7 @@ BEGIN
             CASE WHEN given ->> 'scheduled_at' ~ '^[0-9]' THEN '"scheduled_at":' || (given -> 'scheduled_at')::text END,
             CASE WHEN given ->> 'expires_at' ~ '^[0-9]' THEN '"expires_at":' || (given -> 'expires_at')::text END,
             CASE WHEN given ? 'retry' THEN '"retry":' || (options -> 'retry')::text END,
+            CASE WHEN given ? 'unique' THEN '"unique":' || (options -> 'unique')::text END, '"unique_key":"' || unique_key || '"',
             '"schema":' || (given -> 'schema')::text, '"tags":' || tags,
             '"grace_period":' || grace_s, '"total_timeout":' || total_s, '"enqueue_ttl":' || ttl_s,
             '"heartbeat_timeout":' || stall_s, '"result_ttl":' || result_s,
@@ -304,7 +431,7 @@ BEGIN
     WITH inserted AS (
         INSERT INTO ojs.jobs AS j (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
             scheduled_at, expires_at, total_due_at, ttl_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, result_ttl_s,
-            trace_id, retry, args, meta, extra, size)
+            trace_id, retry, args, meta, extra, size, unique_key)
         VALUES (job_id, type, queue, state, COALESCE(priority, 0), COALESCE(max_attempts, 3),
             CASE WHEN state = 'available' THEN nextval('ojs.ready_seq') END,
             LEAST(CASE WHEN state = 'scheduled' THEN run_at END, expires_at, total_due_at, ttl_due_at),
@@ -312,14 +439,15 @@ BEGIN
             run_at, expires_at, total_due_at, ttl_due_at,
             visible_ms, NULLIF(timeout_ms, 0), NULLIF(grace_s, 0) * 1000, NULLIF(stall_s, 0) * 1000, result_s,
             trace_id, policy, args, meta, ('{' || NULLIF(extra, '') || '}')::json,
-            ojs.stored_size(args, meta, NULL, NULL, NULL, NULL, octet_length(extra)))
+            ojs.stored_size(args, meta, NULL, NULL, NULL, NULL, octet_length(extra)), unique_key)
         ON CONFLICT (id) DO NOTHING
         RETURNING j.priority, j.ready_seq
     )
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, data)
     SELECT CASE state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
         'api', now, job_id, type, queue, trace_id, state, state = 'pending', inserted.priority, inserted.ready_seq,
-        CASE WHEN state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(run_at) || '"}')::json END
+        CASE WHEN state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(run_at) || '"}')::json
+            WHEN state = 'available' THEN ojs.unique_key_data(unique_key) END
     FROM inserted
     RETURNING seq INTO event_seq;
 
@@ -346,32 +474,8 @@ BEGIN
     IF octet_length(reason) > 1024 THEN
         PERFORM ojs.refuse('reason', 'have at most 1024 bytes');
     END IF;
-    -- Without a server, tomorrow's partition may be missing. If it exists, this call is one catalogue lookup.
-    PERFORM ojs.jobs_done_partitions_ensure(1);
-    WITH deleted AS (
-        DELETE FROM ojs.jobs j
-        WHERE j.id = cancel.id AND j.state IN ('scheduled', 'pending', 'available', 'active', 'retryable')
-        RETURNING j.*, clock_timestamp() AS cancelled_at
-    ), moved AS (
-        INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
-            scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-            retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, progress,
-            progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
-        SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
-            d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
-            d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.progress,
-            d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
-        FROM deleted d
-    )
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, trace_id, from_state, to_state, data)
-    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, NULL, NULL,
-        ojs.progress_data(d.progress, d.progress_message)
-    FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
-    UNION ALL
-    SELECT 'job.cancelled', 'api', d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.trace_id, d.state, 'cancelled',
-        ('{"cancelled_by":"sql"' || COALESCE(',"reason":' || to_json(NULLIF(reason, ''))::text, '') || '}')::json
-    FROM deleted d;
-    IF NOT FOUND THEN
+    IF ojs.cancel_as(ARRAY[id], '{scheduled,pending,available,active,retryable}',
+        ('{"cancelled_by":"sql"' || COALESCE(',"reason":' || to_json(NULLIF(reason, ''))::text, '') || '}')::json) = 0 THEN
         RETURN false;
     END IF;
     PERFORM pg_notify('ojs_wake', '');
@@ -442,6 +546,8 @@ DROP FUNCTION ojs.enqueue(text, json, text, json);
 DROP TABLE ojs.queue_notes;
 DROP FUNCTION ojs.queue_insert_noted();
 DROP FUNCTION ojs.id_was_used(uuid);
+DROP FUNCTION ojs.unique_check(jsonb, uuid);
+DROP FUNCTION ojs.cancel_as(uuid[], text[], json);
 DROP FUNCTION ojs.traceparent_id(jsonb);
 DROP FUNCTION ojs.option_time(jsonb, text, timestamptz);
 DROP FUNCTION ojs.option_integer(jsonb, text, bigint, bigint);
@@ -461,5 +567,5 @@ $$;
 -- +goose StatementEnd
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT 4 $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT 5 $$;
 -- +goose StatementEnd

@@ -1,0 +1,246 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/workflow"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// workflowRoutes are those of docs/reference/workflows.md.
+func (a *API) workflowRoutes(v1 *echo.Group) {
+	get := []string{http.MethodGet, http.MethodHead}
+	v1.POST("/workflows", a.withBody(bodyLimit{a.config.MaxBatchBytes, "batch"}, a.postWorkflow))
+	v1.Match(get, "/workflows", a.listWorkflows)
+	v1.Match(get, "/workflows/:id", a.getWorkflow)
+	v1.DELETE("/workflows/:id", a.cancelWorkflow)
+	v1.POST("/workflows/:id/cancel", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.postWorkflowCancel))
+	v1.Match(get, "/workflows/:id/progress", a.getWorkflowProgress)
+}
+
+func (a *API) postWorkflow(c echo.Context, body []byte) error {
+	in, wire := a.Workflows.Decode(body)
+	if wire != nil {
+		return wire
+	}
+	if c.Request().Header.Get("Idempotency-Key") != "" {
+		return a.postWorkflowOnce(c, body, in)
+	}
+	w, err := a.Workflows.Create(c.Request().Context(), in)
+	if err != nil {
+		return err
+	}
+	c.Response().Header().Set("Location", "/ojs/v1/workflows/"+ojs.FormatID(w.ID))
+	return respondWorkflow(c, http.StatusCreated, &shownWorkflow{Workflow: w})
+}
+
+// postWorkflowOnce is postWorkflow with an idempotency key. What is remembered has the workflow once; the answer repeats it.
+func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definition) error {
+	key, err := a.idempotency(c, "workflow", "", body)
+	if err != nil {
+		return err
+	}
+	answer, err := a.Workflows.CreateOnce(c.Request().Context(), in, key, func(w *workflow.Workflow) (queue.Answer, error) {
+		shown := shownWorkflow{Workflow: w}
+		return queue.Answer{Status: http.StatusCreated, Body: append(shown.append([]byte{'{'}, whole), '}')}, nil
+	})
+	if err != nil {
+		return err
+	}
+	h := c.Response().Header()
+	if answer.Replayed {
+		h.Set("Idempotent-Replayed", "true")
+	}
+	id, _ := rawjson.Text(firstMember(answer.Body))
+	h.Set("Location", "/ojs/v1/workflows/"+id)
+	return respondEach(c, answer.Status, 2*len(answer.Body), func(b []byte, next flush) []byte {
+		b = next(append(b, answer.Body[:len(answer.Body)-1]...))
+		b = append(b, `,"workflow":`...)
+		return append(append(b, answer.Body...), '}')
+	})
+}
+
+// firstMember is the value of an object's first member; that of a workflow is its id.
+func firstMember(object []byte) []byte {
+	for _, value := range rawjson.Members(object) {
+		return value
+	}
+	return nil
+}
+
+// workflowID reads the id in the path; what is no id is an unknown workflow.
+func workflowID(c echo.Context) ([16]byte, error) {
+	text := param(c, "id")
+	id, ok := ojs.ParseID(text)
+	if !ok {
+		return id, ojs.ErrNotFound("workflow", text)
+	}
+	return id, nil
+}
+
+func (a *API) findWorkflow(c echo.Context) (*workflow.Workflow, error) {
+	id, err := workflowID(c)
+	if err != nil {
+		return nil, err
+	}
+	return a.Workflows.Get(c.Request().Context(), id)
+}
+
+func (a *API) getWorkflow(c echo.Context) error {
+	w, err := a.findWorkflow(c)
+	if err != nil {
+		return err
+	}
+	return respondWorkflow(c, http.StatusOK, &shownWorkflow{Workflow: w})
+}
+
+func (a *API) postWorkflowCancel(c echo.Context, body []byte) error {
+	if err := checkCommand(body); err != nil {
+		return err
+	}
+	return a.cancelWorkflow(c)
+}
+
+func (a *API) cancelWorkflow(c echo.Context) error {
+	id, err := workflowID(c)
+	if err != nil {
+		return err
+	}
+	force := false
+	if text := c.QueryParam("force"); text != "" {
+		if force, err = strconv.ParseBool(text); err != nil {
+			return ojs.ErrInvalidRequest("force", "true or false", text, "force must be true or false.")
+		}
+	}
+	w, counts, err := a.Workflows.Cancel(c.Request().Context(), id, force, a.actor(c, "cancelled_by"))
+	if err != nil {
+		return err
+	}
+	return respondWorkflow(c, http.StatusOK, &shownWorkflow{Workflow: w, cancelled: &counts})
+}
+
+// respondWorkflow answers with the workflow twice: JS SDK, CLI and admin UI read it at the top level, the other SDKs under workflow.
+func respondWorkflow(c echo.Context, status int, w *shownWorkflow) error {
+	return respondEach(c, status, 2*w.bytes(), func(b []byte, next flush) []byte {
+		b = w.append(append(b, '{'), next)
+		b = w.append(append(b, `,"workflow":{`...), next)
+		return append(b, `}}`...)
+	})
+}
+
+var workflowStates = map[string]string{
+	"pending": "pending", "running": "running", "active": "running", "completed": "completed", "failed": "failed", "cancelled": "cancelled",
+}
+
+func (a *API) listWorkflows(c echo.Context) error {
+	page, err := readPage(c)
+	if err != nil {
+		return err
+	}
+	f := workflow.Filter{Type: c.QueryParam("type"), Name: c.QueryParam("name"), Limit: page.limit, Offset: page.offset}
+	if text := c.QueryParam("state"); text != "" {
+		if f.State = workflowStates[text]; f.State == "" {
+			return ojs.ErrInvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")
+		}
+	}
+	for name, value := range map[string]string{"type": f.Type, "name": f.Name} {
+		if err := api.CheckStorable(name, value); err != nil {
+			return err
+		}
+	}
+	if page.cursor != "" {
+		id, ok := ojs.ParseID(page.cursor)
+		if !ok {
+			return api.ErrCursor(page.cursor)
+		}
+		f.Cursor = &id
+	}
+	found, err := a.Workflows.List(c.Request().Context(), f)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendWorkflowPage(b, page, found) })
+}
+
+func appendWorkflowPage(b []byte, p page, found workflow.Page) []byte {
+	b = appendWorkflows(append(b, `{"workflows":`...), found, false)
+	b = appendWorkflows(append(b, `,"items":`...), found, true)
+	b = strconv.AppendInt(append(b, `,"total":`...), int64(found.Total), 10)
+	cursor := ""
+	if found.Next != nil {
+		cursor = ojs.FormatID(*found.Next)
+	}
+	return append(p.append(append(b, `,"pagination":`...), int64(found.Total), found.HasMore, cursor), '}')
+}
+
+// appendWorkflows appends the entries of a list. The admin UI offers to cancel what is called active, and reads items.
+func appendWorkflows(b []byte, found workflow.Page, items bool) []byte {
+	b = append(b, '[')
+	for i, w := range found.Workflows {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		shown := shownWorkflow{Workflow: w, listed: true, active: items}
+		b = shown.append(append(b, '{'), whole)
+		b = strconv.AppendInt(append(b, `,"step_count":`...), int64(found.StepCounts[i]), 10)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+func (a *API) getWorkflowProgress(c echo.Context) error {
+	w, err := a.findWorkflow(c)
+	if err != nil {
+		return err
+	}
+	return respondEach(c, http.StatusOK, 200*(1+len(w.Steps)), func(b []byte, next flush) []byte { return appendWorkflowProgress(b, w, next) })
+}
+
+func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
+	b = ojs.AppendID(append(b, `{"workflow_id":"`...), w.ID)
+	b = appendText(append(b, '"'), "type", string(w.Type))
+	b = appendText(b, "state", w.State)
+	b = rawjson.AppendNumber(append(b, `,"progress":`...), w.Progress())
+	b = appendMoment(b, "updated_at", lastMoment(w))
+	b = append(b, `,"steps":[`...)
+	for i := range w.Steps {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		st := &w.Steps[i]
+		b = appendQuoted(append(b, `{"id":`...), st.ID)
+		b = appendIDOrNull(b, "job_id", st.JobID)
+		b = appendText(b, "type", st.Type)
+		b = appendText(b, "state", st.State)
+		b = rawjson.AppendNumber(append(b, `,"progress":`...), st.Done())
+		b = next(append(b, '}'))
+	}
+	return append(b, `]}`...)
+}
+
+// lastMoment is the latest time at which something is known to have happened to a workflow.
+func lastMoment(w *workflow.Workflow) *time.Time {
+	last := &w.CreatedAt
+	later := func(at *time.Time) {
+		if at != nil && at.After(*last) {
+			last = at
+		}
+	}
+	later(w.StartedAt)
+	later(w.EndedAt)
+	for i := range w.Steps {
+		later(w.Steps[i].StartedAt)
+		later(w.Steps[i].CompletedAt)
+		if nested := w.Steps[i].Workflow; nested != nil {
+			later(lastMoment(nested))
+		}
+	}
+	return last
+}

@@ -1,0 +1,296 @@
+package queue
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/unique"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Jobs with a unique policy (docs/reference/unique.md) are checked and stored in one transaction, which holds the locks of their
+// keys. Single ones share it like all enqueues. A flush leaves keys alone that another transaction has locked: an application may
+// keep the one of its ojs.enqueue open for long, and other keys must not wait for it. The jobs of those keys go to a second
+// batcher, whose flushes wait.
+
+const (
+	// uniqueLockTimeout is how long jobs that nobody else waits for wait for a key or for a job that they replace. Jobs that
+	// share a flush wait for idLockTimeout, and are then tried in smaller flushes.
+	uniqueLockTimeout = "5s"
+
+	// maxReplaced bounds the jobs of one statement that cancels what was replaced.
+	maxReplaced = 1000
+
+	replacedBy = "system:unique"
+)
+
+// flushUnique stores jobs of which some have a unique policy, except those whose keys are locked.
+func (s *Store) flushUnique(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+	in := newInsertion(jobs, false)
+	in.tryLocks = true
+	return s.flushInsertion(ctx, in)
+}
+
+// flushBusy stores jobs whose keys were locked.
+func (s *Store) flushBusy(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+	in := newInsertion(jobs, false)
+	if len(jobs) == 1 {
+		in.lockTimeout = uniqueLockTimeout
+	}
+	return s.flushInsertion(ctx, in)
+}
+
+// insertUnique is the insert of jobs of which some have a unique policy. After errTaken the transaction is rolled back, and the rest
+// is decided again: a job that was refused for its id replaces and prevents nothing.
+func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) error {
+	jobs := in.open()
+	found, err := unique.Check{Try: in.tryLocks, LockTimeout: in.lockTimeout}.Run(ctx, tx, jobs)
+	if err != nil {
+		return err
+	}
+	u := &uniqueInsert{store: s, q: dbsqlc.New(tx), in: in, part: *in, verdicts: found.Verdicts}
+	u.part.jobs, u.part.todo = slices.Clone(in.jobs), nil
+	refused := false
+	for n, i := range in.todo {
+		in.res[i], in.jobs[i].Outcome = enqueued{}, job.Outcome{}
+		switch v := found.Verdicts[n]; {
+		case found.Locked != nil && !found.Locked[n]:
+			in.res[i].busy = true
+		case v.Busy():
+			refused = refused || !v.Ignore
+		default:
+			u.part.todo = append(u.part.todo, i)
+			if v.Takes != nil {
+				u.part.jobs[i] = scheduledFor(in.jobs[i], *v.Takes)
+			}
+		}
+	}
+	if refused && in.atomic {
+		u.refuse()
+		return errTaken
+	}
+	for _, step := range []func(context.Context) error{u.readExisting, u.replaceStored, u.insert, u.replaceInserted, u.answerIgnored} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	u.refuse()
+	s.logDuplicates(ctx, in)
+	return nil
+}
+
+// uniqueInsert is one try to insert jobs with verdicts.
+type uniqueInsert struct {
+	store    *Store
+	q        *dbsqlc.Queries
+	in       *insertion
+	part     insertion                // the jobs to store
+	verdicts []unique.Verdict         // of in.todo
+	existing map[[16]byte]*job.Record // the answers for jobs that are not stored
+	replaced map[int][]*job.Record    // by the index of the job for which they were cancelled
+	over     map[[16]byte]*job.Record // the same, by id
+}
+
+// insert stores the jobs. An id that is taken rolls everything back.
+func (u *uniqueInsert) insert(ctx context.Context) error {
+	if len(u.part.todo) == 0 {
+		return nil
+	}
+	params := u.part.params(u.store.commits.Node)
+	rows, err := u.q.JobInsert(ctx, params)
+	if err != nil {
+		return err
+	}
+	var done [][16]byte
+	if u.in.clientIDs {
+		if done, err = u.q.JobListDoneIDs(ctx, params.Ids); err != nil {
+			return err
+		}
+	}
+	refused := u.part.fill(rows)
+	if u.part.markTaken(done) || refused {
+		return errTaken
+	}
+	for i, replaced := range u.replaced {
+		u.in.res[i].replaced = replaced
+	}
+	return nil
+}
+
+// replaceStored cancels the stored jobs that new ones replace.
+func (u *uniqueInsert) replaceStored(ctx context.Context) error { return u.replace(ctx, true) }
+
+// replaceInserted cancels the jobs of this insert that later ones of it replace. They are stored first, because both have happened.
+func (u *uniqueInsert) replaceInserted(ctx context.Context) error { return u.replace(ctx, false) }
+
+// replacement is a set of jobs that are cancelled by one statement, because policies with the same states want it.
+type replacement struct {
+	states  []ojs.JobState
+	cancels []cancellation
+}
+
+func (u *uniqueInsert) replace(ctx context.Context, stored bool) error {
+	var sets []*replacement
+	winners := map[[16]byte]int{} // the index of the job that replaces one
+	for n, i := range u.in.todo {
+		for _, h := range u.verdicts[n].Replaced {
+			if u.in.res[i].busy || (h.Item == unique.Stored) != stored {
+				continue
+			}
+			winners[h.ID] = i
+			set := replacementFor(&sets, u.in.jobs[i].Unique.States)
+			data := Cancel{By: replacedBy, Reason: "replaced by " + ojs.FormatID(u.in.jobs[i].ID)}.eventData()
+			set.cancels = append(set.cancels, cancellation{h.ID, data})
+		}
+	}
+	for _, set := range sets {
+		for cancels := range slices.Chunk(set.cancels, maxReplaced) {
+			rows, err := u.store.cancelRows(ctx, u.q, cancels, set.states)
+			if err != nil {
+				return err
+			}
+			for k := range rows {
+				u.cancelled(winners[rows[k].ID], (*job.Record)(&rows[k]))
+			}
+		}
+	}
+	return nil
+}
+
+// replacementFor finds or adds the set with these states. A job that has left them since it was found is no duplicate any more; one
+// that workers have taken, above all, goes on if the policy does not name active.
+func replacementFor(sets *[]*replacement, states []ojs.JobState) *replacement {
+	live := slices.DeleteFunc(slices.Clone(states), ojs.JobState.Terminal)
+	for _, set := range *sets {
+		if slices.Equal(set.states, live) {
+			return set
+		}
+	}
+	set := &replacement{states: live}
+	*sets = append(*sets, set)
+	return set
+}
+
+// cancelled records that job i has replaced another one.
+func (u *uniqueInsert) cancelled(i int, old *job.Record) {
+	if u.replaced == nil {
+		u.replaced, u.over = map[int][]*job.Record{}, map[[16]byte]*job.Record{}
+	}
+	u.replaced[i], u.over[old.ID] = append(u.replaced[i], old), old
+	u.in.res[i].replaced, u.in.jobs[i].Outcome.Replaced = u.replaced[i], u.replaced[i]
+	for n := range u.in.res {
+		if stored := u.in.res[n].job; stored != nil && stored.ID == old.ID {
+			u.in.res[n].over = true
+		}
+	}
+}
+
+// readExisting reads the jobs that are the answer for others, before any is replaced. One that was deleted since it was found makes
+// the check run again.
+func (u *uniqueInsert) readExisting(ctx context.Context) error {
+	var ids [][16]byte
+	u.each(func(_ int, v unique.Verdict) {
+		if v.Ignore && v.Existing.Item == unique.Stored && !slices.Contains(ids, v.Existing.ID) {
+			ids = append(ids, v.Existing.ID)
+		}
+	})
+	if ids == nil {
+		return nil
+	}
+	rows, err := u.q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
+	if err != nil {
+		return err
+	}
+	if len(rows) < len(ids) {
+		return errGone
+	}
+	u.existing = make(map[[16]byte]*job.Record, len(rows))
+	for i := range rows {
+		u.existing[rows[i].ID] = (*job.Record)(&rows[i])
+	}
+	return nil
+}
+
+// answerIgnored answers with the existing jobs as they were when the job came: one that an earlier job of this insert has replaced
+// is cancelled.
+func (u *uniqueInsert) answerIgnored(context.Context) error {
+	u.each(func(i int, v unique.Verdict) {
+		existing := &u.in.res[i].existing
+		switch {
+		case !v.Ignore:
+		case v.Existing.State == ojs.StateCancelled && u.over[v.Existing.ID] != nil:
+			*existing = u.over[v.Existing.ID]
+		case v.Existing.Item != unique.Stored:
+			*existing = u.in.res[u.in.todo[v.Existing.Item]].job
+		default:
+			*existing = u.existing[v.Existing.ID]
+		}
+	})
+	return nil
+}
+
+// refuse answers for the jobs that another one prevents from being stored.
+func (u *uniqueInsert) refuse() {
+	u.each(func(i int, v unique.Verdict) {
+		if v.Ignore {
+			return
+		}
+		state := v.Existing.State
+		if at := v.Existing.Item; at != unique.Stored && state != ojs.StateCancelled {
+			if stored := u.in.res[u.in.todo[at]].job; stored != nil {
+				state = ojs.JobState(stored.State)
+			}
+		}
+		u.in.res[i].refused = ojs.ErrDuplicate(ojs.FormatID(v.Existing.ID), state, u.in.jobs[i].UniqueKey)
+	})
+}
+
+// each visits the jobs that are not stored because of another one.
+func (u *uniqueInsert) each(visit func(i int, v unique.Verdict)) {
+	for n, i := range u.in.todo {
+		if v := u.verdicts[n]; v.Busy() && !u.in.res[i].busy {
+			visit(i, v)
+		}
+	}
+}
+
+// scheduledFor is a copy of the job for another time.
+func scheduledFor(j *job.Job, at job.When) *job.Job {
+	changed, echo := *j, ""
+	if !at.Relative {
+		echo = ojs.FormatTime(at.At)
+	}
+	changed.Pending, changed.ScheduledAt, changed.Extra = false, at, job.ScheduledFor(j.Extra, echo)
+	return &changed
+}
+
+// logDuplicates writes the keys of duplicates, which may be made of what clients keep to themselves, at debug level only.
+func (s *Store) logDuplicates(ctx context.Context, in *insertion) {
+	if !s.logger.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	for _, i := range in.todo {
+		j, r := in.jobs[i], in.res[i]
+		if r.refused == nil && r.existing == nil && r.replaced == nil {
+			continue
+		}
+		s.logger.DebugContext(ctx, "an equivalent job exists", slog.String("category", "job"), slog.Group("ojs",
+			slog.String("job_type", j.Type), slog.String("queue", j.Queue), slog.String("unique_key", j.UniqueKey), slog.String("on_conflict", j.Unique.OnConflict)))
+	}
+}
+
+// Deduplicated reports whether all the jobs were answered with equivalent ones, so that the call has stored nothing.
+func Deduplicated(jobs []*job.Job) bool {
+	return !slices.ContainsFunc(jobs, func(j *job.Job) bool { return !j.Outcome.Deduplicated })
+}
+
+// insertInTx is an insert in a transaction of its own, or in a savepoint of the caller's.
+func (s *Store) insertInTx(ctx context.Context, db pg.Conn, in *insertion) error {
+	return pg.InTx(ctx, db, func(tx pgx.Tx) error { return s.insertUnique(ctx, tx, in) })
+}

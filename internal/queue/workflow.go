@@ -1,0 +1,54 @@
+package queue
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// A statement that ends or revives a job of a workflow records the change in ojs.workflow_pending. After its commit the workflow
+// follows, before the caller is answered, but never inside of a flush that callers share: the others would wait for it.
+
+// OnWorkflowJobs sets what is called after a commit that ended or revived jobs of workflows, with their roots. It may run
+// transactions; callers of the change are answered after it.
+func (s *Store) OnWorkflowJobs(f func(ctx context.Context, roots [][16]byte)) { s.onWorkflowJobs = f }
+
+// advance lets the workflows of ended jobs follow.
+func (s *Store) advance(ctx context.Context, roots [][16]byte) {
+	if len(roots) > 0 {
+		s.onWorkflowJobs(ctx, roots)
+	}
+}
+
+// workflowsOf collects the roots of the workflows of changed jobs; nil for most statements.
+func workflowsOf[Row any](rows []Row, root func(*Row) pgtype.UUID) (roots [][16]byte) {
+	for i := range rows {
+		if id := root(&rows[i]); id.Valid && !slices.Contains(roots, id.Bytes) {
+			roots = append(roots, id.Bytes)
+		}
+	}
+	return roots
+}
+
+// endedWorkflows are the roots of those of the jobs that have ended.
+func endedWorkflows(jobs []*job.Record) [][16]byte {
+	return workflowsOf(jobs, func(j **job.Record) (root pgtype.UUID) {
+		if *j != nil && ojs.JobState((*j).State).Terminal() {
+			root = (*j).WorkflowID
+		}
+		return root
+	})
+}
+
+// advanceReplaced lets the workflows of jobs follow that were cancelled for new ones.
+func (s *Store) advanceReplaced(ctx context.Context, jobs ...*job.Job) {
+	var replaced []*job.Record
+	for _, j := range jobs {
+		replaced = append(replaced, j.Outcome.Replaced...)
+	}
+	s.advance(ctx, workflowsOf(replaced, func(j **job.Record) pgtype.UUID { return (*j).WorkflowID }))
+}

@@ -1,0 +1,182 @@
+package unique
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/text/unicode/norm"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// appendCanonical appends v in the form of RFC 8785, with all strings in Unicode NFC. It differs from the RFC where that has no
+// form: integers beyond 2^53 keep their digits instead of being rounded, numbers beyond a double keep their literal, and half of
+// a surrogate pair, which JavaScript clients can send, stays an escape. Of equal names the last one counts.
+func appendCanonical(b []byte, v jsontext.Value) []byte {
+	switch v[0] {
+	case '{':
+		return appendObject(b, v)
+	case '[':
+		b = append(b, '[')
+		first := true
+		for e := range rawjson.Elements(v) {
+			if !first {
+				b = append(b, ',')
+			}
+			first, b = false, appendCanonical(b, e)
+		}
+		return append(b, ']')
+	case '"':
+		return appendString(b, normalized(v))
+	case 't', 'f', 'n':
+		return append(b, v...)
+	}
+	return appendNumber(b, v)
+}
+
+type member struct {
+	name  []byte
+	units []uint16 // the order of the RFC is that of UTF-16
+	value jsontext.Value
+	place int
+}
+
+func appendObject(b []byte, v jsontext.Value) []byte {
+	var members []member
+	for literal, value := range rawjson.Members(v) {
+		name := normalized(literal)
+		members = append(members, member{name, unitsOf(name), value, len(members)})
+	}
+	slices.SortFunc(members, func(x, y member) int { // of equal names the last one comes first
+		return cmp.Or(slices.Compare(x.units, y.units), y.place-x.place)
+	})
+	members = slices.CompactFunc(members, func(x, y member) bool { return bytes.Equal(x.name, y.name) })
+	b = append(b, '{')
+	for i, m := range members {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendString(b, m.name), ':')
+		b = appendCanonical(b, m.value)
+	}
+	return append(b, '}')
+}
+
+// appendNumber appends a number as JavaScript does.
+func appendNumber(b []byte, v jsontext.Value) []byte {
+	if n, kind := rawjson.Int(v); kind == rawjson.IsInt {
+		return strconv.AppendInt(b, n, 10)
+	}
+	if !bytes.ContainsAny(v, ".eE") {
+		return append(b, v...)
+	}
+	f, err := strconv.ParseFloat(string(v), 64)
+	if err != nil {
+		return append(b, v...)
+	}
+	if f == 0 {
+		return append(b, '0') // what a double cannot tell from 0 is 0 for JavaScript, and -0 is 0
+	}
+	return append(b, jsontext.Float(f).String()...)
+}
+
+// normalized is the content of a string literal in NFC. A lone surrogate is the three bytes that UTF-8 would have for it, which no
+// valid text contains.
+func normalized(literal jsontext.Value) []byte {
+	if text := literal[1 : len(literal)-1]; !bytes.ContainsRune(text, '\\') {
+		return norm.NFC.Bytes(text)
+	}
+	return norm.NFC.Bytes(unescaped(literal[1 : len(literal)-1]))
+}
+
+func unescaped(text []byte) []byte {
+	b := make([]byte, 0, len(text))
+	for i := 0; i < len(text); {
+		if text[i] != '\\' {
+			b = append(b, text[i])
+			i++
+			continue
+		}
+		if text[i+1] != 'u' {
+			b = append(b, escapes[text[i+1]])
+			i += 2
+			continue
+		}
+		r := unit(text[i+2:])
+		i += 6
+		if utf16.IsSurrogate(r) && i+6 <= len(text) && text[i] == '\\' && text[i+1] == 'u' {
+			if pair := utf16.DecodeRune(r, unit(text[i+2:])); pair != utf8.RuneError {
+				r = pair
+				i += 6
+			}
+		}
+		if utf16.IsSurrogate(r) {
+			b = append(b, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0x3F, 0x80|byte(r)&0x3F)
+		} else {
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return b
+}
+
+var escapes = ['u']byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}
+
+func unit(digits []byte) rune {
+	n, _ := strconv.ParseUint(string(digits[:4]), 16, 16) // valid JSON
+	return rune(n)
+}
+
+// surrogate reads a lone surrogate as unescaped writes it.
+func surrogate(b []byte) (rune, bool) {
+	if len(b) < 3 || b[0] != 0xED || b[1] < 0xA0 {
+		return 0, false
+	}
+	return 0xD000 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F), true
+}
+
+func unitsOf(text []byte) []uint16 {
+	units := make([]uint16, 0, len(text))
+	for i := 0; i < len(text); {
+		if r, ok := surrogate(text[i:]); ok {
+			units = append(units, uint16(r))
+			i += 3
+			continue
+		}
+		r, n := utf8.DecodeRune(text[i:])
+		units = utf16.AppendRune(units, r)
+		i += n
+	}
+	return units
+}
+
+func appendString(b, text []byte) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c >= ' ' && c != 0xED:
+			b = append(b, c)
+		case c == 0xED:
+			if r, ok := surrogate(text[i:]); ok {
+				b = append(b, '\\', 'u', hex[r>>12], hex[r>>8&15], hex[r>>4&15], hex[r&15])
+				i += 2
+			} else {
+				b = append(b, c)
+			}
+		case short[c] != 0:
+			b = append(b, '\\', short[c])
+		default:
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+	}
+	return append(b, '"')
+}
+
+var short = [' ']byte{'\b': 'b', '\f': 'f', '\n': 'n', '\r': 'r', '\t': 't'}

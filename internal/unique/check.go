@@ -1,0 +1,194 @@
+package unique
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Check is the look for equivalent jobs of one insert.
+type Check struct {
+	// LockTimeout is how long the transaction waits for a lock from here on, in the notation of Postgres. "": unchanged.
+	LockTimeout string
+
+	// Try leaves keys that another transaction has locked alone, instead of waiting for them.
+	Try bool
+}
+
+// Found is the outcome of a Check.
+type Found struct {
+	Verdicts []Verdict // of each job
+	Locked   []bool    // by Try: whether the key of the job was free. Without that, its verdict means nothing
+}
+
+// search is what has to be known about a key.
+type search struct {
+	key    string
+	lock   int64
+	states []ojs.JobState
+	period time.Duration // 0: without limit
+	all    bool          // whether the oldest job that blocks is not enough
+}
+
+// searches are those for the keys of jobs with a policy, by their locks.
+func searches(jobs []*job.Job) []*search {
+	var list []*search
+	byKey := make(map[string]*search)
+	for _, j := range jobs {
+		u := j.Unique
+		if u == nil {
+			continue
+		}
+		s := byKey[j.UniqueKey]
+		switch {
+		case s == nil:
+			s = &search{key: j.UniqueKey, lock: lockOf(j.UniqueKey), states: u.States, period: u.Period}
+			byKey[j.UniqueKey], list = s, append(list, s)
+		case !slices.Equal(s.states, u.States) || s.period != u.Period:
+			s.widen(u)
+		}
+		s.all = s.all || u.OnConflict != "reject" && u.OnConflict != "ignore"
+	}
+	slices.SortFunc(list, func(a, b *search) int { return cmp.Compare(a.lock, b.lock) })
+	return list
+}
+
+// widen makes the search one for another policy, too.
+func (s *search) widen(u *job.Unique) {
+	period := s.period
+	s.all, s.states = true, slices.Clone(s.states)
+	for _, state := range u.States {
+		if !slices.Contains(s.states, state) {
+			s.states = append(s.states, state)
+		}
+	}
+	if s.period = max(s.period, u.Period); min(period, u.Period) == 0 {
+		s.period = 0
+	}
+}
+
+// done are the states of the search that only jobs in jobs_done have.
+func (s *search) done() (states []ojs.JobState) {
+	for _, state := range s.states {
+		if state == ojs.StateCompleted || state == ojs.StateCancelled {
+			states = append(states, state)
+		}
+	}
+	return states
+}
+
+// params are the arguments of UniqueListHolders and UniqueListDone.
+type params struct {
+	keys, states []string
+	periods, max []int64
+}
+
+func (p *params) add(s *search, states []ojs.JobState) {
+	words := make([]string, len(states))
+	for i, state := range states {
+		words[i] = string(state)
+	}
+	limit := int64(1)
+	if s.all {
+		limit = 0
+	}
+	micros := s.period.Microseconds()
+	if s.period > 0 {
+		micros = max(1, micros)
+	}
+	p.keys, p.states, p.periods, p.max = append(p.keys, s.key), append(p.states, strings.Join(words, ",")), append(p.periods, micros), append(p.max, limit)
+}
+
+// Run locks the keys of the jobs until the end of the transaction, looks for the jobs that hold them, and decides. It is one round
+// trip: each statement of a pipeline has a snapshot of its own.
+func (c Check) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Found, error) {
+	var live, done params
+	var locks, taken []int64
+	var holders []dbsqlc.UniqueListHoldersRow
+	var ended []dbsqlc.UniqueListDoneRow
+	var now pgtype.Timestamptz
+	for _, s := range searches(jobs) {
+		locks = append(locks, s.lock)
+		live.add(s, s.states)
+		if states := s.done(); states != nil {
+			done.add(s, states)
+		}
+	}
+	if locks == nil {
+		return Found{Verdicts: make([]Verdict, len(jobs))}, nil
+	}
+	var steps []pg.Step
+	if c.LockTimeout != "" {
+		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).SystemLockTimeout(ctx, c.LockTimeout) })
+	}
+	if c.Try {
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) { taken, err = dbsqlc.New(db).UniqueTryLock(ctx, locks); return err })
+	} else {
+		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).UniqueLock(ctx, locks) })
+	}
+	steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+		holders, err = dbsqlc.New(db).UniqueListHolders(ctx, dbsqlc.UniqueListHoldersParams{Keys: live.keys, StatesLists: live.states, PeriodsUs: live.periods, MaxRows: live.max})
+		return err
+	})
+	if done.keys != nil {
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+			ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams{Keys: done.keys, StatesLists: done.states, PeriodsUs: done.periods, MaxRows: done.max})
+			return err
+		})
+	}
+	if slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.ScheduledAt.Set && !j.ScheduledAt.Relative }) {
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) { now, err = dbsqlc.New(db).SystemPing(ctx); return err })
+	}
+	if err := pg.Pipeline(ctx, tx, steps...); err != nil {
+		return Found{}, err
+	}
+
+	held := make(map[string][]Holder, len(holders))
+	for _, r := range holders {
+		held[r.Key] = append(held[r.Key], storedHolder(r))
+	}
+	for _, r := range ended {
+		held[r.Key] = append(held[r.Key], storedHolder(dbsqlc.UniqueListHoldersRow(r)))
+	}
+	found := Found{Verdicts: decide(jobs, held, now.Time)}
+	if c.Try {
+		found.Locked = make([]bool, len(jobs))
+		for i, j := range jobs {
+			found.Locked[i] = j.Unique == nil || slices.Contains(taken, lockOf(j.UniqueKey))
+		}
+	}
+	return found, nil
+}
+
+func storedHolder(r dbsqlc.UniqueListHoldersRow) Holder {
+	return Holder{
+		ID: r.ID, Key: r.Key, State: ojs.JobState(r.State), ScheduledAt: job.When{Set: r.ScheduledAt.Valid, At: r.ScheduledAt.Time}, Item: Stored,
+		createdAt: r.CreatedAt.Time, seenAt: r.Now.Time,
+	}
+}
+
+// Live finds, for each key that a job holds which has not ended, the oldest such job. The caller has locked the keys.
+func Live(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[string]Holder, error) {
+	var p params
+	for _, key := range keys {
+		p.add(&search{key: key}, liveStates)
+	}
+	rows, err := q.UniqueListHolders(ctx, dbsqlc.UniqueListHoldersParams{Keys: p.keys, StatesLists: p.states, PeriodsUs: p.periods, MaxRows: p.max})
+	held := make(map[string]Holder, len(rows))
+	for _, r := range rows {
+		held[r.Key] = storedHolder(r)
+	}
+	return held, err
+}
+
+var liveStates = []ojs.JobState{ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending}

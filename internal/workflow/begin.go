@@ -1,0 +1,241 @@
+package workflow
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// start is a step that begins.
+type start struct {
+	flow  *flow
+	index int32
+	trace string // traceparent of the run that it follows; "": none
+}
+
+func (p *pass) start(f *flow, index int32, c cause) {
+	p.starts = append(p.starts, start{f, index, c.trace})
+}
+
+// begin begins a step: with the results that it gets, its job is inserted, or the first steps of its nested workflow begin.
+func (p *pass) begin(ctx context.Context, s start) error {
+	got, err := p.received(ctx, s.flow, s.index)
+	if err != nil {
+		return err
+	}
+	return p.beginAll(ctx, s.flow, s.index, s.index, &passed{got, s.trace})
+}
+
+// passed is what a job gets from the steps before it.
+type passed struct {
+	values
+	trace string
+}
+
+// beginAll begins the steps of a workflow with indexes from low to high.
+func (p *pass) beginAll(ctx context.Context, f *flow, low, high int32, got *passed) error {
+	for low <= high {
+		rows, err := p.q.WorkflowStepListWaiting(ctx, dbsqlc.WorkflowStepListWaitingParams{
+			RootID: p.root.ID, Flow: f.Flow, Low: low, High: high, MaxRows: portion, MaxBytes: portionBytes,
+		})
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		for i := range rows {
+			if err := p.beginStep(ctx, f, &rows[i], got); err != nil {
+				return err
+			}
+		}
+		low = rows[len(rows)-1].Index + 1
+	}
+	return nil
+}
+
+func (p *pass) beginStep(ctx context.Context, f *flow, r *dbsqlc.WorkflowStepListWaitingRow, got *passed) error {
+	st := &step{flow: f.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback.String, state: pending}
+	if r.Kind == kindWorkflow {
+		if err := p.add(ctx, &item{step: st}); err != nil {
+			return err
+		}
+		child, err := p.flow(ctx, r.ChildFlow.Int32)
+		if err != nil || child == nil {
+			return err
+		}
+		last := child.Total - 1
+		if Type(child.Type) == Chain {
+			last = 0
+		}
+		return p.beginAll(ctx, child, 0, last, got)
+	}
+	j, wire := job.DecodeItem(r.Template, p.s.config.Limits)
+	if wire != nil { // the limits of this node are other ones than those of the node that took the workflow
+		return p.add(ctx, &item{step: st, refused: errorObject(wire.Code, wire.Message)})
+	}
+	return p.add(ctx, &item{step: st, job: j, flow: f, passed: got})
+}
+
+// item is a step of a batch.
+type item struct {
+	step    *step
+	flow    *flow
+	job     *job.Job // nil: the step is that of a nested workflow, or was refused
+	passed  *passed
+	refused []byte // error object
+
+	duplicateOf *[16]byte // the job that stands for the one that a unique policy has left out
+}
+
+// batch is a portion of steps that begin.
+type batch struct {
+	items []*item
+	bytes int
+}
+
+func (p *pass) add(ctx context.Context, it *item) error {
+	if it.job != nil {
+		p.prepare(ctx, it)
+		p.batch.bytes += it.job.ClientBytes()
+	}
+	p.batch.items = append(p.batch.items, it)
+	if len(p.batch.items) < portion && p.batch.bytes < portionBytes {
+		return nil
+	}
+	return p.insert(ctx)
+}
+
+// prepare makes the job one of the workflow: it gets the attributes of docs/reference/workflows.md, Jobs.
+func (p *pass) prepare(ctx context.Context, it *item) {
+	j := it.job
+	j.ID, j.ClientID = job.NewID(), false
+	j.WorkflowID, j.Source = p.root.ID, p.source
+	j.Meta = job.WithWorkflowMeta(j.Meta, p.root.Meta, it.passed.trace)
+	j.TraceID = job.TraceID(j.Meta)
+	j.Extra = appendAttributes(j.Extra, p.root.ID, it)
+	if span := p.s.tracer.Enqueue(ctx, j); span.Begun() {
+		p.spans = append(p.spans, enqueueSpan{span, it})
+	}
+}
+
+// appendAttributes returns extra with the attributes that only jobs of workflows have.
+func appendAttributes(extra []byte, root [16]byte, it *item) []byte {
+	b := make([]byte, 0, len(extra)+256+len(it.passed.list)+len(it.passed.named))
+	if len(extra) > len(`{}`) {
+		b = append(append(b, extra[:len(extra)-1]...), ',')
+	} else {
+		b = append(b, '{')
+	}
+	b = append(ojs.AppendID(append(b, `"workflow_id":"`...), it.flow.ID), '"')
+	b = append(ojs.AppendID(append(b, `,"root_workflow_id":"`...), root), '"')
+	if it.step.kind == kindCallback {
+		b = append(append(append(b, `,"workflow_callback":"`...), it.step.callback...), '"')
+	} else {
+		b = strconv.AppendInt(append(b, `,"workflow_step":`...), int64(it.step.index), 10)
+		b, _ = jsontext.AppendQuote(append(b, `,"workflow_step_id":`...), it.step.id) // valid UTF-8: the decoder has checked it
+	}
+	b = append(append(b, `,"parent_results":`...), it.passed.list...)
+	b = append(append(b, `,"parent_results_map":`...), it.passed.named...)
+	return append(b, '}')
+}
+
+// insert inserts the jobs of the batch, in order, and applies what unique policies have decided about them.
+func (p *pass) insert(ctx context.Context) error {
+	items := p.batch.items
+	p.batch = batch{}
+	if len(items) == 0 {
+		return nil
+	}
+	if err := p.insertJobs(ctx, items); err != nil {
+		return err
+	}
+	a := dbsqlc.WorkflowStepBeginParams{RootID: p.root.ID}
+	for _, it := range items {
+		st := it.step
+		state, id := it.began()
+		a.Flows, a.Indexes, a.States = append(a.Flows, st.flow), append(a.Indexes, st.index), append(a.States, state)
+		a.JobIds, a.Deduplicated, a.Errors = append(a.JobIds, id), append(a.Deduplicated, it.duplicateOf != nil), append(a.Errors, it.refused)
+	}
+	if err := p.q.WorkflowStepBegin(ctx, a); err != nil {
+		return err
+	}
+	return p.applyRefusals(ctx, items)
+}
+
+// began is the state of a step after the insert of its job, and the job.
+func (it *item) began() (state string, id [16]byte) {
+	switch {
+	case it.refused != nil:
+		return failed, id
+	case it.duplicateOf != nil:
+		return completed, *it.duplicateOf
+	case it.job != nil:
+		return pending, it.job.ID
+	}
+	return pending, id
+}
+
+func (p *pass) applyRefusals(ctx context.Context, items []*item) error {
+	for _, it := range items {
+		state, id := it.began()
+		if state == pending {
+			continue
+		}
+		it.step.job = id
+		if err := p.moved(ctx, it.step, state, cause{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// insertJobs inserts the jobs of the items, as far as their unique policies permit it: such a policy refuses a step, or names the job that
+// stands for its own.
+func (p *pass) insertJobs(ctx context.Context, items []*item) error {
+	jobs := make([]*job.Job, 0, len(items))
+	of := make([]*item, 0, len(items))
+	for _, it := range items {
+		if it.job != nil {
+			jobs, of = append(jobs, it.job), append(of, it)
+		}
+	}
+	if len(jobs) == 0 {
+		return nil
+	}
+	in, err := p.s.jobs.InsertTx(ctx, p.tx, jobs)
+	if err != nil {
+		return err
+	}
+	for i, it := range of {
+		if refused := in.Refused(i); refused != nil {
+			it.refused = errorObject(refused.Code, refused.Message)
+		} else if existing := in.Existing(i); existing != nil {
+			it.duplicateOf = &existing.ID
+		}
+	}
+	p.inserted.Append(in)
+	return nil
+}
+
+// enqueueSpan is the span of the enqueue of a job.
+type enqueueSpan struct {
+	span tracing.Enqueue
+	item *item
+}
+
+func (s enqueueSpan) accept() {
+	if state, id := s.item.began(); state == pending {
+		s.span.Accepted(id, string(ojs.StateAvailable))
+	}
+}
+
+// errorObject is the error of a step.
+func errorObject(code, message string) []byte {
+	b, _ := jsontext.AppendQuote([]byte(`{"code":`), code)
+	b, _ = jsontext.AppendQuote(append(b, `,"message":`...), job.Shorten(message, 2048))
+	return append(b, '}')
+}

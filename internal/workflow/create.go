@@ -1,0 +1,208 @@
+package workflow
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Create stores a workflow and begins its first steps, all in one transaction. The error of an id that is taken, or of a job
+// that a unique policy refuses, is of kind duplicate_job.
+func (s *Store) Create(ctx context.Context, def *Definition) (w *Workflow, err error) {
+	_, err = s.CreateOnce(ctx, def, queue.IdempotencyKey{}, func(created *Workflow) (queue.Answer, error) {
+		w = created
+		return queue.Answer{}, nil
+	})
+	return w, err
+}
+
+// CreateOnce is Create with an idempotency key, unless that is empty: the answer that show makes is stored with the workflow, and is the
+// answer to the same call later.
+func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.IdempotencyKey, show func(*Workflow) (queue.Answer, error)) (answer queue.Answer, err error) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout) // fetches are woken even if the client hangs up
+	defer cancel()
+	nodes := treeOf(def)
+	if err := s.createQueues(bounded, nodes[0]); err != nil {
+		return answer, pg.ClientError(err)
+	}
+	var p *pass
+	var w *Workflow
+	err = pg.Retry(func() error {
+		return s.db.InPartitionedTx(bounded, func(tx pgx.Tx) (err error) {
+			if answer, err = k.Claim(bounded, tx); err != nil || answer.Replayed {
+				return err
+			}
+			p = newPass(s, tx)
+			p.source = "api"
+			if err := p.create(bounded, treeOf(def)); err != nil {
+				return err
+			}
+			if w, err = s.read(bounded, p.q, p.root.ID); err != nil {
+				return err
+			}
+			if answer, err = show(w); err != nil {
+				return err
+			}
+			return k.Keep(bounded, tx, answer)
+		})
+	})
+	if err != nil || answer.Replayed {
+		return answer, pg.ClientError(err)
+	}
+	p.committed(ctx)
+	s.logChange(ctx, "workflow created", w)
+	return answer, nil
+}
+
+// createQueues creates the queues of the first jobs before the transaction, so that other producers do not wait for its end.
+func (s *Store) createQueues(ctx context.Context, root *node) error {
+	var jobs []*job.Job
+	_ = root.first(func(n *node, index int, child *node) error {
+		if child == nil {
+			jobs = append(jobs, n.def.Members[index].Job)
+		}
+		return nil
+	})
+	return s.jobs.CreateQueues(ctx, jobs)
+}
+
+func (p *pass) create(ctx context.Context, nodes []*node) error {
+	now, err := p.q.SystemPing(ctx)
+	if err != nil {
+		return err
+	}
+	p.now = pgtype.Timestamptz{Time: now.Time, Valid: true}
+	for _, n := range nodes {
+		n.CreatedAt = p.now
+		p.flows[n.Flow] = n.flow
+	}
+	p.root = nodes[0].flow
+	if err := p.insertWorkflows(ctx, nodes); err != nil {
+		return err
+	}
+	items, err := p.insertFirst(ctx, nodes[0])
+	if err != nil {
+		return err
+	}
+	if err := p.insertSteps(ctx, nodes, items); err != nil {
+		return err
+	}
+	return p.settleFirst(ctx, items)
+}
+
+func (p *pass) insertWorkflows(ctx context.Context, nodes []*node) error {
+	for part := range slices.Chunk(nodes, portion) {
+		a := workflowRows(part)
+		a.RootID, a.CreatedAt = p.root.ID, p.now
+		stored, err := p.q.WorkflowInsert(ctx, a)
+		if err != nil {
+			return err
+		}
+		if stored < int64(len(part)) {
+			id := ojs.FormatID(p.root.ID)
+			return ojs.NewError(ojs.KindDuplicateJob, "A workflow with id "+id+" already exists.", map[string]any{"field": "id", "existing_workflow_id": id})
+		}
+	}
+	return nil
+}
+
+// insertFirst inserts the jobs of the steps that begin at once. A job that a unique policy refuses fails all of the creation.
+func (p *pass) insertFirst(ctx context.Context, root *node) ([]*item, error) {
+	var items []*item
+	done, bytes := 0, 0
+	insert := func() error {
+		part := items[done:]
+		done, bytes = len(items), 0
+		if err := p.insertJobs(ctx, part); err != nil {
+			return err
+		}
+		for _, it := range part {
+			if it.refused != nil {
+				return ojs.NewError(ojs.KindDuplicateJob, "The job of step "+it.flow.Path+it.step.id+" has an equivalent that already exists; nothing was stored.",
+					map[string]any{"step_id": it.flow.Path + it.step.id})
+			}
+		}
+		return nil
+	}
+	got := &passed{values: noValues()}
+	err := root.first(func(n *node, index int, child *node) error {
+		m := n.def.Members[index]
+		it := &item{flow: n.flow, passed: got, step: &step{flow: n.Flow, index: int32(index), id: m.ID, kind: kindJob, state: pending}}
+		items = append(items, it)
+		if child != nil {
+			it.step.kind = kindWorkflow
+			return nil
+		}
+		own := *m.Job // the transaction may be tried again
+		it.job, it.step.jobType = &own, own.Type
+		p.prepare(ctx, it)
+		if bytes += own.ClientBytes(); len(items)-done < portion && bytes < portionBytes {
+			return nil
+		}
+		return insert()
+	})
+	if err == nil && done < len(items) {
+		err = insert()
+	}
+	return items, err
+}
+
+// insertSteps stores the steps, in portions of rows and bytes.
+func (p *pass) insertSteps(ctx context.Context, nodes []*node, items []*item) error {
+	begun := make(map[place]*item, len(items))
+	for _, it := range items {
+		begun[place{it.step.flow, it.step.index}] = it
+	}
+	var rows []stepRow
+	bytes := 0
+	insert := func() error {
+		a := stepRows(rows)
+		a.RootID = p.root.ID
+		rows, bytes = rows[:0], 0
+		return p.q.WorkflowStepInsert(ctx, a)
+	}
+	for _, n := range nodes {
+		for _, r := range n.steps(begun) {
+			rows = append(rows, r)
+			if bytes += len(r.template); len(rows) < portion && bytes < portionBytes {
+				continue
+			}
+			if err := insert(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	return insert()
+}
+
+// settleFirst applies the inserts that unique policies have left out.
+func (p *pass) settleFirst(ctx context.Context, items []*item) error {
+	a := dbsqlc.WorkflowStepBeginParams{RootID: p.root.ID}
+	for _, it := range items {
+		if it.duplicateOf != nil {
+			a.Flows, a.Indexes, a.States = append(a.Flows, it.step.flow), append(a.Indexes, it.step.index), append(a.States, completed)
+			a.JobIds, a.Deduplicated, a.Errors = append(a.JobIds, *it.duplicateOf), append(a.Deduplicated, true), append(a.Errors, nil)
+		}
+	}
+	if len(a.Flows) == 0 {
+		return nil
+	}
+	if err := p.q.WorkflowStepBegin(ctx, a); err != nil {
+		return err
+	}
+	if err := p.applyRefusals(ctx, items); err != nil {
+		return err
+	}
+	return p.settle(ctx)
+}

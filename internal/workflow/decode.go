@@ -1,0 +1,372 @@
+package workflow
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Limits of a definition (docs/reference/workflows.md, Limits).
+const (
+	DefaultDepth = 5      // levels of workflows, the root included
+	MaxLeaves    = 10_000 // jobs of the whole tree, callbacks not counted
+
+	maxNameChars     = 255
+	maxStepIDChars   = 128
+	maxEdges         = 1_000_000 // entries of all depends_on
+	maxTemplateBytes = 64 << 20  // of all jobs with the options that they inherit, which would multiply a small body otherwise
+)
+
+// Decode is the function Decode with the limits of this server.
+func (s *Store) Decode(raw []byte) (*Definition, *ojs.Error) {
+	return Decode(raw, s.config.Limits, s.config.MaxDepth)
+}
+
+// Define is the function Define with the limits of this server.
+func (s *Store) Define(t Draft) (*Definition, *ojs.Error) {
+	return Define(t, s.config.Limits, s.config.MaxDepth)
+}
+
+// Decode reads a workflow in either form: typed (`type` with steps or jobs), or steps with depends_on. Everything is checked,
+// each job by the rules of enqueue, before anything can be stored.
+func Decode(raw []byte, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return nil, err
+	}
+	r := newReader(lim, maxDepth)
+	f, _ := payload.Read(v, workflowNames)
+	var d *Definition
+	if list := f.Get("steps"); f.Get("type") == nil && list != nil && list[0] == '[' {
+		d = r.stepsForm(&f)
+	} else {
+		d = r.typedForm(&f, "$", job.Defaults{}, 1)
+	}
+	if err := r.err(); err != nil {
+		return nil, err
+	}
+	text, _ := rawjson.Text(f.Get("id"))
+	d.ID, d.ClientID = ojs.ParseUUIDv7(strings.TrimPrefix(text, "wf_")) // any other id is ignored
+	return d, nil
+}
+
+var workflowNames = []string{
+	"type", "steps", "jobs", "tasks", "callbacks", "on_complete", "on_success", "on_failure", "name", "options", "meta", "id",
+}
+
+// callbackNames in the order in which callbacks are inserted.
+var callbackNames = [...]string{"on_complete", "on_success", "on_failure"}
+
+// reader decodes one definition.
+type reader struct {
+	refusals
+	lim           job.Limits
+	maxDepth      int
+	leaves        int
+	edges         int
+	templateBytes int
+	stopped       bool // a limit was exceeded: the rest is not looked at
+}
+
+func newReader(lim job.Limits, maxDepth int) *reader {
+	if maxDepth <= 0 {
+		maxDepth = DefaultDepth
+	}
+	return &reader{lim: lim, maxDepth: maxDepth}
+}
+
+// done reports whether reading on is of no use.
+func (r *reader) done() bool { return r.stopped || r.full() }
+
+// typedForm reads a chain, a group or a batch: a root, or a nested workflow.
+func (r *reader) typedForm(f *payload.Fields, path string, outer job.Defaults, depth int) *Definition {
+	d := &Definition{Type: r.workflowType(f.Get("type"), path, depth)}
+	if d.Type == "" {
+		return d
+	}
+	before := r.leaves
+	defaults := r.head(d, f, path, outer)
+	r.members(d, f, path, defaults, depth)
+	if d.Type == Batch {
+		r.callbacks(d, f, path, defaults)
+	}
+	d.Leaves = r.leaves - before
+	return d
+}
+
+func (r *reader) workflowType(v jsontext.Value, path string, depth int) Type {
+	text, _ := rawjson.Text(v)
+	switch t := Type(text); {
+	case t == Chain || t == Group || t == Batch:
+		return t
+	case text == "saga" && depth == 1:
+		r.add(path, ojs.ErrUnsupported("Workflows of type saga are not offered; send chain, group or batch.", map[string]any{"field": "type", "feature": "saga"}))
+	default:
+		r.refuse(path+".type", "chain, group or batch; a workflow without a type has steps with depends_on", v)
+	}
+	return ""
+}
+
+// head reads name, options and meta of a workflow, and gives what its jobs inherit.
+func (r *reader) head(d *Definition, f *payload.Fields, path string, outer job.Defaults) job.Defaults {
+	d.Name = string(d.Type)
+	if v := f.Get("name"); v != nil {
+		text, ok := rawjson.Text(v)
+		if !ok || utf8.RuneCountInString(text) > maxNameChars || strings.Contains(text, "\x00") {
+			r.refuse(path+".name", "a string of at most 255 characters without U+0000", v)
+		}
+		if text != "" {
+			d.Name = text
+		}
+	}
+	options, meta := f.Get("options"), f.Get("meta")
+	if err := r.probe(options, meta); err != nil {
+		r.add(path, err)
+		return outer // so that the jobs do not repeat the mistake
+	}
+	if meta != nil {
+		d.Meta = rawjson.Compact(meta)
+	}
+	if options != nil {
+		d.Options = rawjson.Compact(options)
+	}
+	own := job.NewDefaults(options, meta)
+	if own.Len() > job.MaxDefaults {
+		r.refuse(path+".options", "an object of at most "+strconv.Itoa(job.MaxDefaults)+" members", options)
+		return outer
+	}
+	return own.Under(outer)
+}
+
+// probe checks options and meta as those of a job. A unique policy is left to the jobs, because it may name their args.
+func (r *reader) probe(options, meta jsontext.Value) *ojs.Error {
+	if options == nil && meta == nil {
+		return nil
+	}
+	b := []byte(`{"type":"x","args":[]`)
+	if meta != nil {
+		b = payload.AppendMember(b, []byte(`"meta"`), meta)
+	}
+	if options != nil && options[0] == '{' {
+		b = append(b, `,"options":{`...)
+		for literal, value := range rawjson.Members(options) {
+			if string(rawjson.Name(literal)) != "unique" {
+				b = payload.AppendMember(b, literal, value)
+			}
+		}
+		b = append(b, '}')
+	} else if options != nil {
+		b = payload.AppendMember(b, []byte(`"options"`), options)
+	}
+	_, err := job.DecodeItem(append(b, '}'), r.lim)
+	return err
+}
+
+// members reads the list of a typed workflow.
+func (r *reader) members(d *Definition, f *payload.Fields, path string, defaults job.Defaults, depth int) {
+	list, path := memberList(d.Type, f, path)
+	if list == nil || list[0] != '[' || rawjson.Len(list) == 0 {
+		r.refuse(path, "an array of at least one job or workflow", list)
+		return
+	}
+	if !r.fits(rawjson.Len(list), path, list) {
+		return
+	}
+	ids := make(map[string]bool, rawjson.Len(list))
+	for item := range rawjson.Elements(list) {
+		if r.done() {
+			return
+		}
+		i := len(d.Members)
+		at := indexed(path, i)
+		m := Member{ID: strconv.Itoa(i)}
+		if item[0] != '{' {
+			r.refuse(at, "a job or a workflow", item)
+			d.Members = append(d.Members, m)
+			continue
+		}
+		s := shapeOf(item)
+		if s.id != nil {
+			m.ID = r.stepID(s.id, at)
+		}
+		if ids[m.ID] {
+			r.refuse(at+".id", "unique among its siblings; without an id a step has its index as one", s.id)
+		}
+		ids[m.ID] = true
+		r.member(&m, item, s, at, defaults, depth)
+		if i == 0 && d.Type == Chain {
+			defaults = inheritPriority(defaults, item, &m)
+		}
+		d.Members = append(d.Members, m)
+	}
+}
+
+// memberList finds the list under the name that counts for the type, and its path.
+func memberList(t Type, f *payload.Fields, path string) (jsontext.Value, string) {
+	names := []string{"jobs", "steps", "tasks"}
+	if t == Chain {
+		names = []string{"steps", "jobs"}
+	}
+	for _, name := range names {
+		if v := f.Get(name); v != nil {
+			return v, path + "." + name
+		}
+	}
+	return nil, path + "." + names[0]
+}
+
+// fits reports whether n more leaves are allowed.
+func (r *reader) fits(n int, path string, v jsontext.Value) bool {
+	if r.leaves+n <= MaxLeaves {
+		return true
+	}
+	r.refuse(path, "short enough for at most "+strconv.Itoa(MaxLeaves)+" jobs in the whole workflow", v)
+	r.stopped = true
+	return false
+}
+
+// inheritPriority lets the steps of a chain have the priority of the first one, unless the workflow gives one.
+func inheritPriority(defaults job.Defaults, first jsontext.Value, m *Member) job.Defaults {
+	if m.Job == nil || defaults.Has("priority") {
+		return defaults
+	}
+	v := payload.Present(payload.Find(first, "priority"))
+	if options := payload.Present(payload.Find(first, "options")); options != nil {
+		if own := payload.Present(payload.Find(options, "priority")); own != nil {
+			v = own
+		}
+	}
+	if v == nil {
+		return defaults
+	}
+	return defaults.With("priority", bytes.Clone(v))
+}
+
+// member reads a job or a nested workflow.
+func (r *reader) member(m *Member, item jsontext.Value, s shape, path string, defaults job.Defaults, depth int) {
+	if !s.nested {
+		if r.fits(1, path, item) {
+			r.leaves++
+			m.Job, m.Template = r.job(item, path, defaults)
+		}
+		return
+	}
+	if depth >= r.maxDepth {
+		r.refuse(path, "a job: workflows are nested at most "+strconv.Itoa(r.maxDepth)+" levels deep", item)
+		return
+	}
+	f, _ := payload.Read(item, workflowNames)
+	m.Nested = r.typedForm(&f, path, defaults, depth+1)
+}
+
+// job reads a leaf or a callback.
+func (r *reader) job(item jsontext.Value, path string, defaults job.Defaults) (*job.Job, []byte) {
+	template := defaults.Apply(item, isStepName)
+	if r.templateBytes += len(template); r.templateBytes > maxTemplateBytes {
+		r.stopped = true
+		r.add("$", ojs.ErrTooLarge("workflow", maxTemplateBytes, 0))
+		return nil, nil
+	}
+	j, err := job.DecodeItem(template, r.lim)
+	if err != nil {
+		r.add(path, err)
+	}
+	return j, template
+}
+
+// isStepName tells of members that describe the step, not its job.
+func isStepName(name string) bool {
+	switch name {
+	case "id", "depends_on", "steps", "jobs", "tasks", "callbacks":
+		return true
+	}
+	return false
+}
+
+// shape is what decides how an element of a list is read.
+type shape struct {
+	id, dependsOn jsontext.Value
+	nested        bool // it has a list of its own
+}
+
+func shapeOf(item jsontext.Value) (s shape) {
+	var lists [4]bool
+	for literal, value := range rawjson.Members(item) {
+		switch string(rawjson.Name(literal)) {
+		case "id":
+			s.id = payload.Present(value)
+		case "depends_on":
+			s.dependsOn = payload.Present(value)
+		case "steps":
+			lists[0] = !rawjson.IsNull(value)
+		case "jobs":
+			lists[1] = !rawjson.IsNull(value)
+		case "tasks":
+			lists[2] = !rawjson.IsNull(value)
+		case "callbacks":
+			lists[3] = !rawjson.IsNull(value)
+		}
+	}
+	s.nested = lists[0] || lists[1] || lists[2] || lists[3]
+	return s
+}
+
+func (r *reader) stepID(v jsontext.Value, path string) string {
+	text, ok := rawjson.Text(v)
+	if !ok || !validStepID(text) {
+		r.refuse(path+".id", stepIDExpected, v)
+	}
+	return text
+}
+
+const stepIDExpected = "a string of 1 to 128 characters without U+0000"
+
+func validStepID(s string) bool {
+	return payload.IsName(s) && utf8.RuneCountInString(s) <= maxStepIDChars
+}
+
+// callbacks reads those of a batch, from callbacks or from the workflow itself.
+func (r *reader) callbacks(d *Definition, f *payload.Fields, path string, defaults job.Defaults) {
+	var given payload.Fields
+	if v := f.Get("callbacks"); v != nil && v[0] != '{' {
+		r.refuse(path+".callbacks", "an object with on_complete, on_success or on_failure", v)
+		return
+	} else if v != nil {
+		var unknown []payload.Member
+		given, unknown = payload.Read(v, callbackNames[:])
+		for _, m := range unknown[:min(len(unknown), payload.MaxProblems)] {
+			r.refuse(path+".callbacks."+job.Shorten(string(m.Name), 60), "absent: callbacks are on_complete, on_success and on_failure", m.Value)
+		}
+	} else {
+		given = payload.Named(callbackNames[:])
+	}
+	for _, name := range callbackNames {
+		v, at := given.Get(name), path+".callbacks."+name
+		if v == nil {
+			v, at = f.Get(name), path+"."+name
+		}
+		if v == nil || r.done() {
+			continue
+		}
+		c := Callback{Name: name}
+		if v[0] != '{' || shapeOf(v).nested {
+			r.refuse(at, "a job, which is no workflow", v)
+		} else {
+			c.Job, c.Template = r.job(v, at, defaults)
+		}
+		d.Callbacks = append(d.Callbacks, c)
+	}
+	if len(d.Callbacks) == 0 && !r.done() {
+		r.refuse(path+".callbacks", "an object with at least one of on_complete, on_success and on_failure", f.Get("callbacks"))
+	}
+}
+
+func indexed(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }

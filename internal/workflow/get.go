@@ -1,0 +1,278 @@
+package workflow
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Get reads a workflow, root or nested, with all that is nested in it, in one snapshot.
+func (s *Store) Get(ctx context.Context, id [16]byte) (w *Workflow, err error) {
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, pg.ClientError(err)
+	}
+	defer done()
+	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
+		w, err = s.read(ctx, dbsqlc.New(tx), id)
+		return err
+	})
+	return w, pg.ClientError(err)
+}
+
+// read is Get in a transaction: portions of the tree's workflows, and of its steps.
+func (s *Store) read(ctx context.Context, q *dbsqlc.Queries, id [16]byte) (*Workflow, error) {
+	rows, err := q.WorkflowGet(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, ojs.ErrNotFound("workflow", ojs.FormatID(id))
+	}
+	top := &rows[0].Workflow
+	v := &view{q: q, top: top, flows: map[int32]*Workflow{}}
+	for _, read := range []func(context.Context) error{v.readFlows, v.readSteps, v.readStart} {
+		if err := read(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return v.flows[top.Flow], nil
+}
+
+// view collects what an answer shows of a tree.
+type view struct {
+	q     *dbsqlc.Queries
+	top   *dbsqlc.Workflow
+	order []int32 // numbers of the workflows, depth first
+	flows map[int32]*Workflow
+	bytes int64 // of results so far
+}
+
+func (v *view) readFlows(ctx context.Context) error {
+	ids := map[int32][16]byte{}
+	add := func(w *dbsqlc.Workflow) {
+		shown := shownWorkflow(w)
+		if parent, ok := ids[lastOf(w.Ancestors)]; ok && len(w.Ancestors) > 0 {
+			shown.ParentID = &parent
+		}
+		ids[w.Flow] = w.ID
+		v.flows[w.Flow] = shown
+		v.order = append(v.order, w.Flow)
+	}
+	if len(v.top.Ancestors) > 0 {
+		rows, err := v.q.WorkflowListFlows(ctx, v.top.RootID, []int32{lastOf(v.top.Ancestors)})
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			ids[r.Workflow.Flow] = r.Workflow.ID
+		}
+	}
+	add(v.top)
+	a := dbsqlc.WorkflowListTreeParams{RootID: v.top.RootID, AfterFlow: v.top.Flow, LastFlow: v.top.LastFlow, MaxRows: portion}
+	for a.AfterFlow < a.LastFlow {
+		rows, err := v.q.WorkflowListTree(ctx, a)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		for i := range rows {
+			add(&rows[i].Workflow)
+		}
+		a.AfterFlow = rows[len(rows)-1].Workflow.Flow
+	}
+	return nil
+}
+
+func lastOf(list []int32) int32 {
+	if len(list) == 0 {
+		return -1
+	}
+	return list[len(list)-1]
+}
+
+func shownWorkflow(w *dbsqlc.Workflow) *Workflow {
+	return &Workflow{
+		ID: w.ID, RootID: w.RootID, Type: Type(w.Type), Name: w.Name, State: w.State, Meta: w.Meta, StepsForm: w.StepsForm,
+		Total: int(w.Total), Completed: int(w.Completed), Failed: int(w.Failed),
+		JobCount: int(w.JobCount), CompletedCount: int(w.CompletedCount), FailedCount: int(w.FailedCount),
+		CreatedAt: w.CreatedAt.Time.UTC(), EndedAt: timestamp(w.EndedAt),
+	}
+}
+
+func (v *view) readSteps(ctx context.Context) error {
+	a := dbsqlc.WorkflowStepListTreeParams{
+		RootID: v.top.RootID, AfterFlow: v.top.Flow, AfterIndex: -1, LastFlow: v.top.LastFlow, MaxRows: portion, MaxBytes: maxResults,
+	}
+	for {
+		rows, err := v.q.WorkflowStepListTree(ctx, a)
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			r := &rows[i]
+			w := v.flows[r.Flow]
+			if w == nil {
+				continue
+			}
+			st := v.step(w, r)
+			if r.Kind == kindCallback {
+				w.Callbacks = append(w.Callbacks, st)
+			} else {
+				w.Steps = append(w.Steps, st)
+			}
+			v.bytes += int64(len(r.Result))
+		}
+		if len(rows) < portion {
+			v.finish()
+			return nil
+		}
+		last := rows[len(rows)-1]
+		a.AfterFlow, a.AfterIndex, a.MaxBytes = last.Flow, last.Index, max(0, maxResults-v.bytes)
+	}
+}
+
+func (v *view) step(w *Workflow, r *dbsqlc.WorkflowStepListTreeRow) Step {
+	st := Step{
+		Index: int(r.Index), ID: r.StepID, Type: r.Type, State: r.State, JobState: r.JobState, Callback: r.Callback, Queue: r.Queue,
+		StartedAt: timestamp(r.StartedAt), CompletedAt: timestamp(r.EndedAt), Result: r.Result, Error: r.Error, Attempt: int(r.Attempt),
+		Deduplicated: r.Deduplicated,
+	}
+	if r.JobID.Valid {
+		id := r.JobID.Bytes
+		st.JobID = &id
+	}
+	if r.Omitted && r.Size > 0 {
+		st.Result = omitted(r.Size, r.JobID.Bytes, r.JobID.Valid)
+	}
+	switch {
+	case w.Type == Chain && r.Index > 0 && r.Kind != kindCallback:
+		st.DependsOn = []string{w.Steps[r.Index-1].ID}
+	default:
+		for _, d := range r.DependsOn { // they may have higher indexes
+			st.DependsOn = append(st.DependsOn, strconv.Itoa(int(d)))
+		}
+	}
+	if r.Kind == kindWorkflow {
+		st.Workflow = v.flows[r.ChildFlow]
+		return st
+	}
+	v.ofJob(&st, r)
+	return st
+}
+
+// ofJob adds what the job of a step tells. That of a step that has ended may be deleted.
+func (v *view) ofJob(st *Step, r *dbsqlc.WorkflowStepListTreeRow) {
+	if r.State == pending {
+		st.Attempt, st.StartedAt = int(r.JobAttempt), timestamp(r.JobStartedAt)
+		switch r.JobState {
+		case active:
+			st.State, st.Progress = active, r.Progress
+		case completed, cancelled, "discarded": // the workflow has not followed yet
+			st.State = stepState(r.JobState)
+		default:
+			st.StartedAt = nil
+		}
+		return
+	}
+	if st.JobID == nil || r.Deduplicated {
+		return
+	}
+	switch r.State {
+	case completed, cancelled:
+		st.JobState = r.State
+	case failed:
+		st.JobState = "discarded"
+	}
+}
+
+// finish sets what depends on other steps: names of steps that others depend on, and states of nested workflows.
+func (v *view) finish() {
+	for _, number := range slices.Backward(v.order) { // nested ones first
+		w := v.flows[number]
+		for i := range w.Steps {
+			st := &w.Steps[i]
+			if w.Type == DAG {
+				for n, d := range st.DependsOn {
+					index, _ := strconv.Atoi(d)
+					st.DependsOn[n] = w.Steps[index].ID
+				}
+			}
+			if st.Workflow != nil && number != v.top.Flow || st.Workflow != nil {
+				w.began(st)
+			}
+		}
+		if w.ID != w.RootID {
+			w.StartedAt = earliest(w.Steps)
+		}
+	}
+}
+
+// began sets the state of the step of a nested workflow: active once one of its jobs has started.
+func (w *Workflow) began(st *Step) {
+	st.StartedAt = earliest(st.Workflow.Steps)
+	if st.State == pending && st.StartedAt != nil {
+		st.State = active
+	}
+}
+
+func earliest(steps []Step) (first *time.Time) {
+	for i := range steps {
+		if at := steps[i].StartedAt; at != nil && (first == nil || at.Before(*first)) {
+			first = at
+		}
+	}
+	return first
+}
+
+func (v *view) readStart(ctx context.Context) error {
+	if v.top.Flow != 0 {
+		return nil
+	}
+	starts, err := v.q.WorkflowGetStart(ctx, v.top.ID)
+	if err != nil {
+		return err
+	}
+	for _, at := range starts {
+		v.flows[0].StartedAt = timestamp(at)
+	}
+	return nil
+}
+
+// Progress is the part of a workflow that is done, 0 to 1 (docs/reference/workflows.md, Progress).
+func (w *Workflow) Progress() float64 {
+	if w.Total == 0 {
+		return 0
+	}
+	sum := 0.0
+	for i := range w.Steps {
+		if st := &w.Steps[i]; w.Type != Batch || st.State == completed {
+			sum += st.Done()
+		}
+	}
+	return sum / float64(w.Total)
+}
+
+// Done is the part of a step that is done, 0 to 1.
+func (st *Step) Done() float64 {
+	switch {
+	case st.State == completed:
+		return 1
+	case st.Workflow != nil:
+		return st.Workflow.Progress()
+	}
+	return st.Progress
+}
+
+// logChange writes a line about a root.
+func (s *Store) logChange(ctx context.Context, message string, w *Workflow, more ...any) {
+	s.logger.InfoContext(ctx, message, slog.String("category", "lifecycle"), slog.Group("ojs", "workflow_id", ojs.FormatID(w.ID), "state", w.State),
+		slog.Group("attributes", append([]any{"workflow_type", string(w.Type), "workflow_name", w.Name, "jobs", w.JobCount}, more...)...))
+}

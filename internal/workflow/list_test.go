@@ -1,0 +1,113 @@
+package workflow_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/workflow"
+)
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	one := b.created(define(workflow.Chain, member(t, "a"), nested("n", define(workflow.Group, member(t, "x")))))
+	two := b.created(define(workflow.Group, member(t, "b")))
+	b.done("a")
+	other := define(workflow.Group, member(t, "c"))
+	other.Name = "other"
+	three := b.created(other)
+	_, _, err := b.Workflows.Cancel(t.Context(), two.ID, false, "me")
+	require.NoError(t, err)
+
+	list := func(f workflow.Filter) (names []string, page workflow.Page) {
+		t.Helper()
+		if f.Limit == 0 {
+			f.Limit = 10
+		}
+		page, err := b.Workflows.List(t.Context(), f)
+		require.NoError(t, err)
+		for _, w := range page.Workflows {
+			names = append(names, map[[16]byte]string{one.ID: "one", two.ID: "two", three.ID: "three"}[w.ID])
+		}
+		return names, page
+	}
+	names, page := list(workflow.Filter{})
+	require.Equal(t, []string{"three", "two", "one"}, names, "roots, newest first")
+	require.Equal(t, 3, page.Total)
+	require.Equal(t, []int{1, 1, 2}, page.StepCounts)
+	require.False(t, page.HasMore)
+	require.NotNil(t, page.Workflows[2].StartedAt)
+	require.Nil(t, page.Workflows[1].StartedAt)
+
+	names, page = list(workflow.Filter{State: "running"})
+	require.Equal(t, []string{"three", "one"}, names)
+	require.Equal(t, 2, page.Total)
+	names, _ = list(workflow.Filter{Type: "group", State: "cancelled"})
+	require.Equal(t, []string{"two"}, names)
+	names, page = list(workflow.Filter{Name: "other"})
+	require.Equal(t, []string{"three"}, names)
+	require.Equal(t, 1, page.Total)
+
+	names, page = list(workflow.Filter{Limit: 2})
+	require.Equal(t, []string{"three", "two"}, names)
+	require.True(t, page.HasMore)
+	names, page = list(workflow.Filter{Limit: 2, Cursor: page.Next})
+	require.Equal(t, []string{"one"}, names)
+	require.False(t, page.HasMore)
+	names, _ = list(workflow.Filter{Limit: 1, Offset: 1})
+	require.Equal(t, []string{"two"}, names)
+}
+
+func TestCreate(t *testing.T) {
+	t.Parallel()
+
+	t.Run("RefusesTakenID", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		def := define(workflow.Group, member(t, "a"))
+		def.ID, def.ClientID = job.NewID(), true
+		w := b.created(def)
+		require.Equal(t, def.ID, w.ID)
+		_, err := b.Workflows.Create(t.Context(), def)
+		require.Equal(t, "duplicate", domainError(t, err).Code)
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs`), "nothing else was stored")
+	})
+
+	t.Run("PassesMeta", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		def := define(workflow.Chain, member(t, "a"), member(t, "b"))
+		def.Meta = []byte(`{"tenant_id":"t1","x":1,"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`)
+		w := b.created(def)
+		require.JSONEq(t, string(def.Meta), string(w.Meta))
+		for _, kind := range []string{"a", "b"} {
+			j := b.done(kind)
+			require.JSONEq(t, `{"tenant_id":"t1","traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`, string(j.Meta))
+			require.Equal(t, "0af7651916cd43dd8448eb211c80319c", j.TraceID.String)
+		}
+		require.Equal(t, 4, b.Number(`SELECT count(*) FROM ojs.events WHERE subject IS NOT NULL AND trace_id = '0af7651916cd43dd8448eb211c80319c'`))
+	})
+}
+
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	old, young, running := b.created(define(workflow.Chain, member(t, "a"))), b.created(define(workflow.Chain, member(t, "b"))), b.created(define(workflow.Chain, member(t, "c")))
+	late := b.next("a")
+	b.done("b")
+	_, _, err := b.Workflows.Cancel(t.Context(), old.ID, false, "me")
+	require.NoError(t, err)
+	b.Exec(`UPDATE ojs.workflows SET ended_at = ended_at - interval '2 days' WHERE id = $1`, old.ID)
+	deleted, err := b.Workflows.Prune(t.Context(), 24*time.Hour)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, deleted)
+	_, err = b.Workflows.Get(t.Context(), old.ID)
+	require.Equal(t, "not_found", domainError(t, err).Code)
+	require.Equal(t, "completed", b.read(young).State)
+	require.Equal(t, "running", b.read(running).State)
+	b.ack(late, "")
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workflow_pending`))
+}

@@ -1,0 +1,276 @@
+package workflow
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/queue"
+)
+
+// pass is one transaction that changes a tree. Steps are changed by their statements at once; the workflows above them are kept in
+// memory and stored at the end. Events are written before the jobs that begin because of them.
+type pass struct {
+	s  *Store
+	tx pgx.Tx
+	q  *dbsqlc.Queries
+
+	now    pgtype.Timestamptz // read under the lock of the root
+	root   *flow
+	flows  map[int32]*flow
+	events []event
+	starts []start // steps that begin, in order
+	batch  batch   // of them, those whose jobs are to be inserted next
+	source string  // of the events of inserted jobs
+
+	inserted queue.Inserted
+	changes  []eventlog.Change
+	spans    []enqueueSpan
+	ended    *endedRoot
+}
+
+// flow is a workflow of the tree.
+type flow struct {
+	dbsqlc.Workflow
+	changed bool
+}
+
+func (f *flow) running() bool { return f.State == running }
+
+// step is what decisions need to know of a step.
+type step struct {
+	flow, index int32
+	id          string
+	kind        string
+	jobType     string
+	callback    string
+	state       string
+	job         [16]byte
+}
+
+// place tells steps of a tree apart.
+type place struct{ flow, index int32 }
+
+func newPass(s *Store, tx pgx.Tx) *pass {
+	return &pass{s: s, tx: tx, q: dbsqlc.New(tx), flows: map[int32]*flow{}, source: "scheduler"}
+}
+
+// lock locks the tree and reads the clock. It reports false if the root does not exist.
+func (p *pass) lock(ctx context.Context, root [16]byte) (bool, error) {
+	rows, err := p.q.WorkflowLock(ctx, root)
+	if err != nil || len(rows) == 0 {
+		return false, err
+	}
+	p.addRoot(rows[0].Workflow)
+	p.now, err = p.q.SystemPing(ctx)
+	return true, err
+}
+
+func (p *pass) addRoot(w dbsqlc.Workflow) {
+	p.root = &flow{Workflow: w}
+	p.flows[0] = p.root
+}
+
+// load reads workflows of the tree that were not read yet, and those above them.
+func (p *pass) load(ctx context.Context, numbers []int32) error {
+	for len(numbers) > 0 {
+		var missing []int32
+		for _, n := range numbers {
+			if _, known := p.flows[n]; !known {
+				p.flows[n] = nil
+				missing = append(missing, n)
+			}
+		}
+		numbers = nil
+		for len(missing) > 0 {
+			n := min(portion, len(missing))
+			rows, err := p.q.WorkflowListFlows(ctx, p.root.ID, missing[:n])
+			if err != nil {
+				return err
+			}
+			for _, r := range rows {
+				p.flows[r.Workflow.Flow] = &flow{Workflow: r.Workflow}
+				numbers = append(numbers, r.Workflow.Ancestors...)
+			}
+			missing = missing[n:]
+		}
+	}
+	return nil
+}
+
+func (p *pass) flow(ctx context.Context, number int32) (*flow, error) {
+	if p.flows[number] == nil {
+		if err := p.load(ctx, []int32{number}); err != nil {
+			return nil, err
+		}
+	}
+	return p.flows[number], nil
+}
+
+// advance follows up to a portion of the changes of the tree's jobs and returns how many there were.
+func (p *pass) advance(ctx context.Context, root [16]byte) (int, error) {
+	found, err := p.lock(ctx, root)
+	if err != nil {
+		return 0, err
+	}
+	if !found {
+		n, err := p.q.WorkflowPendingDelete(ctx, root, portion)
+		return int(n), err
+	}
+	rows, err := p.q.WorkflowPendingList(ctx, root, portion)
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	if err := p.take(ctx, rows); err != nil {
+		return 0, err
+	}
+	var numbers []int32
+	for _, r := range rows {
+		if r.Flow >= 0 {
+			numbers = append(numbers, r.Flow)
+		}
+	}
+	if err := p.load(ctx, numbers); err != nil {
+		return 0, err
+	}
+	steps := make(map[place]*step, len(rows))
+	for i := range rows {
+		if err := p.follow(ctx, &rows[i], steps); err != nil {
+			return 0, err
+		}
+	}
+	return len(rows), p.settle(ctx)
+}
+
+// take removes the changes and stores the last one of each job in its step.
+func (p *pass) take(ctx context.Context, rows []dbsqlc.WorkflowPendingListRow) error {
+	last := make(map[[16]byte]*dbsqlc.WorkflowPendingListRow, len(rows))
+	a := dbsqlc.WorkflowPendingApplyParams{RootID: p.root.ID, Ids: make([]int64, len(rows))}
+	for i := range rows {
+		a.Ids[i] = rows[i].ID
+		last[rows[i].JobID] = &rows[i]
+	}
+	a.JobIds = slices.SortedFunc(maps.Keys(last), func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) })
+	for _, id := range a.JobIds {
+		r, state := last[id], stepState(last[id].State)
+		ended := r.At
+		ended.Valid = state != pending
+		a.LastIds, a.States, a.Attempts = append(a.LastIds, r.ID), append(a.States, state), append(a.Attempts, r.Attempt.Int32)
+		a.StartedAt, a.EndedAt, a.Errors = append(a.StartedAt, r.StartedAt), append(a.EndedAt, ended), append(a.Errors, r.Error)
+	}
+	return p.q.WorkflowPendingApply(ctx, a)
+}
+
+// follow applies one change of a job.
+func (p *pass) follow(ctx context.Context, r *dbsqlc.WorkflowPendingListRow, steps map[place]*step) error {
+	if r.Flow < 0 {
+		return nil // the job is that of no step
+	}
+	at := place{r.Flow, r.Index}
+	st := steps[at]
+	if st == nil {
+		st = &step{
+			flow: r.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback, state: r.StepState, job: r.JobID,
+		}
+		steps[at] = st
+	}
+	return p.moved(ctx, st, stepState(r.State), cause{row: r, trace: p.s.tracer.Executed(r.JobID)})
+}
+
+// stepState is the state of the step of a job.
+func stepState(job string) string {
+	switch job {
+	case completed, cancelled:
+		return job
+	case "discarded":
+		return failed
+	}
+	return pending
+}
+
+// settle writes events and begins steps until nothing follows, and stores the workflows.
+func (p *pass) settle(ctx context.Context) error {
+	for len(p.events) > 0 || len(p.starts) > 0 || len(p.batch.items) > 0 {
+		if err := p.writeEvents(ctx); err != nil {
+			return err
+		}
+		starts := p.starts
+		p.starts = nil
+		for _, s := range starts {
+			if err := p.begin(ctx, s); err != nil {
+				return err
+			}
+		}
+		if err := p.insert(ctx); err != nil {
+			return err
+		}
+	}
+	return p.store(ctx)
+}
+
+// store stores the workflows that have changed.
+func (p *pass) store(ctx context.Context) error {
+	u := dbsqlc.WorkflowUpdateParams{RootID: p.root.ID}
+	flush := func() error {
+		if len(u.Flows) == 0 {
+			return nil
+		}
+		err := p.q.WorkflowUpdate(ctx, u)
+		u = dbsqlc.WorkflowUpdateParams{RootID: p.root.ID}
+		return err
+	}
+	for _, f := range p.flows {
+		if f == nil || !f.changed {
+			continue
+		}
+		f.changed = false
+		membersFailed := int32(-1)
+		if f.MembersFailed.Valid {
+			membersFailed = 0
+			if f.MembersFailed.Bool {
+				membersFailed = 1
+			}
+		}
+		u.Flows, u.States, u.Completed, u.Failed, u.Open = append(u.Flows, f.Flow), append(u.States, f.State), append(u.Completed, f.Completed), append(u.Failed, f.Failed), append(u.Open, f.Open)
+		u.CompletedCounts, u.FailedCounts = append(u.CompletedCounts, f.CompletedCount), append(u.FailedCounts, f.FailedCount)
+		u.MembersFailed, u.CallbacksOpen, u.CallbacksFailed = append(u.MembersFailed, membersFailed), append(u.CallbacksOpen, f.CallbacksOpen), append(u.CallbacksFailed, f.CallbacksFailed)
+		u.EndedAt = append(u.EndedAt, f.EndedAt)
+		if len(u.Flows) == portion {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// committed emits the events and wakes fetches for the jobs.
+func (p *pass) committed(ctx context.Context) {
+	eventlog.Emit(ctx, p.s.commits, p.changes, func(changes []eventlog.Change, c *eventlog.Change) []eventlog.Change { return append(changes, *c) })
+	for _, span := range p.spans {
+		span.accept()
+	}
+	p.inserted.AfterCommit(ctx)
+	if len(p.changes) > 0 {
+		p.s.commits.Committed()
+	}
+	if p.ended != nil {
+		p.s.tracer.Workflow(p.ended.span())
+	}
+}
+
+// timestamp is NULL for nil.
+func timestamp(t pgtype.Timestamptz) *time.Time {
+	if !t.Valid {
+		return nil
+	}
+	at := t.Time.UTC()
+	return &at
+}
