@@ -307,7 +307,7 @@ func (l *planLog) requireStatements() {
 	l.t.Helper()
 	for _, name := range []string{
 		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
-		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
+		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",

@@ -203,6 +203,18 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 	if ids == nil {
 		return nil
 	}
+	live, err := u.q.UniqueListExisting(ctx, ids, job.SizeOfEach(len(ids)))
+	if err != nil {
+		return err
+	}
+	u.existing = make(map[[16]byte]*job.Record, len(ids))
+	for i := range live {
+		u.existing[live[i].ID] = (*job.Record)(&live[i])
+	}
+	if len(live) == len(ids) {
+		return nil
+	}
+	ids = slices.DeleteFunc(ids, func(id [16]byte) bool { return u.existing[id] != nil })
 	rows, err := u.q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
 	if err != nil {
 		return err
@@ -210,7 +222,6 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 	if len(rows) < len(ids) {
 		return errGone
 	}
-	u.existing = make(map[[16]byte]*job.Record, len(rows))
 	for i := range rows {
 		u.existing[rows[i].ID] = (*job.Record)(&rows[i])
 	}
