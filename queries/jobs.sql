@@ -214,7 +214,8 @@ WITH setting AS MATERIALIZED (
         j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
-            j.worker_id, (@results::json[])[width_bucket(j.id, @ids::uuid[])], NULL) END AS advances
+            COALESCE(NULLIF((@workers::text[])[(@owners::integer[])[width_bucket(j.id, @ids::uuid[])]], ''), j.worker_id),
+            (@results::json[])[width_bucket(j.id, @ids::uuid[])], NULL) END AS advances
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,

@@ -74,3 +74,8 @@ SELECT count(*) FROM (
         SELECT j.state FROM ojs.jobs j WHERE j.unique_key IS NOT NULL ORDER BY j.id DESC LIMIT @max_looked::bigint
     ) p WHERE p.state <> 'discarded' LIMIT @max_rows::bigint
 ) c;
+
+-- name: UniqueListExisting :many
+-- The jobs that answer for others, whole. Large ones, and those that have ended meanwhile, are left out: the caller reads them by
+-- JobListByID, which takes ten times as long because of the partitions of jobs_done.
+SELECT * FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND COALESCE(j.size, 0) <= @max_size::integer;

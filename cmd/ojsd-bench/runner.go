@@ -25,6 +25,7 @@ type scenario struct {
 var scenarios = []scenario{
 	{"null", false, runNull},         // requests per second of a net/http server that does nothing
 	{"enqueue", false, runEnqueue},   // single enqueues, each connection sends the next one after the answer
+	{"unique", false, runUnique},     // single enqueues with a unique policy, some of them duplicates
 	{"batch", false, runBatch},       // enqueues of 1 000 jobs a call
 	{"drain", false, runDrain},       // workers empty a queue
 	{"mixed", false, runMixed},       // producers and workers at once

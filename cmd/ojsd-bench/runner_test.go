@@ -59,7 +59,7 @@ func TestScenarios(t *testing.T) {
 		r := measure(t, tiny(url))
 		require.NoError(t, r.err)
 		require.Equal(t, []string{
-			"null", "null", "enqueue", "batch", "drain", "drain", "mixed", "latency.fetch", "latency.event_poll", "streams",
+			"null", "null", "enqueue", "unique", "unique", "unique", "batch", "drain", "drain", "mixed", "latency.fetch", "latency.event_poll", "streams",
 			"webhooks", "backlog", "backlog", "backlog.rest",
 		}, r.names())
 		for _, f := range r.figures {

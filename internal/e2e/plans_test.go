@@ -98,12 +98,13 @@ func (a *node) crowd() {
 		SELECT FROM ojs.event_relay FOR UPDATE;
 		SELECT FROM ojs.webhook_cursor FOR UPDATE;
 		INSERT INTO ojs.queues (name) VALUES ('crowd');
-		INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, due_at, created_at, args)
+		INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, due_at, created_at, args, unique_key)
 			SELECT ` + id + `, 't', 'crowd', CASE WHEN i % 10 = 0 THEN 'scheduled' ELSE 'available' END,
-				CASE WHEN i % 10 > 0 THEN nextval('ojs.ready_seq') END, CASE WHEN i % 10 = 0 THEN now() + i * interval '3 s' + interval '1 h' END, now(), '[]'
+				CASE WHEN i % 10 > 0 THEN nextval('ojs.ready_seq') END, CASE WHEN i % 10 = 0 THEN now() + i * interval '3 s' + interval '1 h' END, now(), '[]',
+				CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END
 			FROM generate_series(1, 1000000) i;
-		INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args)
-			SELECT ` + id + `, 't', 'crowd', 'completed', now(), now(), '[]' FROM generate_series(1000001, 2000000) i;
+		INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args, unique_key)
+			SELECT ` + id + `, 't', 'crowd', 'completed', now(), now(), '[]', CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END FROM generate_series(1000001, 2000000) i;
 		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state)
 			SELECT 'job.enqueued', 'api', now(), ` + id + `, 't', 'crowd', 'available' FROM generate_series(1, 1000000) i;
 		INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, body, status, created_at, completed_at)
@@ -134,6 +135,16 @@ func (a *node) exercise(t *testing.T) {
 		acks = append(acks, `{"job_id":"`+id+`"}`)
 	}
 	a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(acks, ",")+`]}`).is(200)
+
+	// Unique jobs, alone and in batches.
+	unique := func(more string) string {
+		return `"type":"t","args":[],"queue":"` + q + `","unique":{"keys":["queue"]` + more + `}`
+	}
+	a.post("/ojs/v1/jobs", "{"+unique("")+"}").is(201)
+	a.post("/ojs/v1/jobs", "{"+unique(`,"on_conflict":"ignore","states":["available","completed"],"period":"PT1H"`)+"}").is(200)
+	a.post("/ojs/v1/jobs", "{"+unique(`,"on_conflict":"replace"`)+"}").is(201)
+	a.post("/ojs/v1/jobs/batch", "{\"jobs\":[{"+unique(`,"on_conflict":"replace"`)+"}]}").is(201)
+	a.get("/ojs/v1/unique-jobs?per_page=10").is(200)
 
 	// A worker reports, and then dies with its job.
 	mine := a.busy(queue(), `,"timeout_ms":60000`)
@@ -307,6 +318,7 @@ func (l *planLog) requireStatements() {
 	l.t.Helper()
 	for _, name := range []string{
 		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
+		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",

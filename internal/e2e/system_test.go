@@ -64,7 +64,8 @@ func TestManifest(t *testing.T) {
 			require.Equal(t, want, r.at("payload_limits."+member), member)
 		}
 		require.True(t, r.has("schema_validation"))
-		require.True(t, r.has("unique_job_strength"))
+		require.Equal(t, "true", r.at("capabilities.unique_jobs"))
+		require.Equal(t, "strong", r.at("unique_job_strength"))
 		require.Equal(t, `["notify","poll","sse","websocket","webhook"]`, r.at("events.transports"))
 	})
 

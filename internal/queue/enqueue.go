@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -18,7 +20,11 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 	span := s.tracer.Enqueue(ctx, j)
 	res, err := s.enqueuer(j).Do(ctx, j)
 	if res.busy {
-		res, err = s.enqueueBusy.Do(ctx, j)
+		late := s.retryBusy(ctx, func() bool {
+			res, err = s.enqueueUnique.Do(ctx, j)
+			return res.busy
+		})
+		err = cmp.Or(err, late)
 	}
 	var stored *job.Record
 	if err == nil {
@@ -57,27 +63,37 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 // enqueueMany is DoMany for jobs of one call.
 func (s *Store) enqueueMany(ctx context.Context, jobs []*job.Job) (res []enqueued, errs []error) {
 	res, errs = s.enqueuer(jobs...).DoMany(ctx, jobs)
-	var busy []*job.Job
-	var at []int
-	for i := range res {
-		if res[i].busy {
-			busy, at = append(busy, jobs[i]), append(at, i)
-		}
-	}
-	if busy == nil {
+	if !slices.ContainsFunc(res, isBusy) {
 		return res, errs
 	}
-	more, failed := s.enqueueBusy.DoMany(ctx, busy)
-	if failed != nil && errs == nil {
+	if errs == nil {
 		errs = make([]error, len(jobs))
 	}
-	for n, i := range at {
-		if res[i] = more[n]; failed != nil {
-			errs[i] = failed[n]
+	late := s.retryBusy(ctx, func() bool {
+		var busy []*job.Job
+		var at []int
+		for i := range res {
+			if res[i].busy {
+				busy, at = append(busy, jobs[i]), append(at, i)
+			}
+		}
+		more, failed := s.enqueueUnique.DoMany(ctx, busy)
+		for n, i := range at {
+			if res[i] = more[n]; failed != nil {
+				errs[i] = failed[n]
+			}
+		}
+		return slices.ContainsFunc(more, isBusy)
+	})
+	for i := range res {
+		if res[i].busy {
+			errs[i] = late
 		}
 	}
 	return res, errs
 }
+
+func isBusy(e enqueued) bool { return e.busy }
 
 // EnqueueEach stores the jobs that can be stored. errs has the errors of the others; it is nil if none failed.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {

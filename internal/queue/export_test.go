@@ -32,3 +32,6 @@ func KnownQueuesForTest(names ...string) (has func(name string, after time.Durat
 	k.add(names, start)
 	return func(name string, after time.Duration) bool { return k.has(name, start.Add(after)) }
 }
+
+// SetBusyFor changes how long jobs of locked unique keys are tried.
+func (s *Store) SetBusyFor(d time.Duration) { s.busyFor = d }

@@ -64,7 +64,6 @@ type Store struct {
 	enqueue       *batch.Batcher[*job.Job, enqueued]
 	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
 	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
-	enqueueBusy   *batch.Batcher[*job.Job, enqueued] // those, whose statements wait for the locks
 	complete      operation[job.Ack]
 	fail          operation[nack]
 	cancel        operation[cancellation]
@@ -83,7 +82,8 @@ type Store struct {
 	onCronJobs     func(ctx context.Context, crons []string)
 	onWorkflowJobs func(ctx context.Context, roots [][16]byte)
 
-	maxLooked int64 // pg.MaxLooked; only tests change it
+	maxLooked int64         // pg.MaxLooked; only tests change it
+	busyFor   time.Duration // maxBusy; only tests change it
 }
 
 // New returns a store on the database.
@@ -96,13 +96,13 @@ func New(deps Deps, config Config) *Store {
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
 		maxLooked: pg.MaxLooked,
+		busyFor:   maxBusy,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
 	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
-	s.enqueueBusy = newBatcher(s, "enqueue", s.flushBusy, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
 		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)

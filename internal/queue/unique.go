@@ -2,10 +2,13 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
@@ -15,13 +18,17 @@ import (
 )
 
 // Jobs with a unique policy (docs/reference/unique.md) are checked and stored in one transaction, which holds the locks of their
-// keys. Single ones share it like all enqueues. A flush leaves keys alone that another transaction has locked: an application may
-// keep the one of its ojs.enqueue open for long, and other keys must not wait for it. The jobs of those keys go to a second
-// batcher, whose flushes wait.
+// keys. Single ones share it like all enqueues. A flush leaves keys alone that another transaction has locked, and keys whose jobs
+// it cannot lock to replace them: an application may keep the transaction of its ojs.enqueue or ojs.cancel open for long, and
+// other keys must not wait for it. Their jobs are tried again with later flushes, so they hold no connection while they wait.
 
 const (
-	// uniqueLockTimeout is how long jobs that nobody else waits for wait for a key or for a job that they replace. Jobs that
-	// share a flush wait for idLockTimeout, and are then tried in smaller flushes.
+	// maxBusy is how long the jobs of a locked key are tried again; then they are answered 504. The first pause is short, because
+	// another node has nearly always ended its flush by then.
+	maxBusy                          = 5 * time.Second
+	firstBusyPause, longestBusyPause = 2 * time.Millisecond, 50 * time.Millisecond
+
+	// uniqueLockTimeout is how long an atomic call waits for a lock.
 	uniqueLockTimeout = "5s"
 
 	// maxReplaced bounds the jobs of one statement that cancels what was replaced.
@@ -30,20 +37,26 @@ const (
 	replacedBy = "system:unique"
 )
 
-// flushUnique stores jobs of which some have a unique policy, except those whose keys are locked.
+// flushUnique stores jobs of which some have a unique policy, except those of locked keys.
 func (s *Store) flushUnique(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
 	in := newInsertion(jobs, false)
 	in.tryLocks = true
 	return s.flushInsertion(ctx, in)
 }
 
-// flushBusy stores jobs whose keys were locked.
-func (s *Store) flushBusy(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
-	in := newInsertion(jobs, false)
-	if len(jobs) == 1 {
-		in.lockTimeout = uniqueLockTimeout
+// retryBusy calls again, which tries the jobs of locked keys once more and reports whether some are left, until none is or maxBusy
+// is over.
+func (s *Store) retryBusy(ctx context.Context, again func() (busy bool)) error {
+	end := time.Now().Add(s.busyFor)
+	for pause := firstBusyPause; ; pause = min(2*pause, longestBusyPause) {
+		serviceutil.CancellableSleep(ctx, pause)
+		if !again() {
+			return nil
+		}
+		if ctx.Err() != nil || time.Now().After(end) {
+			return errors.Join(ojs.ErrTimeout(), errors.New("another transaction keeps the unique key locked"))
+		}
 	}
-	return s.flushInsertion(ctx, in)
 }
 
 // insertUnique is the insert of jobs of which some have a unique policy. After errTaken the transaction is rolled back, and the rest
@@ -56,6 +69,11 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 	}
 	u := &uniqueInsert{store: s, q: dbsqlc.New(tx), in: in, part: *in, verdicts: found.Verdicts}
 	u.part.jobs, u.part.todo = slices.Clone(in.jobs), nil
+	if in.tryLocks {
+		if err := u.tryReplaced(ctx, jobs, &found); err != nil {
+			return err
+		}
+	}
 	refused := false
 	for n, i := range in.todo {
 		in.res[i], in.jobs[i].Outcome = enqueued{}, job.Outcome{}
@@ -95,6 +113,40 @@ type uniqueInsert struct {
 	existing map[[16]byte]*job.Record // the answers for jobs that are not stored
 	replaced map[int][]*job.Record    // by the index of the job for which they were cancelled
 	over     map[[16]byte]*job.Record // the same, by id
+}
+
+// tryReplaced locks the stored jobs that are to be replaced. The keys of those that another transaction has locked, or moved since
+// they were found, count as locked.
+func (u *uniqueInsert) tryReplaced(ctx context.Context, jobs []*job.Job, found *unique.Found) error {
+	var ids [][16]byte
+	for n, v := range found.Verdicts {
+		for _, h := range v.Replaced {
+			if found.Locked[n] && h.Item == unique.Stored {
+				ids = append(ids, h.ID)
+			}
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	rows, err := u.q.JobLockUnlocked(ctx, ids)
+	if err != nil || len(rows) == len(ids) {
+		return err
+	}
+	locked := make(map[[16]byte]bool, len(rows))
+	for _, id := range rows {
+		locked[id] = true
+	}
+	busy := map[string]bool{}
+	for n, v := range found.Verdicts {
+		for _, h := range v.Replaced {
+			busy[jobs[n].UniqueKey] = busy[jobs[n].UniqueKey] || h.Item == unique.Stored && !locked[h.ID]
+		}
+	}
+	for n, j := range jobs {
+		found.Locked[n] = found.Locked[n] && !busy[j.UniqueKey]
+	}
+	return nil
 }
 
 // insert stores the jobs. An id that is taken rolls everything back.
@@ -203,6 +255,18 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 	if ids == nil {
 		return nil
 	}
+	live, err := u.q.UniqueListExisting(ctx, ids, job.SizeOfEach(len(ids)))
+	if err != nil {
+		return err
+	}
+	u.existing = make(map[[16]byte]*job.Record, len(ids))
+	for i := range live {
+		u.existing[live[i].ID] = (*job.Record)(&live[i])
+	}
+	if len(live) == len(ids) {
+		return nil
+	}
+	ids = slices.DeleteFunc(ids, func(id [16]byte) bool { return u.existing[id] != nil })
 	rows, err := u.q.JobListByID(ctx, job.SizeOfEach(len(ids)), ids)
 	if err != nil {
 		return err
@@ -210,7 +274,6 @@ func (u *uniqueInsert) readExisting(ctx context.Context) error {
 	if len(rows) < len(ids) {
 		return errGone
 	}
-	u.existing = make(map[[16]byte]*job.Record, len(rows))
 	for i := range rows {
 		u.existing[rows[i].ID] = (*job.Record)(&rows[i])
 	}

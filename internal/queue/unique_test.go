@@ -323,10 +323,10 @@ func TestUniqueReplaceNeverDeadlocks(t *testing.T) {
 	keys := []string{"a", "b", "c"}
 	var producers, workers sync.WaitGroup
 	done := make(chan struct{})
-	for i := range 12 {
+	for i := range 10 {
 		producers.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(i), 1))
-			for range 15 {
+			for range 10 {
 				jobs := make([]*job.Job, 1+random.IntN(4))
 				for n := range jobs {
 					jobs[n] = uniqueJob(keys[random.IntN(len(keys))], "replace")
@@ -385,10 +385,7 @@ func TestUniqueKeyThatIsLocked(t *testing.T) {
 		_, err := b.Enqueue(context.Background(), uniqueJob("locked", "replace"))
 		answered <- err
 	}()
-	require.Eventually(t, func() bool {
-		return b.Number(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
-	}, domaintest.WaitFor, time.Millisecond)
-	for range 5 {
+	for range 50 {
 		b.Enqueued(uniqueJob("free", "replace"), domaintest.NewJob("q"))
 	}
 	select {
@@ -399,6 +396,38 @@ func TestUniqueKeyThatIsLocked(t *testing.T) {
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-answered)
 	require.Equal(t, ojs.StateCancelled, b.State(first.ID))
+}
+
+// So does one that has cancelled a job which would be replaced. Callers that have waited for long are told so, all at once.
+func TestUniqueJobThatIsLocked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.SetBusyFor(300 * time.Millisecond)
+	held := b.Enqueued(uniqueJob("locked", "reject"), uniqueJob("free", "reject"))
+	tx := b.Lock(held[0].ID)
+	var wg sync.WaitGroup
+	started := time.Now()
+	for range 20 {
+		wg.Go(func() {
+			_, err := b.Enqueue(context.Background(), uniqueJob("locked", "replace"))
+			if wire, ok := errors.AsType[*ojs.Error](err); !ok || wire.Type != string(ojs.KindTimeout) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	for range 10 {
+		stored, errs := b.EnqueueEach(t.Context(), []*job.Job{uniqueJob("free", "replace"), domaintest.NewJob("q")})
+		require.Nil(t, errs)
+		require.Len(t, stored, 2)
+	}
+	wg.Wait()
+	require.Less(t, time.Since(started), 5*time.Second, "not one after the other")
+	stored, errs := b.EnqueueEach(t.Context(), []*job.Job{uniqueJob("locked", "replace"), uniqueJob("free", "ignore")})
+	domaintest.RequireCode(t, errs[0], ojs.KindTimeout)
+	require.NotNil(t, stored[1])
+	require.NoError(t, tx.Rollback(t.Context()))
+	b.Enqueued(uniqueJob("locked", "replace"))
+	require.Equal(t, ojs.StateCancelled, b.State(held[0].ID))
 }
 
 // A manual retry must not make a second job of a key.

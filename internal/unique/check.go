@@ -109,65 +109,92 @@ func (p *params) add(s *search, states []ojs.JobState) {
 	p.keys, p.states, p.periods, p.max = append(p.keys, s.key), append(p.states, strings.Join(words, ",")), append(p.periods, micros), append(p.max, limit)
 }
 
+func (p *params) holders() dbsqlc.UniqueListHoldersParams {
+	return dbsqlc.UniqueListHoldersParams{Keys: p.keys, StatesLists: p.states, PeriodsUs: p.periods, MaxRows: p.max}
+}
+
 // Run locks the keys of the jobs until the end of the transaction, looks for the jobs that hold them, and decides. It is one round
 // trip: each statement of a pipeline has a snapshot of its own.
 func (c Check) Run(ctx context.Context, tx pgx.Tx, jobs []*job.Job) (Found, error) {
-	var live, done params
-	var locks, taken []int64
-	var holders []dbsqlc.UniqueListHoldersRow
-	var ended []dbsqlc.UniqueListDoneRow
-	var now pgtype.Timestamptz
-	for _, s := range searches(jobs) {
-		locks = append(locks, s.lock)
-		live.add(s, s.states)
-		if states := s.done(); states != nil {
-			done.add(s, states)
+	l := newLook(jobs)
+	if err := pg.Pipeline(ctx, tx, l.steps(ctx, c)...); err != nil {
+		return Found{}, err
+	}
+	found := Found{Verdicts: decide(jobs, l.held(), l.now.Time)}
+	if c.Try {
+		found.Locked = make([]bool, len(jobs))
+		for i, j := range jobs {
+			found.Locked[i] = j.Unique == nil || slices.Contains(l.taken, lockOf(j.UniqueKey))
 		}
 	}
-	if locks == nil {
-		return Found{Verdicts: make([]Verdict, len(jobs))}, nil
+	return found, nil
+}
+
+// look is the statements of a check with their results.
+type look struct {
+	locks      []int64
+	live, done params
+	timed      bool // now is needed
+
+	taken   []int64
+	holders []dbsqlc.UniqueListHoldersRow
+	ended   []dbsqlc.UniqueListDoneRow
+	now     pgtype.Timestamptz
+}
+
+func newLook(jobs []*job.Job) *look {
+	l := &look{timed: slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.ScheduledAt.Set && !j.ScheduledAt.Relative })}
+	for _, s := range searches(jobs) {
+		l.locks = append(l.locks, s.lock)
+		l.live.add(s, s.states)
+		if states := s.done(); states != nil {
+			l.done.add(s, states)
+		}
 	}
-	var steps []pg.Step
+	return l
+}
+
+func (l *look) steps(ctx context.Context, c Check) (steps []pg.Step) {
 	if c.LockTimeout != "" {
 		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).SystemLockTimeout(ctx, c.LockTimeout) })
 	}
 	if c.Try {
-		steps = append(steps, func(db dbsqlc.DBTX) (err error) { taken, err = dbsqlc.New(db).UniqueTryLock(ctx, locks); return err })
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+			l.taken, err = dbsqlc.New(db).UniqueTryLock(ctx, l.locks)
+			return err
+		})
 	} else {
-		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).UniqueLock(ctx, locks) })
+		steps = append(steps, func(db dbsqlc.DBTX) error { return dbsqlc.New(db).UniqueLock(ctx, l.locks) })
 	}
 	steps = append(steps, func(db dbsqlc.DBTX) (err error) {
-		holders, err = dbsqlc.New(db).UniqueListHolders(ctx, dbsqlc.UniqueListHoldersParams{Keys: live.keys, StatesLists: live.states, PeriodsUs: live.periods, MaxRows: live.max})
+		l.holders, err = dbsqlc.New(db).UniqueListHolders(ctx, l.live.holders())
 		return err
 	})
-	if done.keys != nil {
+	if l.done.keys != nil {
 		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
-			ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams{Keys: done.keys, StatesLists: done.states, PeriodsUs: done.periods, MaxRows: done.max})
+			l.ended, err = dbsqlc.New(db).UniqueListDone(ctx, dbsqlc.UniqueListDoneParams(l.done.holders()))
 			return err
 		})
 	}
-	if slices.ContainsFunc(jobs, func(j *job.Job) bool { return j.ScheduledAt.Set && !j.ScheduledAt.Relative }) {
-		steps = append(steps, func(db dbsqlc.DBTX) (err error) { now, err = dbsqlc.New(db).SystemPing(ctx); return err })
+	if l.timed {
+		steps = append(steps, func(db dbsqlc.DBTX) (err error) {
+			l.now, err = dbsqlc.New(db).SystemPing(ctx)
+			return err
+		})
 	}
-	if err := pg.Pipeline(ctx, tx, steps...); err != nil {
-		return Found{}, err
-	}
+	return steps
+}
 
-	held := make(map[string][]Holder, len(holders))
-	for _, r := range holders {
+// held are the jobs that were found, by their keys.
+func (l *look) held() map[string][]Holder {
+	held := make(map[string][]Holder, len(l.holders))
+	for _, r := range l.holders {
 		held[r.Key] = append(held[r.Key], storedHolder(r))
 	}
-	for _, r := range ended {
+	for _, r := range l.ended {
 		held[r.Key] = append(held[r.Key], storedHolder(dbsqlc.UniqueListHoldersRow(r)))
 	}
-	found := Found{Verdicts: decide(jobs, held, now.Time)}
-	if c.Try {
-		found.Locked = make([]bool, len(jobs))
-		for i, j := range jobs {
-			found.Locked[i] = j.Unique == nil || slices.Contains(taken, lockOf(j.UniqueKey))
-		}
-	}
-	return found, nil
+	return held
 }
 
 func storedHolder(r dbsqlc.UniqueListHoldersRow) Holder {
@@ -183,7 +210,7 @@ func Live(ctx context.Context, q *dbsqlc.Queries, keys []string) (map[string]Hol
 	for _, key := range keys {
 		p.add(&search{key: key}, liveStates)
 	}
-	rows, err := q.UniqueListHolders(ctx, dbsqlc.UniqueListHoldersParams{Keys: p.keys, StatesLists: p.states, PeriodsUs: p.periods, MaxRows: p.max})
+	rows, err := q.UniqueListHolders(ctx, p.holders())
 	held := make(map[string]Holder, len(rows))
 	for _, r := range rows {
 		held[r.Key] = storedHolder(r)

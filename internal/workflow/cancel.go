@@ -68,11 +68,36 @@ func (p *pass) cancelTree(ctx context.Context, id [16]byte, force bool) (counts 
 		return counts, err
 	}
 	if p.root.LastFlow > 0 {
-		if err := p.endBelow(ctx, 1, p.root.LastFlow); err != nil {
+		if err := p.cancelNested(ctx); err != nil {
 			return counts, err
 		}
 	}
 	return counts, p.q.WorkflowCancel(ctx, dbsqlc.WorkflowCancelParams{EndedAt: p.now, Forced: force, ID: id})
+}
+
+// cancelNested ends all nested workflows that run. Those that have begun count as failed members.
+func (p *pass) cancelNested(ctx context.Context) error {
+	a := dbsqlc.WorkflowStepListLiveParams{RootID: p.root.ID, AfterFlow: 0, AfterIndex: -1, MaxRows: portion}
+	for n := portion; n == portion; {
+		rows, err := p.q.WorkflowStepListLive(ctx, a)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			if r.Kind != kindWorkflow {
+				continue
+			}
+			f, err := p.flow(ctx, r.Flow)
+			if err != nil {
+				return err
+			}
+			f.Failed, f.Open, f.changed = f.Failed+1, f.Open-1, true
+		}
+		if n = len(rows); n > 0 {
+			a.AfterFlow, a.AfterIndex = rows[n-1].Flow, rows[n-1].Index
+		}
+	}
+	return p.endBelow(ctx, 1, p.root.LastFlow)
 }
 
 // notRoot tells a nested workflow from none.

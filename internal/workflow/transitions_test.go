@@ -217,6 +217,8 @@ func TestCancelWorkflow(t *testing.T) {
 		w, n := cancel(b, w, false)
 		require.Equal(t, "cancelled a:completed b:active n:cancelled[cancelled c:cancelled d:cancelled] on_complete:cancelled", states(w))
 		require.Equal(t, workflow.CancelCounts{StepsCancelled: 2, StepsAlreadyCompleted: 1}, n)
+		require.Equal(t, [6]int{3, 1, 1, 4, 1, 1}, counts(w), "the nested workflow had begun")
+		require.Equal(t, [6]int{2, 0, 1, 2, 0, 1}, counts(w.Steps[2].Workflow))
 		require.Equal(t, `{"cancelled_by":"workflow:`+ojs.FormatID(w.ID)+`"}`, b.One(`SELECT data::text FROM ojs.events WHERE type = 'job.cancelled'`))
 		b.ack(running, "")
 		b.nothing()

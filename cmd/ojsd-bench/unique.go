@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync/atomic"
+)
+
+// uniqueConns is how many connections send unique jobs, and duplicatePercents how many of them are duplicates.
+const uniqueConns = 32
+
+var duplicatePercents = []int{0, 50, 99}
+
+func runUnique(ctx context.Context, r *runner) error {
+	for _, percent := range duplicatePercents {
+		err := r.repeat(ctx, func(ctx context.Context, r *runner) (figure, error) { return r.measureUnique(ctx, percent) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureUnique enqueues jobs with a unique policy. Duplicates have a key that was sent before, and are answered with its job.
+func (r *runner) measureUnique(ctx context.Context, percent int) (figure, error) {
+	l := r.newLoad("unique")
+	more := r.limit(maxEnqueues)
+	var keys, answered atomic.Int64
+	s, err := l.run(group{role: "producer", n: uniqueConns, work: func(c *client) {
+		for l.mayContinue(ctx) && more() {
+			key := keys.Load()
+			if key == 0 || rand.IntN(100) >= percent {
+				key = keys.Add(1)
+			} else {
+				key = 1 + rand.Int64N(key)
+			}
+			err := c.enqueueUnique(key)
+			l.failures.addEnqueue(err, 1)
+			if err == nil {
+				answered.Add(1)
+			}
+		}
+	}})
+	if err != nil {
+		return figure{}, err
+	}
+	jobs, calls := len(l.jobs.enqueued), int(answered.Load())
+	metrics := slices.Concat([]metric{{"calls_per_s", float64(calls) / s.seconds()}}, latencies("", l.latency[opEnqueue], 50, 95, 99), s.cpu.perJob(calls))
+	if err := l.emptyQueue(ctx); err != nil {
+		return figure{}, err
+	}
+	return l.figure("unique", []param{{"conns", uniqueConns}, {"duplicates", percent}}, metrics, jobs), nil
+}
+
+// enqueueUnique enqueues a job with a key of this load. An answer 200 is that of a duplicate, for which nothing was stored.
+func (c *client) enqueueUnique(key int64) error {
+	req := c.calls[opEnqueue]
+	buf := append(req.Body()[:0], c.bodies.enqueue[:len(c.bodies.enqueue)-len(`}}`)]...)
+	buf = append(append(append(buf, `,"unique":{"on_conflict":"ignore","key":"`...), c.bodies.queue...), '-')
+	req.SetBodyRaw(append(strconv.AppendInt(buf, key, 10), `"}}}`...))
+	body, err := c.do(opEnqueue)
+	if err != nil || c.resp.StatusCode() == http.StatusOK {
+		return err
+	}
+	job, err := member(body, "job")
+	if err != nil {
+		return fmt.Errorf("enqueue: %w", err)
+	}
+	id, err := idMember(job, "id")
+	if err != nil {
+		return fmt.Errorf("enqueue: %w", err)
+	}
+	c.enqueued = append(c.enqueued, id)
+	return nil
+}
