@@ -30,12 +30,12 @@ import (
 // time, and compares what comes out with the model. Some calls are cut off, and one node is killed again and again in the
 // moment between the commit of an ack and the advance of the workflow.
 //
-//	OJS_TEST_WORKFLOWS       how many definitions; 30
+//	OJS_TEST_WORKFLOWS       how many definitions; 20
 //	OJS_TEST_WORKFLOWS_SEED  seed of the first one, the next have the following seeds; random
 //	OJS_TEST_WORKFLOWS_KILLS  each kills connections of all nodes about that often per 1 000 calls; 0
 func TestRandomWorkflows(t *testing.T) {
 	t.Parallel()
-	n, seed, kills := env("OJS_TEST_WORKFLOWS", 30), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32())), env("OJS_TEST_WORKFLOWS_KILLS", 0)
+	n, seed, kills := env("OJS_TEST_WORKFLOWS", 20), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32())), env("OJS_TEST_WORKFLOWS_KILLS", 0)
 	t.Logf("%d definitions from seed %d on", n, seed)
 	unchecked := func(c *domaintest.Config) { c.Unchecked = true } // cut-off calls do not emit what they have changed
 	b := setup(t, unchecked)
@@ -407,7 +407,7 @@ func TestCancelledNestedWorkflowOfADAG(t *testing.T) {
 // those of the steps.
 func TestRandomCancels(t *testing.T) {
 	t.Parallel()
-	n, seed := env("OJS_TEST_WORKFLOWS", 30), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32()))
+	n, seed := env("OJS_TEST_WORKFLOWS", 20), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32()))
 	t.Logf("%d definitions from seed %d on", n, seed)
 	b := setup(t)
 	nodes := []*bundle{b, {b.Node()}}
