@@ -38,11 +38,14 @@ func (s *Store) Define(t Draft) (*Definition, *ojs.Error) {
 // Decode reads a workflow in either form: typed (`type` with steps or jobs), or steps with depends_on. Everything is checked,
 // each job by the rules of enqueue, before anything can be stored.
 func Decode(raw []byte, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
+	return newReader(lim, maxDepth).decode(raw)
+}
+
+func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	v, err := rawjson.Check(raw)
 	if err != nil {
 		return nil, err
 	}
-	r := newReader(lim, maxDepth)
 	f, _ := payload.Read(v, workflowNames)
 	var d *Definition
 	if list := f.Get("steps"); f.Get("type") == nil && list != nil && list[0] == '[' {
@@ -68,19 +71,19 @@ var callbackNames = [...]string{"on_complete", "on_success", "on_failure"}
 // reader decodes one definition.
 type reader struct {
 	refusals
-	lim           job.Limits
-	maxDepth      int
-	leaves        int
-	edges         int
-	templateBytes int
-	stopped       bool // a limit was exceeded: the rest is not looked at
+	lim          job.Limits
+	maxDepth     int
+	leaves       int
+	edges        int
+	templateRoom int  // bytes that the merged jobs may still have
+	stopped      bool // a limit was exceeded: the rest is not looked at
 }
 
 func newReader(lim job.Limits, maxDepth int) *reader {
 	if maxDepth <= 0 {
 		maxDepth = DefaultDepth
 	}
-	return &reader{lim: lim, maxDepth: maxDepth}
+	return &reader{lim: lim, maxDepth: maxDepth, templateRoom: maxTemplateBytes}
 }
 
 // done reports whether reading on is of no use.
@@ -270,7 +273,7 @@ func (r *reader) member(m *Member, item jsontext.Value, s shape, path string, de
 // job reads a leaf or a callback.
 func (r *reader) job(item jsontext.Value, path string, defaults job.Defaults) (*job.Job, []byte) {
 	template := defaults.Apply(item, isStepName)
-	if r.templateBytes += len(template); r.templateBytes > maxTemplateBytes {
+	if r.templateRoom -= len(template); r.templateRoom < 0 {
 		r.stopped = true
 		r.add("$", ojs.ErrTooLarge("workflow", maxTemplateBytes, 0))
 		return nil, nil

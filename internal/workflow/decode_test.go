@@ -336,19 +336,17 @@ func TestDecodeHostileBodies(t *testing.T) {
 	}
 	for name, body := range map[string]string{
 		"deep":              strings.Repeat(`{"type":"chain","steps":[`, 9_000) + leaf + strings.Repeat(`]}`, 9_000),
-		"deeper":            strings.Repeat(`{"type":"chain","steps":[`, 200_000),
-		"array of numbers":  `{"type":"group","jobs":[` + many("1", 500_000) + `]}`,
-		"steps of numbers":  `{"steps":[` + many("1", 500_000) + `]}`,
+		"deeper":            strings.Repeat(`{"type":"chain","steps":[`, 50_000),
+		"array of numbers":  `{"type":"group","jobs":[` + many("1", 100_000) + `]}`,
+		"steps of numbers":  `{"steps":[` + many("1", 100_000) + `]}`,
 		"empty workflows":   `{"type":"group","jobs":[` + many(`{"type":"group","jobs":[]}`, 10_000) + `]}`,
-		"options multiply":  `{"type":"group","options":{"mine":"` + big + `"},"jobs":[` + many(leaf, 9_000) + `]}`,
-		"meta multiplies":   `{"type":"group","meta":{"tracestate":"` + big[:60_000] + `"},"jobs":[` + many(leaf, 9_000) + `]}`,
 		"many options":      `{"type":"group","options":{` + strings.Join(options, ",") + `},"jobs":[` + many(leaf, 9_000) + `]}`,
 		"large options":     `{"type":"group","options":{"mine":"` + strings.Repeat(big, 3) + `"},"jobs":[` + leaf + `]}`,
 		"large job":         `{"type":"group","jobs":[{"type":"a","args":["` + strings.Repeat(big, 3) + `"]}]}`,
 		"deep args":         `{"type":"group","jobs":[{"type":"a","args":` + strings.Repeat("[", 5_000) + strings.Repeat("]", 5_000) + `}]}`,
 		"invalid UTF-8":     "{\"type\":\"group\",\"jobs\":[{\"type\":\"a\",\"args\":[\"\xff\"]}]}",
-		"many dependencies": steps(step("a"), `{"id":"b","type":"a","args":[],"depends_on":[`+many(`"a"`, 500_000)+`]}`),
-		"unknown callbacks": `{"type":"batch","jobs":[` + leaf + `],"callbacks":{` + many(`"x":1`, 200_000) + `}}`,
+		"many dependencies": steps(step("a"), `{"id":"b","type":"a","args":[],"depends_on":[`+many(`"a"`, 100_000)+`]}`),
+		"unknown callbacks": `{"type":"batch","jobs":[` + leaf + `],"callbacks":{` + many(`"x":1`, 50_000) + `}}`,
 	} {
 		_, err := workflow.Decode([]byte(body), job.Limits{}, 0)
 		require.NotNil(t, err, name)
@@ -356,7 +354,7 @@ func TestDecodeHostileBodies(t *testing.T) {
 		shown, _ := json.Marshal(err)
 		require.Less(t, len(shown), 50_000, name)
 	}
-	require.Less(t, time.Since(started), 30*time.Second) // a second or two without the race detector
+	require.Less(t, time.Since(started), 20*time.Second) // a quarter of a second without the race detector
 }
 
 func TestDefineIsDecode(t *testing.T) {

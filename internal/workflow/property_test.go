@@ -30,12 +30,12 @@ import (
 // time, and compares what comes out with the model. Some calls are cut off, and one node is killed again and again in the
 // moment between the commit of an ack and the advance of the workflow.
 //
-//	OJS_TEST_WORKFLOWS       how many definitions; 30
+//	OJS_TEST_WORKFLOWS       how many definitions; 20
 //	OJS_TEST_WORKFLOWS_SEED  seed of the first one, the next have the following seeds; random
 //	OJS_TEST_WORKFLOWS_KILLS  each kills connections of all nodes about that often per 1 000 calls; 0
 func TestRandomWorkflows(t *testing.T) {
 	t.Parallel()
-	n, seed, kills := env("OJS_TEST_WORKFLOWS", 30), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32())), env("OJS_TEST_WORKFLOWS_KILLS", 0)
+	n, seed, kills := env("OJS_TEST_WORKFLOWS", 20), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32())), env("OJS_TEST_WORKFLOWS_KILLS", 0)
 	t.Logf("%d definitions from seed %d on", n, seed)
 	unchecked := func(c *domaintest.Config) { c.Unchecked = true } // cut-off calls do not emit what they have changed
 	b := setup(t, unchecked)
@@ -200,7 +200,7 @@ func newRandomRun(b *bundle, nodes []*bundle, seed, kills int) *randomRun {
 // outcome is decided by seed and type, so that model and workers agree.
 func (r *randomRun) outcome(kind string) string {
 	h := fnv.New32a()
-	fmt.Fprintf(h, "%d %s", r.seed, kind)
+	_, _ = fmt.Fprintf(h, "%d %s", r.seed, kind)
 	good := 7 + r.seed%8 // of 16: some definitions mostly succeed, others rarely
 	switch n := int(h.Sum32() >> 8 % 16); {
 	case n < good:
@@ -407,7 +407,7 @@ func TestCancelledNestedWorkflowOfADAG(t *testing.T) {
 // those of the steps.
 func TestRandomCancels(t *testing.T) {
 	t.Parallel()
-	n, seed := env("OJS_TEST_WORKFLOWS", 30), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32()))
+	n, seed := env("OJS_TEST_WORKFLOWS", 20), env("OJS_TEST_WORKFLOWS_SEED", int(rand.Int32()))
 	t.Logf("%d definitions from seed %d on", n, seed)
 	b := setup(t)
 	nodes := []*bundle{b, {b.Node()}}
