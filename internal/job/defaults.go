@@ -1,6 +1,8 @@
 package job
 
 import (
+	"slices"
+
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/job/retry"
@@ -66,7 +68,7 @@ func (d Defaults) Has(option string) bool {
 // With adds one option.
 func (d Defaults) With(option string, value jsontext.Value) Defaults {
 	literal := payload.Quote(option)
-	d.options = append(d.options[:len(d.options):len(d.options)], payload.Member{Name: []byte(option), Literal: literal, Value: value})
+	d.options = append(slices.Clip(d.options), payload.Member{Name: []byte(option), Literal: literal, Value: value})
 	return d
 }
 

@@ -3,6 +3,7 @@ package workflow_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,7 +105,7 @@ func (m *model) chain(d *workflow.Definition, received []any) ending {
 		if i == 0 {
 			values = nil
 		}
-		values = append(values[:len(values):len(values)], step.value)
+		values = append(slices.Clip(values), step.value)
 		e.steps, e.value = append(e.steps, step), step.value
 		if step.state != "completed" {
 			e.state = "failed"
@@ -240,10 +241,8 @@ func TestModel(t *testing.T) {
 			"completed[completed completed[completed completed[completed completed]] completed]", `{"a":[],"b":["a"],"c":["a"],"d":["c"],"e":["a",["b","d"]]}`},
 	} {
 		m, end := runModel(decode(t, c.body), func(kind string) string {
-			for _, bad := range strings.Fields(c.bad) {
-				if bad == kind {
-					return "failed"
-				}
+			if slices.Contains(strings.Fields(c.bad), kind) {
+				return "failed"
 			}
 			return "completed"
 		})

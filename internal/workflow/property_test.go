@@ -200,7 +200,7 @@ func newRandomRun(b *bundle, nodes []*bundle, seed, kills int) *randomRun {
 // outcome is decided by seed and type, so that model and workers agree.
 func (r *randomRun) outcome(kind string) string {
 	h := fnv.New32a()
-	fmt.Fprintf(h, "%d %s", r.seed, kind)
+	_, _ = fmt.Fprintf(h, "%d %s", r.seed, kind)
 	good := 7 + r.seed%8 // of 16: some definitions mostly succeed, others rarely
 	switch n := int(h.Sum32() >> 8 % 16); {
 	case n < good:

@@ -157,7 +157,8 @@ func withoutCallbackType(item jsontext.Value) jsontext.Value {
 					options = payload.AppendMember(options, name, v)
 				}
 			}
-			value = append(options, '}')
+			options = append(options, '}')
+			value = options
 		}
 		b = payload.AppendMember(b, literal, value)
 	}

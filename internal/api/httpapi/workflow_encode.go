@@ -98,7 +98,7 @@ func (s *shownWorkflow) appendStep(b []byte, st *workflow.Step, next flush) []by
 	b = appendText(b, "type", st.Type)
 	b = appendText(b, "state", st.State)
 	b = appendOptional(b, "job_state", st.JobState, st.JobState != "")
-	b = appendIDOrNull(b, "job_id", st.JobID)
+	b = appendJobID(b, st.JobID)
 	b = append(b, `,"job_ids":[`...)
 	b, _ = appendJobIDs(b, st, next, true)
 	b = append(b, `],"depends_on":[`...)
@@ -175,7 +175,7 @@ func (s *shownWorkflow) appendCallbacks(b []byte) []byte {
 		b = appendQuoted(append(appendQuoted(b, st.Callback), `:{"type":`...), st.Type)
 		b = strconv.AppendBool(append(b, `,"fired":`...), st.JobID != nil || st.State == failed)
 		b = appendText(b, "state", st.State)
-		b = append(appendIDOrNull(b, "job_id", st.JobID), '}')
+		b = append(appendJobID(b, st.JobID), '}')
 	}
 	return append(b, '}')
 }
@@ -237,7 +237,7 @@ func eachFailure(w *workflow.Workflow, path string, visit func(id string, st *wo
 
 func appendStepError(b []byte, id string, st *workflow.Step) []byte {
 	b = appendQuoted(append(b, `{"step_id":`...), id)
-	b = appendIDOrNull(b, "job_id", st.JobID)
+	b = appendJobID(b, st.JobID)
 	var code, message string
 	for literal, value := range rawjson.Members(st.Error) {
 		switch string(rawjson.Name(literal)) {
@@ -284,8 +284,9 @@ func appendCount(b []byte, name string, n int) []byte {
 	return strconv.AppendInt(append(append(append(b, ',', '"'), name...), '"', ':'), int64(n), 10)
 }
 
-func appendIDOrNull(b []byte, name string, id *[16]byte) []byte {
-	b = append(append(append(b, ',', '"'), name...), '"', ':')
+// appendJobID appends job_id, null without one.
+func appendJobID(b []byte, id *[16]byte) []byte {
+	b = append(b, `,"job_id":`...)
 	if id == nil {
 		return append(b, `null`...)
 	}

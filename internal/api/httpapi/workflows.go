@@ -216,7 +216,7 @@ func appendWorkflowProgress(b []byte, w *workflow.Workflow, next flush) []byte {
 		}
 		st := &w.Steps[i]
 		b = appendQuoted(append(b, `{"id":`...), st.ID)
-		b = appendIDOrNull(b, "job_id", st.JobID)
+		b = appendJobID(b, st.JobID)
 		b = appendText(b, "type", st.Type)
 		b = appendText(b, "state", st.State)
 		b = rawjson.AppendNumber(append(b, `,"progress":`...), st.Done())
