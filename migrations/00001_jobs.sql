@@ -129,8 +129,9 @@ CREATE INDEX jobs_cron ON ojs.jobs (cron, state) WHERE cron IS NOT NULL;
 -- UniqueListHolders: the jobs that hold a key, oldest first. The state is in the key because discarded jobs accumulate.
 CREATE INDEX jobs_unique ON ojs.jobs (unique_key, state, created_at, id) WHERE unique_key IS NOT NULL;
 
--- UniqueListPage, UniqueCount: all jobs with a key, newest first.
-CREATE INDEX jobs_unique_page ON ojs.jobs (id) WHERE unique_key IS NOT NULL;
+-- UniqueListPage, UniqueCount: all jobs with a key, newest first. With the predicate of jobs_unique, which follows from
+-- unique_key = …, the planner answered UniqueListHolders by reading this whole index for each key (2.9 ms for 16 keys, and 0.2 without it).
+CREATE INDEX jobs_unique_page ON ojs.jobs (id) WHERE octet_length(unique_key) = 64;
 
 -- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted (but for the
 -- deletion of a checkpoint), one partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells

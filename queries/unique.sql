@@ -50,7 +50,7 @@ FROM request r CROSS JOIN clock CROSS JOIN LATERAL (
 -- Locks the keys of discarded jobs before the rows, which is the order of every transaction that needs both.
 SELECT pg_advisory_xact_lock(k.lock) FROM (
     SELECT DISTINCT ('x' || left(j.unique_key, 16))::bit(64)::bigint AS lock FROM ojs.jobs j
-    WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'discarded' AND j.unique_key IS NOT NULL
+    WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'discarded' AND octet_length(j.unique_key) = 64
     ORDER BY 1 OFFSET 0
 ) k;
 
@@ -61,7 +61,7 @@ SELECT p.id, p.type, p.queue, p.state, p.created_at, p.unique_key::text AS uniqu
     (CASE WHEN COALESCE(p.size, 0) <= @max_size::integer THEN p.extra END)::json AS extra, COALESCE(p.size, 0) > @max_size::integer AS cut
 FROM (
     SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size FROM ojs.jobs j
-    WHERE j.unique_key IS NOT NULL AND j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    WHERE octet_length(j.unique_key) = 64 AND j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     ORDER BY j.id DESC LIMIT @max_looked::bigint
 ) p
 WHERE p.state <> 'discarded'
@@ -71,7 +71,7 @@ ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 -- The number of jobs that UniqueListPage finds, exact up to max_rows.
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT j.state FROM ojs.jobs j WHERE j.unique_key IS NOT NULL ORDER BY j.id DESC LIMIT @max_looked::bigint
+        SELECT j.state FROM ojs.jobs j WHERE octet_length(j.unique_key) = 64 ORDER BY j.id DESC LIMIT @max_looked::bigint
     ) p WHERE p.state <> 'discarded' LIMIT @max_rows::bigint
 ) c;
 

@@ -83,6 +83,14 @@ SELECT w.index, w.step_id, w.kind, w.callback, w.type, w.child_flow, w.template,
         ORDER BY o.index LIMIT @max_rows) s
 ) w WHERE w.bytes_before <= @max_bytes::bigint ORDER BY w.index;
 
+-- name: WorkflowStepListReady :many
+-- WorkflowStepListWaiting for steps with these indexes.
+SELECT w.index, w.step_id, w.kind, w.callback, w.type, w.child_flow, w.template, w.depends_on FROM (
+    SELECT s.*, sum(COALESCE(octet_length(s.template::text), 0)) OVER (ROWS UNBOUNDED PRECEDING) - COALESCE(octet_length(s.template::text), 0) AS bytes_before FROM (
+        SELECT o.* FROM ojs.workflow_steps o WHERE o.root_id = @root_id AND o.flow = @flow AND o.index = ANY(@indexes::integer[]) AND o.state = 'waiting'
+        ORDER BY o.index) s
+) w WHERE w.bytes_before <= @max_bytes::bigint ORDER BY w.index;
+
 -- name: WorkflowStepBegin :exec
 -- Stores the outcome of the inserts of jobs of steps: pending, or completed or failed at once by a unique policy.
 UPDATE ojs.workflow_steps s

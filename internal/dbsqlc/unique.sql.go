@@ -14,7 +14,7 @@ import (
 const uniqueCount = `-- name: UniqueCount :one
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT j.state FROM ojs.jobs j WHERE j.unique_key IS NOT NULL ORDER BY j.id DESC LIMIT $1::bigint
+        SELECT j.state FROM ojs.jobs j WHERE octet_length(j.unique_key) = 64 ORDER BY j.id DESC LIMIT $1::bigint
     ) p WHERE p.state <> 'discarded' LIMIT $2::bigint
 ) c
 `
@@ -247,7 +247,7 @@ SELECT p.id, p.type, p.queue, p.state, p.created_at, p.unique_key::text AS uniqu
     (CASE WHEN COALESCE(p.size, 0) <= $1::integer THEN p.extra END)::json AS extra, COALESCE(p.size, 0) > $1::integer AS cut
 FROM (
     SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size FROM ojs.jobs j
-    WHERE j.unique_key IS NOT NULL AND j.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    WHERE octet_length(j.unique_key) = 64 AND j.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     ORDER BY j.id DESC LIMIT $3::bigint
 ) p
 WHERE p.state <> 'discarded'
@@ -327,7 +327,7 @@ func (q *Queries) UniqueLock(ctx context.Context, locks []int64) error {
 const uniqueLockDiscarded = `-- name: UniqueLockDiscarded :exec
 SELECT pg_advisory_xact_lock(k.lock) FROM (
     SELECT DISTINCT ('x' || left(j.unique_key, 16))::bit(64)::bigint AS lock FROM ojs.jobs j
-    WHERE j.id = ANY($1::uuid[]) AND j.state = 'discarded' AND j.unique_key IS NOT NULL
+    WHERE j.id = ANY($1::uuid[]) AND j.state = 'discarded' AND octet_length(j.unique_key) = 64
     ORDER BY 1 OFFSET 0
 ) k
 `

@@ -1304,6 +1304,67 @@ func (q *Queries) WorkflowStepListPlace(ctx context.Context, rootID [16]byte, ma
 	return items, nil
 }
 
+const workflowStepListReady = `-- name: WorkflowStepListReady :many
+SELECT w.index, w.step_id, w.kind, w.callback, w.type, w.child_flow, w.template, w.depends_on FROM (
+    SELECT s.root_id, s.flow, s.index, s.step_id, s.kind, s.callback, s.type, s.queue, s.state, s.job_id, s.child_flow, s.deduplicated, s.depends_on, s.needed_by, s.waits_on, s.template, s.attempt, s.started_at, s.ended_at, s.result, s.result_map, s.error, sum(COALESCE(octet_length(s.template::text), 0)) OVER (ROWS UNBOUNDED PRECEDING) - COALESCE(octet_length(s.template::text), 0) AS bytes_before FROM (
+        SELECT o.root_id, o.flow, o.index, o.step_id, o.kind, o.callback, o.type, o.queue, o.state, o.job_id, o.child_flow, o.deduplicated, o.depends_on, o.needed_by, o.waits_on, o.template, o.attempt, o.started_at, o.ended_at, o.result, o.result_map, o.error FROM ojs.workflow_steps o WHERE o.root_id = $1 AND o.flow = $2 AND o.index = ANY($3::integer[]) AND o.state = 'waiting'
+        ORDER BY o.index) s
+) w WHERE w.bytes_before <= $4::bigint ORDER BY w.index
+`
+
+type WorkflowStepListReadyParams struct {
+	RootID   [16]byte
+	Flow     int32
+	Indexes  []int32
+	MaxBytes int64
+}
+
+type WorkflowStepListReadyRow struct {
+	Index     int32
+	StepID    string
+	Kind      string
+	Callback  pgtype.Text
+	Type      string
+	ChildFlow pgtype.Int4
+	Template  []byte
+	DependsOn []int32
+}
+
+// WorkflowStepListWaiting for steps with these indexes.
+func (q *Queries) WorkflowStepListReady(ctx context.Context, arg WorkflowStepListReadyParams) ([]WorkflowStepListReadyRow, error) {
+	rows, err := q.db.Query(ctx, workflowStepListReady,
+		arg.RootID,
+		arg.Flow,
+		arg.Indexes,
+		arg.MaxBytes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []WorkflowStepListReadyRow
+	for rows.Next() {
+		var i WorkflowStepListReadyRow
+		if err := rows.Scan(
+			&i.Index,
+			&i.StepID,
+			&i.Kind,
+			&i.Callback,
+			&i.Type,
+			&i.ChildFlow,
+			&i.Template,
+			&i.DependsOn,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const workflowStepListTree = `-- name: WorkflowStepListTree :many
 SELECT v.flow, v.index, v.step_id, v.kind, COALESCE(v.callback, '')::text AS callback, v.type, COALESCE(v.queue, '')::text AS queue, v.state,
     v.job_id, COALESCE(v.child_flow, 0)::integer AS child_flow, v.deduplicated, v.depends_on, COALESCE(v.attempt, 0)::integer AS attempt,

@@ -23,13 +23,76 @@ func (p *pass) start(f *flow, index int32, c cause) {
 	p.starts = append(p.starts, start{f, index, c.trace})
 }
 
+// beginStarts begins the steps that were started, in order. Those of a dag begin together as far as they follow the same run: one step may
+// have thousands that waited for it.
+func (p *pass) beginStarts(ctx context.Context) error {
+	starts := p.starts
+	p.starts = nil
+	for len(starts) > 0 {
+		first, n := starts[0], 1
+		if !first.ofDAG() {
+			if err := p.begin(ctx, first); err != nil {
+				return err
+			}
+		} else {
+			indexes := []int32{first.index}
+			for ; n < len(starts) && starts[n].ofDAG() && starts[n].flow == first.flow && starts[n].trace == first.trace && starts[n].index > starts[n-1].index; n++ {
+				indexes = append(indexes, starts[n].index)
+			}
+			if err := p.beginReady(ctx, first, indexes); err != nil {
+				return err
+			}
+		}
+		starts = starts[n:]
+	}
+	return nil
+}
+
+// ofDAG reports whether the step is a member of a dag.
+func (s *start) ofDAG() bool { return Type(s.flow.Type) == DAG && s.index < s.flow.Total }
+
 // begin begins a step: with the results that it gets, its job is inserted, or the first steps of its nested workflow begin.
 func (p *pass) begin(ctx context.Context, s start) error {
-	got, err := p.received(ctx, s.flow, s.index)
+	below := s.index // of a chain
+	if s.index >= s.flow.Total {
+		below = s.flow.Total // a callback gets those of all members
+	}
+	got, err := p.members(ctx, s.flow, below, nil)
 	if err != nil {
 		return err
 	}
 	return p.beginAll(ctx, s.flow, s.index, s.index, &passed{got, s.trace})
+}
+
+// beginReady begins members of a dag. Neighbours that depend on the same steps share their results, which may be large.
+func (p *pass) beginReady(ctx context.Context, s start, indexes []int32) error {
+	var needs string
+	var got *passed
+	for len(indexes) > 0 {
+		part := indexes[:min(portion, len(indexes))]
+		rows, err := p.q.WorkflowStepListReady(ctx, dbsqlc.WorkflowStepListReadyParams{RootID: p.root.ID, Flow: s.flow.Flow, Indexes: part, MaxBytes: portionBytes})
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		for i := range rows {
+			r := dbsqlc.WorkflowStepListWaitingRow(rows[i])
+			if own := integers(r.DependsOn); got == nil || own != needs {
+				v, err := p.members(ctx, s.flow, s.flow.Total, r.DependsOn)
+				if err != nil {
+					return err
+				}
+				needs, got = own, &passed{v, s.trace}
+			}
+			if err := p.beginStep(ctx, s.flow, &r, got); err != nil {
+				return err
+			}
+		}
+		last := rows[len(rows)-1].Index
+		for len(indexes) > 0 && indexes[0] <= last {
+			indexes = indexes[1:]
+		}
+	}
+	return nil
 }
 
 // passed is what a job gets from the steps before it.

@@ -96,3 +96,35 @@ func TestResults(t *testing.T) {
 	require.Contains(t, string(w.Steps[2].Result), "omitted")
 	require.Len(t, w.Steps[3].Result, mega*3/2)
 }
+
+// TestLargeFanOut has a step on which a thousand others depend, and one that depends on all of them.
+func TestLargeFanOut(t *testing.T) {
+	t.Parallel()
+	sent := &domaintest.Statements{}
+	b := setup(t)
+	b = &bundle{domaintest.On(t, domaintest.Traced(t, b.Pool, sent))}
+	const width = 1200
+	members := []workflow.Member{member(t, "a")}
+	var all []int
+	for i := range width {
+		m := member(t, "m", 0)
+		m.ID = fmt.Sprint(i)
+		members, all = append(members, m), append(all, i+1)
+	}
+	w := b.created(define(workflow.DAG, append(members, member(t, "z", all...))...))
+	before := sent.Total()
+	b.done("a")
+	require.Less(t, sent.Total()-before, 40, "steps that begin together share statements")
+	for fetched := 0; fetched < width; {
+		var acks []job.Ack
+		for _, j := range b.Fetched(1000, "q") {
+			require.Equal(t, `["a"]`, extra(j, "parent_results"))
+			acks = append(acks, job.Ack{JobID: j.ID, WorkerID: "w1", Attempt: job.AnyAttempt, Result: []byte(`7`)})
+		}
+		_, errs := b.CompleteEach(t.Context(), acks)
+		require.Nil(t, errs)
+		fetched += len(acks)
+	}
+	require.Equal(t, "["+strings.TrimSuffix(strings.Repeat("7,", width), ",")+"]", extra(b.done("z"), "parent_results"))
+	require.Equal(t, "completed", b.read(w).State)
+}

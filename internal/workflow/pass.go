@@ -201,12 +201,8 @@ func (p *pass) settle(ctx context.Context) error {
 		if err := p.writeEvents(ctx); err != nil {
 			return err
 		}
-		starts := p.starts
-		p.starts = nil
-		for _, s := range starts {
-			if err := p.begin(ctx, s); err != nil {
-				return err
-			}
+		if err := p.beginStarts(ctx); err != nil {
+			return err
 		}
 		if err := p.insert(ctx); err != nil {
 			return err

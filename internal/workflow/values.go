@@ -17,23 +17,6 @@ type values struct{ list, named []byte }
 
 func noValues() values { return values{[]byte(`[]`), []byte(`{}`)} }
 
-// received are the results that a step of a running tree gets when it begins, if it is not the first of its workflow.
-func (p *pass) received(ctx context.Context, f *flow, index int32) (values, error) {
-	switch {
-	case index >= f.Total:
-		return p.members(ctx, f, math.MaxInt32, nil)
-	case Type(f.Type) == Chain:
-		return p.members(ctx, f, index, nil)
-	}
-	needs, err := p.q.WorkflowStepListWaiting(ctx, dbsqlc.WorkflowStepListWaitingParams{
-		RootID: p.root.ID, Flow: f.Flow, Low: index, High: index, MaxRows: 1, MaxBytes: 0,
-	})
-	if err != nil || len(needs) == 0 || len(needs[0].DependsOn) == 0 {
-		return noValues(), err
-	}
-	return p.members(ctx, f, math.MaxInt32, needs[0].DependsOn)
-}
-
 // members are the values of the members with indexes below a bound or, if only is not empty, of these in its order.
 func (p *pass) members(ctx context.Context, f *flow, below int32, only []int32) (v values, err error) {
 	indexes := only
