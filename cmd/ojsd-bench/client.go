@@ -25,10 +25,12 @@ const (
 	opAck
 	opAckBatch
 	opEvents
+	opWorkflow
+	opCancelWorkflow
 	opCount
 )
 
-var opNames = [opCount]string{"connect", "enqueue", "enqueue batch", "fetch", "ack", "ack batch", "list events"}
+var opNames = [opCount]string{"connect", "enqueue", "enqueue batch", "fetch", "ack", "ack batch", "list events", "create workflow", "cancel workflow"}
 
 // target is the server under test.
 type target struct {
@@ -91,6 +93,8 @@ type client struct {
 	calls  [opCount]*fasthttp.Request
 	bodies bodies
 	record
+
+	uniqueBody []byte // the other bodies of enqueues are shared by all clients
 }
 
 // record is what one client saw. Its load adds up the records when the clients have stopped.
@@ -115,6 +119,7 @@ func newClient(t target, name string, b bodies) *client {
 	c.calls[opAck] = c.request("POST", "/ojs/v1/workers/ack")
 	c.calls[opAckBatch] = c.request("POST", "/ojs/v1/workers/ack/batch")
 	c.calls[opEvents] = c.request("GET", "/ojs/v1/events")
+	c.calls[opWorkflow] = c.request("POST", "/ojs/v1/workflows")
 	c.calls[opEnqueue].SetBodyRaw(b.enqueue)
 	c.calls[opBatch].SetBodyRaw(b.batch)
 	return c

@@ -35,7 +35,7 @@ func TestPrivateServer(t *testing.T) {
 	// and webhooks.
 	t.Run("ServesScenarios", func(t *testing.T) {
 		t.Parallel()
-		cfg := tiny("", "drain", "streams", "webhooks", "schedule", "backlog")
+		cfg := tiny("", "drain", "streams", "webhooks", "schedule", "backlog", "workflow")
 		cfg.Private, cfg.OJSD = true, ojsd
 		cfg.Scheduled, cfg.Burst, cfg.Rate, cfg.StreamRate, cfg.HookRate = 200, 300, 100, 50, 20
 		cfg.Duration, cfg.stallTimeout = time.Second, time.Minute
@@ -43,11 +43,14 @@ func TestPrivateServer(t *testing.T) {
 		require.NoError(t, r.err)
 		require.Equal(t, []string{
 			"drain", "drain", "drain", "drain", "streams", "webhooks", "schedule.latency", "schedule.burst", "backlog", "backlog", "backlog.rest",
+			"workflow.chain", "workflow.group", "workflow.batch",
 		}, r.names())
 		require.Equal(t, 300, r.figures[7].Jobs)
 		require.Positive(t, r.figures[7].Metrics["last_available_ms"].Median)
 		require.Contains(t, r.text, "fsync=on")
 		require.Contains(t, r.text, "by ojs.enqueue()")
+		require.Equal(t, 301, r.figures[13].Jobs) // the members and the callback
+		require.Positive(t, r.figures[11].Metrics["step_p50_ms"].Median)
 	})
 
 	t.Run("MeasuresAQuietQueueBesideOthers", func(t *testing.T) {

@@ -37,8 +37,12 @@ var scenarios = []scenario{
 	{"crowd", true, runCrowd},        // one queue while many jobs wait in others, and after that
 	{"backlog", false, runBacklog},   // drain while many jobs wait
 	{"pinned", true, runPinned},      // backlog while an open transaction keeps dead rows from being removed
+	{"workflow", false, runWorkflow}, // chains, groups and a large batch
 	{"steady", true, runSteady},      // two nodes at a fixed rate, by the minute
 }
+
+// onlyByName are the scenarios that run only if they are named.
+var onlyByName = []string{"workflow", "steady"}
 
 // scenarioNames lists what --scenario accepts, in running order.
 func scenarioNames() []string {
@@ -125,7 +129,7 @@ func (r *runner) chosen() ([]scenario, error) {
 		if named && s.needsDatabase && r.db == nil {
 			return nil, fmt.Errorf("scenario %s needs the server's database: give --database-url", s.name)
 		}
-		byDefault := len(r.cfg.Scenarios) == 0 && (!s.needsDatabase || r.db != nil) && s.name != "steady" && (s.name != "cost" || !r.cfg.Short)
+		byDefault := len(r.cfg.Scenarios) == 0 && (!s.needsDatabase || r.db != nil) && !slices.Contains(onlyByName, s.name) && (s.name != "cost" || !r.cfg.Short)
 		if named || byDefault {
 			chosen = append(chosen, s)
 		}

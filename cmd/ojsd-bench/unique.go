@@ -58,10 +58,10 @@ func (r *runner) measureUnique(ctx context.Context, percent int) (figure, error)
 
 // enqueueUnique enqueues a job with a key of this load. An answer 200 is that of a duplicate, for which nothing was stored.
 func (c *client) enqueueUnique(key int64) error {
-	req := c.calls[opEnqueue]
-	buf := append(req.Body()[:0], c.bodies.enqueue[:len(c.bodies.enqueue)-len(`}}`)]...)
-	buf = append(append(append(buf, `,"unique":{"on_conflict":"ignore","key":"`...), c.bodies.queue...), '-')
-	req.SetBodyRaw(append(strconv.AppendInt(buf, key, 10), `"}}}`...))
+	c.uniqueBody = append(c.uniqueBody[:0], c.bodies.enqueue[:len(c.bodies.enqueue)-len(`}}`)]...)
+	c.uniqueBody = append(append(append(c.uniqueBody, `,"unique":{"on_conflict":"ignore","key":"`...), c.bodies.queue...), '-')
+	c.uniqueBody = append(strconv.AppendInt(c.uniqueBody, key, 10), `"}}}`...)
+	c.calls[opEnqueue].SetBodyRaw(c.uniqueBody)
 	body, err := c.do(opEnqueue)
 	if err != nil || c.resp.StatusCode() == http.StatusOK {
 		return err

@@ -47,15 +47,19 @@ func TestStalledDatabase(t *testing.T) {
 	body := `{"type":"t","queue":"stalled","args":["` + strings.Repeat("x", 1<<20-100) + `"]}`
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: producers}}
 	defer client.CloseIdleConnections()
-	var refused, accepted atomic.Int64
+	var refused, accepted, unknown atomic.Int64
 	sending, stop := context.WithCancel(t.Context())
 	defer stop()
 	var all sync.WaitGroup
 	for range producers {
 		all.Go(func() {
 			for sending.Err() == nil {
-				if stored(t, client, server.base, body) {
+				switch send(t, client, server.base, body) {
+				case http.StatusCreated:
 					accepted.Add(1)
+					return
+				case http.StatusGatewayTimeout: // on a slow machine a statement ends by its timeout, and nobody can tell whether it did anything
+					unknown.Add(1)
 					return
 				}
 				refused.Add(1)
@@ -74,7 +78,8 @@ func TestStalledDatabase(t *testing.T) {
 
 	var jobs int64
 	require.NoError(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM ojs.jobs WHERE queue = 'stalled'").Scan(&jobs))
-	require.Equal(t, accepted.Load(), jobs)
+	require.GreaterOrEqual(t, jobs, accepted.Load())
+	require.LessOrEqual(t, jobs, accepted.Load()+unknown.Load())
 	require.Positive(t, jobs)
 	peak := memoryOf(server.cmd.Process.Pid, "VmHWM")
 	t.Logf("%d jobs, %d refusals; at most %d MiB resident in the server, %d MiB in all its backends, without shared buffers", jobs, refused.Load(), peak>>20, most>>20)
@@ -90,19 +95,28 @@ func raceDetector() bool {
 	return info != nil && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// stored sends a job. It is false if the node has no room for it.
-func stored(t *testing.T, client *http.Client, base, body string) bool {
+// send sends a job and returns the status of the answer, 503 if the node closes the connection of a body that it does not read.
+func send(t *testing.T, client *http.Client, base, body string) int {
 	res, err := client.Post(base+"/ojs/v1/jobs", "application/json", strings.NewReader(body))
-	if err != nil { // the node closes the connection of a body that it does not read
-		return false
+	if err != nil {
+		return http.StatusServiceUnavailable
 	}
-	_, _ = io.Copy(io.Discard, res.Body)
+	answer, _ := io.ReadAll(res.Body)
 	_ = res.Body.Close()
-	if res.StatusCode != http.StatusCreated && (res.StatusCode != http.StatusServiceUnavailable || res.Header.Get("Retry-After") != "1") {
-		t.Errorf("status %d, Retry-After %q", res.StatusCode, res.Header.Get("Retry-After"))
-		return true
+	switch res.StatusCode {
+	case http.StatusCreated:
+	case http.StatusServiceUnavailable:
+		if res.Header.Get("Retry-After") != "1" {
+			t.Errorf("503 with Retry-After %q", res.Header.Get("Retry-After"))
+		}
+	case http.StatusGatewayTimeout:
+		if !strings.Contains(string(answer), `"outcome":"unknown"`) {
+			t.Errorf("504: %s", answer)
+		}
+	default:
+		t.Errorf("status %d: %.300s", res.StatusCode, answer)
 	}
-	return res.StatusCode == http.StatusCreated
+	return res.StatusCode
 }
 
 // watchBackends looks at the memory of the node's database sessions until the returned function is called, which returns the most

@@ -172,7 +172,7 @@ func (p *pass) add(ctx context.Context, it *item) error {
 	return p.insert(ctx)
 }
 
-// prepare makes the job one of the workflow: it gets the attributes of docs/reference/workflows.md, Jobs.
+// prepare makes the job one of the workflow: it gets its workflow, its step and the results of those before (docs/reference/workflows.md, Results).
 func (p *pass) prepare(ctx context.Context, it *item) {
 	j := it.job
 	j.ID, j.ClientID = job.NewID(), false
