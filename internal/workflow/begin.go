@@ -53,10 +53,7 @@ func (s *start) ofDAG() bool { return Type(s.flow.Type) == DAG && s.index < s.fl
 
 // begin begins a step: with the results that it gets, its job is inserted, or the first steps of its nested workflow begin.
 func (p *pass) begin(ctx context.Context, s start) error {
-	below := s.index // of a chain
-	if s.index >= s.flow.Total {
-		below = s.flow.Total // a callback gets those of all members
-	}
+	below := min(s.index, s.flow.Total) // a step of a chain gets the results of those before it, a callback those of all members
 	got, err := p.members(ctx, s.flow, below, nil)
 	if err != nil {
 		return err
