@@ -97,6 +97,12 @@ func ErrDuplicate(existingID string, state JobState, uniqueKey string) *Error {
 	})
 }
 
+// ErrDuplicateInRequest says that a job before it in the same request, which is not stored either, has the unique key: 409.
+func ErrDuplicateInRequest(uniqueKey string) *Error {
+	return NewError(KindDuplicateJob, "A job before it in this request is equivalent; nothing was stored.",
+		map[string]any{"unique_key": uniqueKey, "uniqueness_key": uniqueKey})
+}
+
 // ErrQueuePaused refuses a job for a draining queue: 422.
 func ErrQueuePaused(queue string) *Error {
 	return NewError(KindQueuePaused, fmt.Sprintf("queue %s is draining and takes no new jobs.", queue),

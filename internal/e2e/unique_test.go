@@ -60,6 +60,10 @@ func TestUnique(t *testing.T) {
 		third := queue()
 		refused := batch(item(third, reject), item(q, reject)).fails(409, "duplicate", "duplicate_job")
 		require.Equal(t, "1", refused.at("error.details.index"))
+		require.Equal(t, id, refused.at("error.details.existing_job_id"))
+		refused = batch(item(third, reject), item(third, reject)).fails(409, "duplicate", "duplicate_job")
+		require.Equal(t, "1", refused.at("error.details.index"))
+		require.False(t, refused.has("error.details.existing_job_id"), "the first was not stored either")
 		enqueue(a, third, reject).is(201)
 	})
 

@@ -123,8 +123,11 @@ func CorrelationID(meta []byte) (id string) {
 	return Shorten(id, 255)
 }
 
-// workflowMembers are the members of a workflow's meta that its jobs get if they lack them.
+// workflowMembers are the members of a workflow's meta that its jobs get if they lack them. Those of a trace belong together: a job that has
+// one of them gets none.
 var workflowMembers = []string{"tenant_id", "trace_id", "traceparent", "tracestate"}
+
+func isTrace(name []byte) bool { return string(name) != "tenant_id" && slices.Contains(workflowMembers, string(name)) }
 
 // traceOrigin keeps the traceparent that a job of a workflow was meant to have, if it follows the run of another job.
 const traceOrigin = "ojs.workflow.trace_origin"
@@ -142,10 +145,11 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 		}
 	}
 	kept := len(merged.list)
+	traced := slices.ContainsFunc(merged.list, func(m payload.Member) bool { return isTrace(m.Name) })
 	if len(workflow) > 0 {
 		for literal, value := range rawjson.Members(workflow) {
 			name := rawjson.Name(literal)
-			if _, has := merged.find(name); !has && slices.Contains(workflowMembers, string(name)) {
+			if _, has := merged.find(name); !has && slices.Contains(workflowMembers, string(name)) && (!traced || !isTrace(name)) {
 				merged.put(name, literal, value)
 			}
 		}

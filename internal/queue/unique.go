@@ -305,6 +305,10 @@ func (u *uniqueInsert) refuse() {
 			return
 		}
 		state := v.Existing.State
+		if v.Existing.Item != unique.Stored && u.in.atomic {
+			u.in.res[i].refused = ojs.ErrDuplicateInRequest(u.in.jobs[i].UniqueKey)
+			return
+		}
 		if at := v.Existing.Item; at != unique.Stored && state != ojs.StateCancelled {
 			if stored := u.in.res[u.in.todo[at]].job; stored != nil {
 				state = ojs.JobState(stored.State)

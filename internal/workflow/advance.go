@@ -73,31 +73,33 @@ func (s *Store) advance(ctx context.Context, root [16]byte) (err error) {
 	ctx, span := s.tracer.Pass(context.WithValue(ctx, advancingKey{}, true), "ojs.workflow.advance")
 	moved := 0
 	defer func() { span.End(moved, err) }()
-	for n := portion; n == portion; moved += n {
-		if n, err = s.advancePortion(ctx, root); err != nil {
+	for more := true; more; {
+		var n int
+		if n, more, err = s.advancePortion(ctx, root); err != nil {
 			return err
 		}
+		moved += n
 	}
 	return nil
 }
 
 // advancePortion is one transaction. Nobody but the holder of the root's lock takes changes of a tree, so a change is followed once.
-func (s *Store) advancePortion(ctx context.Context, root [16]byte) (moved int, err error) {
+func (s *Store) advancePortion(ctx context.Context, root [16]byte) (moved int, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, changeTimeout)
 	defer cancel()
 	var p *pass
 	err = pg.Retry(func() error {
 		return s.db.InPartitionedTx(ctx, func(tx pgx.Tx) (err error) {
 			p = newPass(s, tx)
-			moved, err = p.advance(ctx, root)
+			moved, more, err = p.advance(ctx, root)
 			return err
 		})
 	})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	p.committed(ctx)
-	return moved, nil
+	return moved, more, nil
 }
 
 // follow is called after commits that ended or revived jobs of workflows. If a tree cannot follow now, the Follower lets it.

@@ -146,7 +146,8 @@ type item struct {
 	flow    *flow
 	job     *job.Job // nil: the step is that of a nested workflow, or was refused
 	passed  *passed
-	refused []byte // error object
+	refused []byte         // error object
+	details map[string]any // of the refusal, if a unique policy made it
 
 	duplicateOf *[16]byte // the job that stands for the one that a unique policy has left out
 }
@@ -272,7 +273,7 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	}
 	for i, it := range of {
 		if refused := in.Refused(i); refused != nil {
-			it.refused = errorObject(refused.Code, refused.Message)
+			it.refused, it.details = errorObject(refused.Code, refused.Message), refused.Details
 		} else if existing := in.Existing(i); existing != nil {
 			it.duplicateOf = &existing.ID
 		}

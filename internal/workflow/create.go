@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -126,8 +127,9 @@ func (p *pass) insertFirst(ctx context.Context, root *node) ([]*item, error) {
 		}
 		for _, it := range part {
 			if it.refused != nil {
-				return ojs.NewError(ojs.KindDuplicateJob, "The job of step "+it.flow.Path+it.step.id+" has an equivalent that already exists; nothing was stored.",
-					map[string]any{"step_id": it.flow.Path + it.step.id})
+				id := it.flow.Path + it.step.id
+				wire := ojs.NewError(ojs.KindDuplicateJob, "The job of step "+id+" has an equivalent; nothing was stored.", existing(it.details, items))
+				return wire.With("step_id", id)
 			}
 		}
 		return nil
@@ -205,4 +207,16 @@ func (p *pass) settleFirst(ctx context.Context, items []*item) error {
 		return err
 	}
 	return p.settle(ctx)
+}
+
+// existing leaves out the equivalent job if it is one of the same definition, which is not stored either.
+func existing(details map[string]any, items []*item) map[string]any {
+	details = maps.Clone(details)
+	for _, it := range items {
+		if it.job != nil && details["existing_job_id"] == ojs.FormatID(it.job.ID) {
+			delete(details, "existing_job_id")
+			delete(details, "existing_job_state")
+		}
+	}
+	return details
 }

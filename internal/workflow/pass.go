@@ -114,22 +114,23 @@ func (p *pass) flow(ctx context.Context, number int32) (*flow, error) {
 	return p.flows[number], nil
 }
 
-// advance follows up to a portion of the changes of the tree's jobs and returns how many there were.
-func (p *pass) advance(ctx context.Context, root [16]byte) (int, error) {
+// advance follows up to a portion of the changes of the tree's jobs and returns how many there were, and whether there may be more.
+func (p *pass) advance(ctx context.Context, root [16]byte) (moved int, more bool, err error) {
 	found, err := p.lock(ctx, root)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if !found {
 		n, err := p.q.WorkflowPendingDelete(ctx, root, portion)
-		return int(n), err
+		return int(n), n == portion, err
 	}
 	rows, err := p.q.WorkflowPendingList(ctx, root, portion)
 	if err != nil || len(rows) == 0 {
-		return 0, err
+		return 0, false, err
 	}
-	if err := p.take(ctx, rows); err != nil {
-		return 0, err
+	more = len(rows) == portion
+	if n := oneOfEach(rows); n < len(rows) {
+		rows, more = rows[:n], true
 	}
 	var numbers []int32
 	for _, r := range rows {
@@ -138,49 +139,66 @@ func (p *pass) advance(ctx context.Context, root [16]byte) (int, error) {
 		}
 	}
 	if err := p.load(ctx, numbers); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	steps := make(map[place]*step, len(rows))
-	for i := range rows {
-		if err := p.follow(ctx, &rows[i], steps); err != nil {
-			return 0, err
+	followed, err := p.take(ctx, rows)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, r := range followed {
+		if err := p.follow(ctx, r); err != nil {
+			return 0, false, err
 		}
 	}
-	return len(rows), p.settle(ctx)
+	return len(rows), more, p.settle(ctx)
 }
 
-// take removes the changes and stores the last one of each job in its step.
-func (p *pass) take(ctx context.Context, rows []dbsqlc.WorkflowPendingListRow) error {
-	last := make(map[[16]byte]*dbsqlc.WorkflowPendingListRow, len(rows))
+// oneOfEach counts the changes up to the second one of a job, which follows in a transaction of its own: whether it still matters
+// depends on what the first has led to.
+func oneOfEach(rows []dbsqlc.WorkflowPendingListRow) int {
+	seen := make(map[[16]byte]bool, len(rows))
+	for i, r := range rows {
+		if seen[r.JobID] {
+			return i
+		}
+		seen[r.JobID] = true
+	}
+	return len(rows)
+}
+
+// decided reports whether a change, that of a job which was retried by hand, comes too late: the step has ended, and what follows from its
+// end has been decided, because callbacks were fired or its nested workflow has ended. The step stays as it is then, or a workflow could
+// fail without a failure. After the end of the whole tree it shows what became of the job.
+func (p *pass) decided(r *dbsqlc.WorkflowPendingListRow) bool {
+	f := p.flows[r.Flow]
+	return f != nil && p.root.running() && r.Kind != kindCallback && r.StepState != pending && (!f.running() || f.MembersFailed.Valid)
+}
+
+// take removes the changes, stores them in the steps of their jobs, and returns those that matter.
+func (p *pass) take(ctx context.Context, rows []dbsqlc.WorkflowPendingListRow) (followed []*dbsqlc.WorkflowPendingListRow, err error) {
 	a := dbsqlc.WorkflowPendingApplyParams{RootID: p.root.ID, Ids: make([]int64, len(rows))}
+	of := make(map[[16]byte]*dbsqlc.WorkflowPendingListRow, len(rows))
 	for i := range rows {
 		a.Ids[i] = rows[i].ID
-		last[rows[i].JobID] = &rows[i]
+		if rows[i].Flow >= 0 && !p.decided(&rows[i]) { // below 0: the job is that of no step
+			of[rows[i].JobID] = &rows[i]
+			followed = append(followed, &rows[i])
+		}
 	}
-	a.JobIds = slices.SortedFunc(maps.Keys(last), func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) })
+	a.JobIds = slices.SortedFunc(maps.Keys(of), func(x, y [16]byte) int { return bytes.Compare(x[:], y[:]) })
 	for _, id := range a.JobIds {
-		r, state := last[id], stepState(last[id].State)
+		r, state := of[id], stepState(of[id].State)
 		ended := r.At
 		ended.Valid = state != pending
 		a.LastIds, a.States, a.Attempts = append(a.LastIds, r.ID), append(a.States, state), append(a.Attempts, r.Attempt.Int32)
 		a.StartedAt, a.EndedAt, a.Errors = append(a.StartedAt, r.StartedAt), append(a.EndedAt, ended), append(a.Errors, r.Error)
 	}
-	return p.q.WorkflowPendingApply(ctx, a)
+	return followed, p.q.WorkflowPendingApply(ctx, a)
 }
 
 // follow applies one change of a job.
-func (p *pass) follow(ctx context.Context, r *dbsqlc.WorkflowPendingListRow, steps map[place]*step) error {
-	if r.Flow < 0 {
-		return nil // the job is that of no step
-	}
-	at := place{r.Flow, r.Index}
-	st := steps[at]
-	if st == nil {
-		st = &step{
-			flow: r.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback, state: r.StepState, job: r.JobID,
-		}
-		steps[at] = st
-	}
+func (p *pass) follow(ctx context.Context, r *dbsqlc.WorkflowPendingListRow) error {
+	st := &step{flow: r.Flow, index: r.Index, id: r.StepID, kind: r.Kind, jobType: r.Type, callback: r.Callback, state: r.StepState, job: r.JobID}
 	return p.moved(ctx, st, stepState(r.State), cause{row: r, trace: p.s.tracer.Executed(r.JobID)})
 }
 

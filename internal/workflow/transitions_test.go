@@ -181,6 +181,45 @@ func TestManualRetry(t *testing.T) {
 		require.Equal(t, "completed a:completed on_success:cancelled on_failure:completed", states(w))
 	})
 
+	t.Run("KeepsTheFailureThatFiredCallbacks", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.created(withCallbacks(t, define(workflow.Batch, member(t, "a"), member(t, "b")), "on_complete"))
+		j := b.fail("a")
+		b.done("b")
+		_, err := b.Retry(t.Context(), j.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, "running a:failed b:completed on_complete:pending", states(b.read(w)))
+		b.done("on_complete")
+		require.Equal(t, [6]int{2, 1, 1, 2, 1, 1}, counts(b.read(w)))
+		require.Contains(t, b.eventData(w, "workflow.failed"), `"failed_step_id":"a","failed_step_type":"t.a"`)
+	})
+
+	t.Run("KeepsTheFailureThatEndedANestedWorkflow", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.created(define(workflow.Group, nested("n", define(workflow.Group, member(t, "a"))), member(t, "b")))
+		j, other := b.fail("a"), b.next("b")
+		_, err := b.Retry(t.Context(), j.ID, nil)
+		require.NoError(t, err)
+		b.done("a")
+		require.Equal(t, "running n:failed[failed a:failed] b:active", states(b.read(w)))
+		b.ack(other, "")
+		require.Contains(t, b.eventData(w, "workflow.failed"), `"failed_step_id":"n.a","failed_step_type":"t.a"`)
+	})
+
+	t.Run("FollowsEachChangeOfAJob", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		w := b.created(withCallbacks(t, define(workflow.Batch, member(t, "a")), "on_failure"))
+		j := b.next("a")
+		b.Exec(`INSERT INTO ojs.workflow_pending (root_id, job_id, state, at, error)
+			SELECT workflow_id, id, s.state, now(), '{"code":"handler_error","message":"m"}' FROM ojs.jobs j, unnest(ARRAY['discarded', 'available']) s (state)
+			WHERE id = $1`, j.ID)
+		require.NoError(t, b.Workflows.Advance(t.Context(), w.ID))
+		require.Equal(t, "running a:failed on_failure:pending", states(b.read(w)), "the retry came after the callback")
+	})
+
 	t.Run("AfterTheEndOnlyTheStepChanges", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

@@ -32,15 +32,25 @@ func TestUnique(t *testing.T) {
 	t.Run("RejectFailsCreation", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
-		holder(b)
+		stored := holder(b)
 		_, err := b.Workflows.Create(t.Context(), define(workflow.Group, member(t, "a"), uniqueMember(t, "b", "reject")))
 		wire := domainError(t, err)
 		require.Equal(t, "duplicate", wire.Code)
+		require.Equal(t, "b", wire.Details["step_id"])
+		require.Equal(t, ojs.FormatID(stored.ID), wire.Details["existing_job_id"])
+		require.Equal(t, stored.UniqueKey.String, wire.Details["unique_key"])
 		b.nothing()
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.workflows`))
 
 		_, err = b.Workflows.Create(t.Context(), define(workflow.Group, uniqueMember(t, "b", "reject"), uniqueMember(t, "c", "reject")))
 		require.Equal(t, "duplicate", domainError(t, err).Code, "members count, too")
+
+		rolledBack := uniqueMember(t, "b", "reject")
+		rolledBack.Job.Type = "t.other"
+		other := uniqueMember(t, "c", "reject")
+		other.Job.Type = "t.other"
+		_, err = b.Workflows.Create(t.Context(), define(workflow.Group, rolledBack, other))
+		require.NotContains(t, domainError(t, err).Details, "existing_job_id", "it was not stored")
 	})
 
 	t.Run("RejectFailsLaterStep", func(t *testing.T) {
