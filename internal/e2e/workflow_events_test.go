@@ -33,7 +33,11 @@ func TestWorkflowEvents(t *testing.T) {
 	a.nack(a.fetch(q).at("jobs.0.id"), `"error":{"code":"broken","message":"It broke.","retryable":false}`).is(200)
 	want := []string{"workflow.started", "workflow.step_completed", "workflow.failed"}
 
-	page := a.get("/ojs/v1/events?types=workflow.*&workflow_id=" + id).is(200)
+	var page reply
+	require.Eventually(t, func() bool { // a poll waits for the relay, but not for long
+		page = a.get("/ojs/v1/events?types=workflow.*&workflow_id=" + id).is(200)
+		return page.count("events") >= len(want)
+	}, 10*time.Second, 5*time.Millisecond)
 	require.Equal(t, want, page.list("events", "type"))
 	for i := range want {
 		require.Equal(t, id, page.at(fmt.Sprintf("events.%d.subject", i)))

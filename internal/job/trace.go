@@ -127,7 +127,9 @@ func CorrelationID(meta []byte) (id string) {
 // one of them gets none.
 var workflowMembers = []string{"tenant_id", "trace_id", "traceparent", "tracestate"}
 
-func isTrace(name []byte) bool { return string(name) != "tenant_id" && slices.Contains(workflowMembers, string(name)) }
+func isTrace(name []byte) bool {
+	return string(name) != "tenant_id" && slices.Contains(workflowMembers, string(name))
+}
 
 // traceOrigin keeps the traceparent that a job of a workflow was meant to have, if it follows the run of another job.
 const traceOrigin = "ojs.workflow.trace_origin"
