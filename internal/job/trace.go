@@ -2,7 +2,6 @@ package job
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -111,24 +110,14 @@ func WithTraceContext(meta []byte, traceparent, tracestate string) []byte {
 }
 
 // CorrelationID is meta.correlation_id, for the log; "" if there is none.
-func CorrelationID(meta []byte) (id string) {
-	if !bytes.Contains(meta, []byte("correlation_id")) {
-		return ""
-	}
-	for literal, value := range rawjson.Members(meta) {
-		if string(rawjson.Name(literal)) == "correlation_id" {
-			id, _ = rawjson.Text(value)
-		}
-	}
-	return Shorten(id, 255)
-}
+func CorrelationID(meta []byte) string { return Shorten(memberText(meta, "correlation_id"), 255) }
 
-// workflowMembers are the members of a workflow's meta that its jobs get if they lack them. Those of a trace belong together: a job that has
-// one of them gets none.
-var workflowMembers = []string{"tenant_id", "trace_id", "traceparent", "tracestate"}
-
-func isTrace(name []byte) bool {
-	return string(name) != "tenant_id" && slices.Contains(workflowMembers, string(name))
+// memberText is the text of a member; "" if there is none. Most objects have no such member, so its name is looked for first.
+func memberText(object []byte, name string) (text string) {
+	if bytes.Contains(object, []byte(name)) {
+		text, _ = rawjson.Text(payload.Find(object, name))
+	}
+	return text
 }
 
 // traceOrigin keeps the traceparent that a job of a workflow was meant to have, if it follows the run of another job.
@@ -147,14 +136,16 @@ func WithWorkflowMeta(meta, workflow []byte, follows string) []byte {
 		}
 	}
 	kept := len(merged.list)
-	traced := slices.ContainsFunc(merged.list, func(m payload.Member) bool { return isTrace(m.Name) })
+	var inherited []payload.Member
 	if len(workflow) > 0 {
 		for literal, value := range rawjson.Members(workflow) {
-			name := rawjson.Name(literal)
-			if _, has := merged.find(name); !has && slices.Contains(workflowMembers, string(name)) && (!traced || !isTrace(name)) {
-				merged.put(name, literal, value)
+			if name := rawjson.Name(literal); inheritedMeta[string(name)] {
+				inherited = append(inherited, payload.Member{Name: name, Literal: literal, Value: value})
 			}
 		}
+	}
+	for _, m := range missingMeta(inherited, func(name string) bool { _, has := merged.find([]byte(name)); return has }) {
+		merged.put(m.Name, m.Literal, m.Value)
 	}
 	if follows != "" {
 		merged.follow(follows)
