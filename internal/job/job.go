@@ -28,9 +28,12 @@ type Job struct {
 	HeartbeatTimeoutMS int64  // 0: none
 	ResultTTL          *int64 // seconds; nil: the server's default, 0: do not keep, -1: keep with the row
 
-	Unique     *Unique  // nil: no policy
-	UniqueKey  string   // fingerprint by Unique; "": no policy
-	WorkflowID [16]byte // root of the workflow to which the job belongs; zero: none
+	Unique     *Unique      // nil: no policy
+	UniqueKey  string       // fingerprint by Unique; "": no policy
+	Limit      *LimitPolicy // policy of its partition or, without LimitKey, of its queue; nil: it was sent none
+	LimitKey   string       // the partition; "": none of its own
+	OnLimit    string       // what a fetch does while it may not start; "": without Limit
+	WorkflowID [16]byte     // root of the workflow to which the job belongs; zero: none
 
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert
