@@ -30,10 +30,11 @@ type Job struct {
 
 	Unique     *Unique      // nil: no policy
 	UniqueKey  string       // fingerprint by Unique; "": no policy
-	Limit      *LimitPolicy // policy of its partition or, without LimitKey, of its queue; nil: it was sent none
-	LimitKey   string       // the partition; "": none of its own
-	OnLimit    string       // what a fetch does while it may not start; "": without Limit
 	WorkflowID [16]byte     // root of the workflow to which the job belongs; zero: none
+	Lane       string       // the part of its queue in which it waits; "": none
+	LimitKey   string       // key of its rate limit; "": none
+	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
+	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert

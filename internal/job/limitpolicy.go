@@ -18,7 +18,7 @@ type LimitPolicy struct {
 	Concurrency *int64  // most active jobs; nil: no limit, 0: none may start
 	Rate        *Window // most starts within any period; nil: no limit
 	Throttle    *Window // starts are at least Period/Limit apart; nil: no limit
-	OnLimit     string  // LimitWait, LimitReschedule or LimitDrop: what a fetch does with a job that may not start
+	OnLimit     string  // LimitReschedule or LimitDrop: what a fetch does with a job that may not start; "": it waits
 	Scope       string  // LimitGlobal: one partition for all tenants; "": one for each
 }
 
@@ -31,7 +31,6 @@ type Window struct {
 
 // What a fetch does with a job that may not start, and the scope of a key that tenants share.
 const (
-	LimitWait       = "wait"
 	LimitReschedule = "reschedule"
 	LimitDrop       = "drop"
 	LimitGlobal     = "global"
@@ -58,7 +57,7 @@ func equalPointers[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// Encode gives the policy as it is stored and shown, in its normal form: concurrency, rate, throttle, and on_limit unless it is wait.
+// Encode gives the policy as it is stored and shown, in its normal form: concurrency, rate, throttle, and on_limit and scope.
 func (p *LimitPolicy) Encode() []byte {
 	b := []byte{'{'}
 	member := func(name string) {
@@ -79,7 +78,7 @@ func (p *LimitPolicy) Encode() []byte {
 		member("throttle")
 		b = p.Throttle.append(b)
 	}
-	if p.OnLimit != "" && p.OnLimit != LimitWait {
+	if p.OnLimit != "" {
 		member("on_limit")
 		b = appendText(b, p.OnLimit)
 	}
@@ -225,7 +224,7 @@ func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
 	for _, m := range unknown {
 		r.refuse(string(m.Name), "absent: a rate limit has no such property", m.Value)
 	}
-	p := &LimitPolicy{OnLimit: LimitWait}
+	p := &LimitPolicy{}
 	if n, ok := r.integer("concurrency", r.fields.Get("concurrency"), 0); ok {
 		p.Concurrency = &n
 	}
@@ -242,7 +241,8 @@ func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
 func (r *limitReader) words(p *LimitPolicy) {
 	if v := r.fields.Get("on_limit"); v != nil {
 		switch text, _ := rawjson.Text(v); text {
-		case LimitWait, LimitReschedule, LimitDrop:
+		case "wait":
+		case LimitReschedule, LimitDrop:
 			p.OnLimit = text
 		default:
 			r.refuse("on_limit", "one of wait, reschedule, drop", v)

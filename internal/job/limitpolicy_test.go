@@ -32,9 +32,6 @@ func TestRateLimit(t *testing.T) {
 			Limit: &LimitPolicy{Concurrency: count(4), Rate: &Window{30, 10 * time.Second, "PT10S"}, Throttle: &Window{2, time.Second, "1s"}, OnLimit: LimitReschedule},
 		},
 	} {
-		if want.OnLimit == "" {
-			want.OnLimit, want.Limit.OnLimit = LimitWait, LimitWait
-		}
 		j := accept(t, job(options(`"rate_limit":`+text)))
 		require.Equal(t, want.Limit, j.Limit, text)
 		require.Equal(t, []string{want.LimitKey, want.OnLimit}, []string{j.LimitKey, j.OnLimit}, text)
