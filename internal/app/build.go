@@ -66,8 +66,8 @@ func (n *Node) probe(ctx context.Context) (now time.Time, readOnly bool, err err
 
 func (n *Node) buildLoops() error {
 	c := n.config
-	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters, Workflows: n.domains.Workflows}, retention.Config{
-		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded, Workflows: c.Retention.Completed,
+	n.pruner = retention.New(n.archetype, retention.Deps{DB: n.domains.DB, Commits: n.commits, DeadLetters: n.domains.DeadLetters, Workflows: n.domains.Workflows, Queues: n.domains.Configured}, retention.Config{
+		Interval: c.Retention.PruneInterval, Discarded: c.Retention.Discarded, Completed: c.Retention.Completed,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
@@ -75,6 +75,13 @@ func (n *Node) buildLoops() error {
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 	}, n.relay)
+	maintainer.KeepDone(func(ctx context.Context) time.Duration {
+		view, err := n.domains.Configured.View(ctx)
+		if err != nil {
+			return 0 // for ever, until it is known
+		}
+		return retention.Done(view, c.Retention.Completed)
+	})
 	n.services = []startstop.Service{
 		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
 		queueconfig.NewWatcher(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),

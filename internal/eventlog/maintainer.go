@@ -75,6 +75,8 @@ type Maintainer struct {
 	q      *dbsqlc.Queries
 	relay  *Relay
 
+	keepDone func(ctx context.Context) time.Duration
+
 	// Only the running goroutine uses these.
 	configured bool  // the limits are stored
 	floorAt    int64 // watermark when the floor was stored
@@ -115,8 +117,13 @@ func (s *MaintainerTestSignals) Init(tb testutil.TestingTB) {
 
 // NewMaintainer returns a maintainer; Start it.
 func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, config MaintainerConfig, relay *Relay) *Maintainer {
-	return baseservice.Init(archetype, &Maintainer{config: config, q: dbsqlc.New(pool), relay: relay})
+	return baseservice.Init(archetype, &Maintainer{
+		config: config, q: dbsqlc.New(pool), relay: relay, keepDone: func(context.Context) time.Duration { return config.RetentionDone },
+	})
 }
+
+// KeepDone replaces RetentionDone by a time that may change. Call it before Start.
+func (m *Maintainer) KeepDone(f func(ctx context.Context) time.Duration) { m.keepDone = f }
 
 // Start runs the first check at once: partitions may be missing after a long downtime.
 func (m *Maintainer) Start(ctx context.Context) error {
@@ -217,7 +224,7 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("drop events: %w", err)
 	}
 	if p.Days, err = repeat(func() (int32, error) {
-		return m.q.JobFinishedPartitionPrune(ctx, interval(m.config.RetentionDone))
+		return m.q.JobFinishedPartitionPrune(ctx, interval(m.keepDone(ctx)))
 	}); err != nil {
 		return fmt.Errorf("drop finished jobs: %w", err)
 	}
