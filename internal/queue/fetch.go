@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -210,8 +211,27 @@ func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
 		bytes += int64((*job.Record)(&rows[i]).Weight())
 	}
 	cut = bytes > c.params.MaxBytes
-	s.cursors.end(c.probes, lastClaimed(c.probes, rows), cut || len(rows) == len(c.owners))
+	open := s.openProbes(c.probes)
+	s.cursors.end(open, lastClaimed(open, rows), cut || len(rows) == len(c.owners))
 	return cut
+}
+
+// openProbes leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
+// the first fetch after the pause has to find.
+func (s *Store) openProbes(probes []*probe) []*probe {
+	if view := s.configured.Latest(); view == nil || view.Plain() {
+		return probes
+	}
+	var open, paused []*probe
+	for _, p := range probes {
+		if q := s.configured.Known(p.queue); q != nil && q.Status == queueconfig.Paused {
+			paused = append(paused, p)
+		} else {
+			open = append(open, p)
+		}
+	}
+	s.cursors.fail(paused)
+	return open
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
