@@ -57,8 +57,14 @@ func equalPointers[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// Encode gives the policy as it is stored and shown, in its normal form: concurrency, rate, throttle, and on_limit and scope.
-func (p *LimitPolicy) Encode() []byte {
+// Encode gives the policy as it is shown, in its normal form: concurrency, rate, throttle, on_limit and scope.
+func (p *LimitPolicy) Encode() []byte { return p.encode(false) }
+
+// Stored gives the policy as it is stored with its partition: Encode without on_limit, which is that of a job, and with the lengths of
+// the periods in microseconds.
+func (p *LimitPolicy) Stored() []byte { return p.encode(true) }
+
+func (p *LimitPolicy) encode(stored bool) []byte {
 	b := []byte{'{'}
 	member := func(name string) {
 		if len(b) > 1 {
@@ -72,13 +78,13 @@ func (p *LimitPolicy) Encode() []byte {
 	}
 	if p.Rate != nil {
 		member("rate")
-		b = p.Rate.append(b)
+		b = p.Rate.append(b, stored)
 	}
 	if p.Throttle != nil {
 		member("throttle")
-		b = p.Throttle.append(b)
+		b = p.Throttle.append(b, stored)
 	}
-	if p.OnLimit != "" {
+	if p.OnLimit != "" && !stored {
 		member("on_limit")
 		b = appendText(b, p.OnLimit)
 	}
@@ -89,9 +95,13 @@ func (p *LimitPolicy) Encode() []byte {
 	return append(b, '}')
 }
 
-func (w *Window) append(b []byte) []byte {
+func (w *Window) append(b []byte, stored bool) []byte {
 	b = strconv.AppendInt(append(b, `{"limit":`...), w.Limit, 10)
-	return append(appendText(append(b, `,"period":`...), w.PeriodText), '}')
+	b = appendText(append(b, `,"period":`...), w.PeriodText)
+	if stored {
+		b = strconv.AppendInt(append(b, `,"us":`...), w.Period.Microseconds(), 10)
+	}
+	return append(b, '}')
 }
 
 // ValidLimitKey reports whether clients may name a partition so.

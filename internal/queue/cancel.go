@@ -70,6 +70,8 @@ func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 
 func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }
 
+func cancelledLimit(r *dbsqlc.JobCancelRow) pgtype.Text { return r.LimitKey }
+
 func cancelledWorkflow(r *dbsqlc.JobCancelRow) pgtype.UUID { return r.WorkflowID }
 
 // cancelUnlocked cancels the jobs that no other transaction has locked. A bulk cancel, which shares its statement with no

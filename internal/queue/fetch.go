@@ -218,10 +218,15 @@ func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
 func (s *Store) afterClaim(ctx context.Context, c claim, rows []dbsqlc.JobFetchRow) [][]*job.Record {
 	res := make([][]*job.Record, len(c.params.Workers))
 	eventlog.Emit(ctx, s.commits, rows, fetchChange)
+	limited := false
 	for slot := range rows {
 		job, owner := (*job.Record)(&rows[slot]), c.owners[slot]
 		res[owner] = append(res[owner], job)
 		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
+		limited = limited || job.LimitKey.Valid
+	}
+	if limited {
+		s.onLimitedStarts()
 	}
 	return res
 }

@@ -1,0 +1,15 @@
+-- Statements about rate and concurrency limits by key. What lets jobs start stands in the functions of migration 00007.
+
+-- name: LimitAdmit :many
+-- Gives jobs of the partitions their place in the fetch order, as many as may start. Rows without a queue are those of the partitions.
+SELECT a.key::text AS key, COALESCE(a.more, false)::boolean AS more, COALESCE(a.wait_us, -1)::bigint AS wait_us, COALESCE(a.queue, '')::text AS queue,
+    COALESCE(a.lane, '')::text AS lane, COALESCE(a.priority, 0)::smallint AS priority, COALESCE(a.ready_seq, 0)::bigint AS ready_seq
+FROM ojs.limit_admit(@keys::text[], @node::integer) a;
+
+-- name: LimitListDue :many
+-- The partitions in which there may be room since a node stopped before it had looked, or since now; each once for each reason.
+SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT @max_rows;
+
+-- name: LimitNextDue :one
+-- How long until a partition is due, in microseconds; below 0: none is.
+SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us;
