@@ -37,7 +37,7 @@ func (s *Store) release(ctx context.Context, names []string) {
 		return
 	}
 	s.jobs.NotifyAvailable(places)
-	s.jobs.Admit(ctx, limits)
+	s.jobs.FollowLimits(ctx, limits)
 }
 
 // releaseQueued looks first without a lock, because nearly always nothing is queued. Two commits that end jobs of a cron at the same

@@ -21,8 +21,8 @@ func (s *Store) OnLimitedJobs(f func(ctx context.Context, keys []string)) { s.on
 // OnLimitedStarts sets what is called after a claim of jobs with limit keys. It must not block.
 func (s *Store) OnLimitedStarts(f func()) { s.onLimitedStarts = f }
 
-// Admit lets those jobs of the keys be fetched that may start now, after a commit of another domain that moved jobs of them.
-func (s *Store) Admit(ctx context.Context, keys []string) {
+// FollowLimits lets those jobs of the keys be fetched that may start now, after a commit of another domain that moved jobs of them.
+func (s *Store) FollowLimits(ctx context.Context, keys []string) {
 	if len(keys) > 0 {
 		s.onLimitedJobs(ctx, keys)
 	}
@@ -40,7 +40,7 @@ func limitsOf[Row any](rows []Row, limit func(*Row) pgtype.Text) (keys []string)
 
 // follow does what follows from jobs that have left active or ended: their workflows go on, and their limits let others start.
 func (s *Store) follow(ctx context.Context, jobs []*job.Record) {
-	s.Admit(ctx, limitsOf(jobs, func(j **job.Record) (key pgtype.Text) {
+	s.FollowLimits(ctx, limitsOf(jobs, func(j **job.Record) (key pgtype.Text) {
 		if *j != nil && (*j).State != string(ojs.StateActive) {
 			key = (*j).LimitKey
 		}
@@ -59,6 +59,6 @@ func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
 			keys = append(keys, j.LimitKey)
 		}
 	}
-	s.Admit(ctx, keys)
+	s.FollowLimits(ctx, keys)
 	s.follow(ctx, replaced)
 }
