@@ -148,6 +148,19 @@ END
 $$;
 -- +goose StatementEnd
 
+-- The active jobs of a queue, exact in the snapshot: see QueueCountListByQueue.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queue_active(queue_name text) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE((SELECT q.count FROM ojs.queue_counts q WHERE q.queue = queue_name AND q.state = 'active'), 0)
+        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM 'active')::integer - (e.from_state IS NOT DISTINCT FROM 'active')::integer) FROM ojs.events e
+            WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = queue_name), 0)
+        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM 'active')::integer - (e.from_state IS NOT DISTINCT FROM 'active')::integer)
+            FROM ojs.event_gaps g CROSS JOIN LATERAL (SELECT v.to_state, v.from_state FROM ojs.events v WHERE v.seq = g.seq AND v.sub = 0 AND v.queue = queue_name) e
+            WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)), 0)
+$$;
+-- +goose StatementEnd
+
 -- What a partition has at a time, read in one snapshot: a claim moves a job from one count to the other in one commit. Counts of jobs that
 -- run or have started end at the limit, beyond which they do not matter. admitted are jobs that may be fetched.
 -- +goose StatementBegin
@@ -160,7 +173,9 @@ BEGIN
     END IF;
     SELECT count(*) INTO admitted FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' AND j.ready_seq IS NOT NULL
         LIMIT 1001 + COALESCE(LEAST(l.concurrency, l.rate), 0)) n;
-    IF l.concurrency IS NOT NULL THEN
+    IF l.concurrency IS NOT NULL AND starts_with(l.key, 'queue:') THEN
+        active := ojs.queue_active(substr(l.key, 7));
+    ELSIF l.concurrency IS NOT NULL THEN
         SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT l.concurrency) n;
     END IF;
     IF l.rate IS NOT NULL THEN
@@ -282,11 +297,51 @@ END
 $$;
 -- +goose StatementEnd
 
+-- Locks the partitions of queues for the rest of the transaction and returns how many jobs of each may start. Claims of a limited queue follow one
+-- another, so a claim counts the starts of all before it. The policies come from the configuration of the queues, as the caller knows it. queues are
+-- sorted. wait_us is when there may be room again.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.limit_queue_rooms(queues text[], policies json[]) RETURNS TABLE (queue text, room bigint, wait_us bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    l    ojs.limits;
+    u    record;
+    now  timestamptz;
+    next timestamptz;
+BEGIN
+    FOR i IN 1..cardinality(queues) LOOP
+        PERFORM ojs.limit_set('queue:' || queues[i], policies[i]);
+        PERFORM FROM ojs.limits o WHERE o.key = 'queue:' || queues[i] FOR UPDATE;
+    END LOOP;
+    FOR i IN 1..cardinality(queues) LOOP
+        now := clock_timestamp();
+        SELECT o.* INTO l FROM ojs.limits o WHERE o.key = 'queue:' || queues[i];
+        IF l.override_until <= now THEN
+            PERFORM ojs.limit_override(l.key, NULL, NULL);
+            SELECT o.* INTO l FROM ojs.limits o WHERE o.key = 'queue:' || queues[i];
+        END IF;
+        DELETE FROM ojs.limit_starts s WHERE s.key = l.key AND s.at <= now - GREATEST(l.rate_us, l.throttle_us, 0) * interval '1 microsecond'
+            AND s.id = ANY(ARRAY(SELECT d.id FROM ojs.limit_starts d WHERE d.key = l.key ORDER BY d.key, d.at LIMIT 1000));
+        u := ojs.limit_usage(l, now);
+        next := LEAST(u.first_start + l.rate_us * interval '1 microsecond',
+            CASE WHEN u.last_start + l.throttle_us * interval '1 microsecond' > now THEN u.last_start + l.throttle_us * interval '1 microsecond' END, l.blocked_until, l.override_until);
+        queue := queues[i];
+        room := ojs.limit_room(l, now, u.active, u.started, u.last_start);
+        wait_us := GREATEST(0, date_part('epoch', next - now) * 1000000);
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
 -- +goose Down
+DROP FUNCTION ojs.limit_queue_rooms(text[], json[]);
 DROP FUNCTION ojs.limit_admit(text[], integer);
 DROP FUNCTION ojs.limit_withdraw(text, smallint, bigint);
 DROP FUNCTION ojs.limit_room(ojs.limits, timestamptz, bigint, bigint, timestamptz);
 DROP FUNCTION ojs.limit_usage(ojs.limits, timestamptz);
+DROP FUNCTION ojs.queue_active(text);
 DROP FUNCTION ojs.limit_started(text, timestamptz);
 DROP FUNCTION ojs.limit_failed(text, timestamptz);
 DROP FUNCTION ojs.limit_override(text, json, timestamptz);

@@ -13,3 +13,21 @@ SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at 
 -- name: LimitNextDue :one
 -- How long until a partition is due, in microseconds; below 0: none is.
 SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us;
+
+-- name: LimitQueueRooms :many
+-- Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
+SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_rooms(@queues::text[], @policies::json[]) r;
+
+-- name: LimitQueueStarted :exec
+-- Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueRooms.
+INSERT INTO ojs.limit_starts (key, at)
+SELECT l.key, r.at FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@started_at::timestamptz[]) AS at) r
+    CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = 'queue:' || r.queue AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l;
+
+-- name: LimitQueueLock :many
+-- Locks a queue and returns its configuration.
+SELECT q.config FROM ojs.queues q WHERE q.name = @name FOR NO KEY UPDATE;
+
+-- name: LimitQueueStore :exec
+-- Stores the configuration of a queue, which the caller has locked.
+UPDATE ojs.queues q SET config = @config, updated_at = clock_timestamp() WHERE q.name = @name;

@@ -7,6 +7,8 @@ package dbsqlc
 
 import (
 	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const limitAdmit = `-- name: LimitAdmit :many
@@ -91,4 +93,82 @@ func (q *Queries) LimitNextDue(ctx context.Context) (int64, error) {
 	var wait_us int64
 	err := row.Scan(&wait_us)
 	return wait_us, err
+}
+
+const limitQueueLock = `-- name: LimitQueueLock :many
+SELECT q.config FROM ojs.queues q WHERE q.name = $1 FOR NO KEY UPDATE
+`
+
+// Locks a queue and returns its configuration.
+func (q *Queries) LimitQueueLock(ctx context.Context, name string) ([][]byte, error) {
+	rows, err := q.db.Query(ctx, limitQueueLock, name)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][]byte
+	for rows.Next() {
+		var config []byte
+		if err := rows.Scan(&config); err != nil {
+			return nil, err
+		}
+		items = append(items, config)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const limitQueueRooms = `-- name: LimitQueueRooms :many
+SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_rooms($1::text[], $2::json[]) r
+`
+
+type LimitQueueRoomsRow struct {
+	Queue  string
+	Room   int64
+	WaitUs int64
+}
+
+// Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
+func (q *Queries) LimitQueueRooms(ctx context.Context, queues []string, policies [][]byte) ([]LimitQueueRoomsRow, error) {
+	rows, err := q.db.Query(ctx, limitQueueRooms, queues, policies)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitQueueRoomsRow
+	for rows.Next() {
+		var i LimitQueueRoomsRow
+		if err := rows.Scan(&i.Queue, &i.Room, &i.WaitUs); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const limitQueueStarted = `-- name: LimitQueueStarted :exec
+INSERT INTO ojs.limit_starts (key, at)
+SELECT l.key, r.at FROM (SELECT unnest($1::text[]) AS queue, unnest($2::timestamptz[]) AS at) r
+    CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = 'queue:' || r.queue AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l
+`
+
+// Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueRooms.
+func (q *Queries) LimitQueueStarted(ctx context.Context, queues []string, startedAt []pgtype.Timestamptz) error {
+	_, err := q.db.Exec(ctx, limitQueueStarted, queues, startedAt)
+	return err
+}
+
+const limitQueueStore = `-- name: LimitQueueStore :exec
+UPDATE ojs.queues q SET config = $1, updated_at = clock_timestamp() WHERE q.name = $2
+`
+
+// Stores the configuration of a queue, which the caller has locked.
+func (q *Queries) LimitQueueStore(ctx context.Context, config []byte, name string) error {
+	_, err := q.db.Exec(ctx, limitQueueStore, config, name)
+	return err
 }

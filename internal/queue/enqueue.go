@@ -54,7 +54,7 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 		if j.Unique != nil {
 			return s.enqueueUnique
 		}
-		if j.ClientID || j.LimitKey != "" {
+		if j.ClientID || j.Limit != nil {
 			b = s.enqueueNamed
 		}
 	}

@@ -80,6 +80,9 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	if err := s.createQueues(ctx, db, in.open()); err != nil {
 		return nil, err
 	}
+	if err := s.setQueueLimits(ctx, db, in); err != nil {
+		return nil, err
+	}
 	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
 	for tries := 0; len(in.todo) > 0; {
 		err := s.tryInsert(ctx, db, in)

@@ -84,6 +84,7 @@ type Store struct {
 	cursors  cursors
 	awaiting resultWaiters
 	queues   knownQueues
+	rooms    roomWakes
 
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -104,6 +105,7 @@ func New(deps Deps, config Config) *Store {
 		config: config, configured: deps.Queues, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		rooms:      roomWakes{until: map[string]time.Time{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
 		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
