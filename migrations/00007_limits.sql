@@ -148,14 +148,14 @@ END
 $$;
 -- +goose StatementEnd
 
--- The active jobs of a queue, exact in the snapshot: see QueueCountListByQueue.
+-- The jobs of a queue in a state, exact in the snapshot: see QueueCountListByQueue.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.queue_active(queue_name text) RETURNS bigint
+CREATE FUNCTION ojs.queue_count(queue_name text, state_name text) RETURNS bigint
 LANGUAGE sql STABLE AS $$
-    SELECT COALESCE((SELECT q.count FROM ojs.queue_counts q WHERE q.queue = queue_name AND q.state = 'active'), 0)
-        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM 'active')::integer - (e.from_state IS NOT DISTINCT FROM 'active')::integer) FROM ojs.events e
+    SELECT COALESCE((SELECT q.count FROM ojs.queue_counts q WHERE q.queue = queue_name AND q.state = state_name), 0)
+        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM state_name)::integer - (e.from_state IS NOT DISTINCT FROM state_name)::integer) FROM ojs.events e
             WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = queue_name), 0)
-        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM 'active')::integer - (e.from_state IS NOT DISTINCT FROM 'active')::integer)
+        + COALESCE((SELECT sum((e.to_state IS NOT DISTINCT FROM state_name)::integer - (e.from_state IS NOT DISTINCT FROM state_name)::integer)
             FROM ojs.event_gaps g CROSS JOIN LATERAL (SELECT v.to_state, v.from_state FROM ojs.events v WHERE v.seq = g.seq AND v.sub = 0 AND v.queue = queue_name) e
             WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)), 0)
 $$;
@@ -174,7 +174,7 @@ BEGIN
     SELECT count(*) INTO admitted FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' AND j.ready_seq IS NOT NULL
         LIMIT 1001 + COALESCE(LEAST(l.concurrency, l.rate), 0)) n;
     IF l.concurrency IS NOT NULL AND starts_with(l.key, 'queue:') THEN
-        active := ojs.queue_active(substr(l.key, 7));
+        active := ojs.queue_count(substr(l.key, 7), 'active');
     ELSIF l.concurrency IS NOT NULL THEN
         SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT l.concurrency) n;
     END IF;
@@ -335,13 +335,39 @@ END
 $$;
 -- +goose StatementEnd
 
+-- What clients see of a partition. waiting are its available jobs; counts of jobs end at 10 000, those of starts at the limit. reset_at is when a start
+-- stops counting, or now; next_at when the throttle permits a start.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.limit_view(l ojs.limits, OUT active bigint, OUT waiting bigint, OUT started bigint, OUT reset_at timestamptz, OUT next_at timestamptz)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    now timestamptz := clock_timestamp();
+    u   record;
+BEGIN
+    u := ojs.limit_usage(l, now);
+    started := u.started;
+    reset_at := COALESCE(u.first_start + l.rate_us * interval '1 microsecond', now);
+    next_at := GREATEST(now, u.last_start + l.throttle_us * interval '1 microsecond', l.blocked_until);
+    IF starts_with(l.key, 'queue:') THEN
+        active := ojs.queue_count(substr(l.key, 7), 'active');
+        waiting := ojs.queue_count(substr(l.key, 7), 'available');
+        RETURN;
+    END IF;
+    SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT 10000) n;
+    SELECT count(*) INTO waiting FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' LIMIT 10000) n;
+    SELECT LEAST(10000, waiting + count(*)) INTO waiting FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NOT NULL LIMIT 10000) n;
+END
+$$;
+-- +goose StatementEnd
+
 -- +goose Down
+DROP FUNCTION ojs.limit_view(ojs.limits);
 DROP FUNCTION ojs.limit_queue_rooms(text[], json[]);
 DROP FUNCTION ojs.limit_admit(text[], integer);
 DROP FUNCTION ojs.limit_withdraw(text, smallint, bigint);
 DROP FUNCTION ojs.limit_room(ojs.limits, timestamptz, bigint, bigint, timestamptz);
 DROP FUNCTION ojs.limit_usage(ojs.limits, timestamptz);
-DROP FUNCTION ojs.queue_active(text);
+DROP FUNCTION ojs.queue_count(text, text);
 DROP FUNCTION ojs.limit_started(text, timestamptz);
 DROP FUNCTION ojs.limit_failed(text, timestamptz);
 DROP FUNCTION ojs.limit_override(text, json, timestamptz);

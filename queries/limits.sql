@@ -31,3 +31,35 @@ SELECT q.config FROM ojs.queues q WHERE q.name = @name FOR NO KEY UPDATE;
 -- name: LimitQueueStore :exec
 -- Stores the configuration of a queue, which the caller has locked.
 UPDATE ojs.queues q SET config = @config, updated_at = clock_timestamp() WHERE q.name = @name;
+
+-- name: LimitGet :many
+-- A partition as clients see it; at most one row.
+SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
+    (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
+    COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
+FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = @key;
+
+-- name: LimitListPage :many
+-- Partitions by key, behind a key. Those of queues are listed if their queue has a limit.
+SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
+    (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
+    COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
+FROM (
+    SELECT o.* FROM ojs.limits o WHERE o.key > @after::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]))
+    ORDER BY o.key OFFSET @skip_rows::bigint LIMIT @page_rows::bigint
+) l CROSS JOIN LATERAL ojs.limit_view(l::ojs.limits) v
+ORDER BY l.key;
+
+-- name: LimitCount :one
+-- The number of partitions, up to max_rows.
+SELECT count(*) FROM (
+    SELECT FROM ojs.limits o WHERE NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]) ORDER BY o.key LIMIT @max_rows::bigint
+) n;
+
+-- name: LimitSet :exec
+-- Stores policies that are not the stored ones.
+SELECT ojs.limit_set(r.key, r.policy) FROM (SELECT unnest(@keys::text[]) AS key, unnest(@policies::json[]) AS policy ORDER BY 1) r;
+
+-- name: LimitOverride :exec
+-- Replaces parts of the policy of a partition, which is created if it does not exist; no override takes the old one away.
+SELECT ojs.limit_override(@key::text, sqlc.narg('override')::json, sqlc.narg('until')::timestamptz);

@@ -58,6 +58,72 @@ func (q *Queries) LimitAdmit(ctx context.Context, keys []string, node int32) ([]
 	return items, nil
 }
 
+const limitCount = `-- name: LimitCount :one
+SELECT count(*) FROM (
+    SELECT FROM ojs.limits o WHERE NOT starts_with(o.key, 'queue:') OR o.key = ANY($1::text[]) ORDER BY o.key LIMIT $2::bigint
+) n
+`
+
+// The number of partitions, up to max_rows.
+func (q *Queries) LimitCount(ctx context.Context, queueKeys []string, maxRows int64) (int64, error) {
+	row := q.db.QueryRow(ctx, limitCount, queueKeys, maxRows)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const limitGet = `-- name: LimitGet :many
+SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
+    (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
+    COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
+FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = $1
+`
+
+type LimitGetRow struct {
+	Key           string
+	Policy        []byte
+	Override      []byte
+	OverrideUntil pgtype.Timestamptz
+	BlockedUntil  pgtype.Timestamptz
+	Active        int64
+	Waiting       int64
+	Started       int64
+	ResetAt       pgtype.Timestamptz
+	NextAt        pgtype.Timestamptz
+}
+
+// A partition as clients see it; at most one row.
+func (q *Queries) LimitGet(ctx context.Context, key string) ([]LimitGetRow, error) {
+	rows, err := q.db.Query(ctx, limitGet, key)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitGetRow
+	for rows.Next() {
+		var i LimitGetRow
+		if err := rows.Scan(
+			&i.Key,
+			&i.Policy,
+			&i.Override,
+			&i.OverrideUntil,
+			&i.BlockedUntil,
+			&i.Active,
+			&i.Waiting,
+			&i.Started,
+			&i.ResetAt,
+			&i.NextAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const limitListDue = `-- name: LimitListDue :many
 SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT $1
 `
@@ -83,6 +149,74 @@ func (q *Queries) LimitListDue(ctx context.Context, maxRows int32) ([]string, er
 	return items, nil
 }
 
+const limitListPage = `-- name: LimitListPage :many
+SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
+    (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
+    COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
+FROM (
+    SELECT o.key, o.policy, o.override, o.override_until, o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, o.created_at, o.updated_at FROM ojs.limits o WHERE o.key > $1::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY($2::text[]))
+    ORDER BY o.key OFFSET $3::bigint LIMIT $4::bigint
+) l CROSS JOIN LATERAL ojs.limit_view(l::ojs.limits) v
+ORDER BY l.key
+`
+
+type LimitListPageParams struct {
+	After     string
+	QueueKeys []string
+	SkipRows  int64
+	PageRows  int64
+}
+
+type LimitListPageRow struct {
+	Key           string
+	Policy        []byte
+	Override      []byte
+	OverrideUntil pgtype.Timestamptz
+	BlockedUntil  pgtype.Timestamptz
+	Active        int64
+	Waiting       int64
+	Started       int64
+	ResetAt       pgtype.Timestamptz
+	NextAt        pgtype.Timestamptz
+}
+
+// Partitions by key, behind a key. Those of queues are listed if their queue has a limit.
+func (q *Queries) LimitListPage(ctx context.Context, arg LimitListPageParams) ([]LimitListPageRow, error) {
+	rows, err := q.db.Query(ctx, limitListPage,
+		arg.After,
+		arg.QueueKeys,
+		arg.SkipRows,
+		arg.PageRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitListPageRow
+	for rows.Next() {
+		var i LimitListPageRow
+		if err := rows.Scan(
+			&i.Key,
+			&i.Policy,
+			&i.Override,
+			&i.OverrideUntil,
+			&i.BlockedUntil,
+			&i.Active,
+			&i.Waiting,
+			&i.Started,
+			&i.ResetAt,
+			&i.NextAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const limitNextDue = `-- name: LimitNextDue :one
 SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us
 `
@@ -93,6 +227,22 @@ func (q *Queries) LimitNextDue(ctx context.Context) (int64, error) {
 	var wait_us int64
 	err := row.Scan(&wait_us)
 	return wait_us, err
+}
+
+const limitOverride = `-- name: LimitOverride :exec
+SELECT ojs.limit_override($1::text, $2::json, $3::timestamptz)
+`
+
+type LimitOverrideParams struct {
+	Key      string
+	Override []byte
+	Until    pgtype.Timestamptz
+}
+
+// Replaces parts of the policy of a partition, which is created if it does not exist; no override takes the old one away.
+func (q *Queries) LimitOverride(ctx context.Context, arg LimitOverrideParams) error {
+	_, err := q.db.Exec(ctx, limitOverride, arg.Key, arg.Override, arg.Until)
+	return err
 }
 
 const limitQueueLock = `-- name: LimitQueueLock :many
@@ -170,5 +320,15 @@ UPDATE ojs.queues q SET config = $1, updated_at = clock_timestamp() WHERE q.name
 // Stores the configuration of a queue, which the caller has locked.
 func (q *Queries) LimitQueueStore(ctx context.Context, config []byte, name string) error {
 	_, err := q.db.Exec(ctx, limitQueueStore, config, name)
+	return err
+}
+
+const limitSet = `-- name: LimitSet :exec
+SELECT ojs.limit_set(r.key, r.policy) FROM (SELECT unnest($1::text[]) AS key, unnest($2::json[]) AS policy ORDER BY 1) r
+`
+
+// Stores policies that are not the stored ones.
+func (q *Queries) LimitSet(ctx context.Context, keys []string, policies [][]byte) error {
+	_, err := q.db.Exec(ctx, limitSet, keys, policies)
 	return err
 }

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -165,6 +166,58 @@ func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Pro
 	}
 	if len(*problems) > before {
 		return nil
+	}
+	return p
+}
+
+// DecodeQueueLimit reads the body of a call that sets the policy of a whole queue.
+func DecodeQueueLimit(body []byte) (*LimitPolicy, *ojs.Error) {
+	v, err := rawjson.Check(body)
+	if err != nil {
+		return nil, err
+	}
+	var problems payload.Problems
+	p := ParseQueueLimit(v, "rate_limit", "$", &problems)
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// ParseStoredLimit reads what Stored gives; nil and what is broken have no limits.
+func ParseStoredLimit(stored []byte) (p LimitPolicy) {
+	type window struct {
+		Limit  int64
+		Period string
+		US     int64
+	}
+	var s struct {
+		Concurrency    *int64
+		Rate, Throttle *window
+		Scope          string
+	}
+	if stored == nil || json.Unmarshal(stored, &s) != nil {
+		return p
+	}
+	read := func(w *window) *Window {
+		if w == nil {
+			return nil
+		}
+		return &Window{w.Limit, time.Duration(w.US) * time.Microsecond, w.Period}
+	}
+	return LimitPolicy{Concurrency: s.Concurrency, Rate: read(s.Rate), Throttle: read(s.Throttle), Scope: s.Scope}
+}
+
+// Override is the policy with the parts of another in the place of its own.
+func (p LimitPolicy) Override(o LimitPolicy) LimitPolicy {
+	if o.Concurrency != nil {
+		p.Concurrency = o.Concurrency
+	}
+	if o.Rate != nil {
+		p.Rate = o.Rate
+	}
+	if o.Throttle != nil {
+		p.Throttle = o.Throttle
 	}
 	return p
 }

@@ -63,6 +63,41 @@ func limitOf(q *queueconfig.Queue) *job.LimitPolicy {
 	return &p
 }
 
+// QueueLimit is the limit of a queue; nil: it has none.
+func (s *Store) QueueLimit(ctx context.Context, name string) (*job.LimitPolicy, error) {
+	limited, err := s.limitedQueues(ctx, []string{name})
+	if err != nil || len(limited) == 0 {
+		return nil, err
+	}
+	return &limited[0].policy, nil
+}
+
+// QueueLimits are the limits of all queues that have one.
+func (s *Store) QueueLimits(ctx context.Context) (map[string]job.LimitPolicy, error) {
+	view, err := s.configured.View(ctx)
+	if err != nil || view.Plain() {
+		return nil, err
+	}
+	limits := map[string]job.LimitPolicy{}
+	view.Each(func(q *queueconfig.Queue) {
+		if p := limitOf(view.Queue(q.Name)); p != nil && q.Name != queueconfig.Default {
+			limits[q.Name] = *p
+		}
+	})
+	return limits, nil
+}
+
+// SetQueueLimit stores the limit of a queue, which is created if it does not exist.
+func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPolicy) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	in := newInsertion([]*job.Job{{Queue: name, Limit: p}}, true)
+	if err := s.createQueues(ctx, s.db.Pool, in.jobs); err != nil {
+		return pg.ClientError(err)
+	}
+	return pg.WriteError(s.setQueueLimits(ctx, s.db.Pool, in))
+}
+
 // run is a part of a claim's queues that is claimed by one statement: a limited queue, or others next to each other.
 type run struct {
 	queue  string // of a limited one
