@@ -165,7 +165,8 @@ BEGIN
         WHERE j.id = ANY(ids) AND j.state = ANY(states) AND j.state <> 'discarded'
         RETURNING j.*, clock_timestamp() AS cancelled_at,
             CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
-                NULL, NULL, NULL) END AS advances
+                NULL, NULL, NULL) END AS advances,
+            CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
     ), moved AS (
         INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
             scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,

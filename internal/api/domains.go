@@ -4,6 +4,7 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -23,6 +24,7 @@ type Domains struct {
 	Workers     *worker.Store
 	Crons       *cron.Store
 	Workflows   *workflow.Store
+	Limits      *limit.Store
 	Webhooks    *webhook.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed

@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -72,6 +73,7 @@ func (n *Node) buildLoops() error {
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
+	n.limits = limit.NewFollower(n.archetype, n.domains.Limits)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 	}, n.relay)
@@ -83,7 +85,7 @@ func (n *Node) buildLoops() error {
 		return retention.Done(view, c.Retention.Completed)
 	})
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits,
 		queueconfig.NewWatcher(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}
 	return nil

@@ -200,6 +200,7 @@ func (a *API) routes(e *echo.Echo) {
 	a.deadLetterRoutes(v1)
 
 	get(v1, "/unique-jobs", a.listUnique)
+	a.rateLimitRoutes(v1, one)
 	a.cronRoutes(v1)
 	a.workflowRoutes(v1)
 	a.queueRoutes(v1)

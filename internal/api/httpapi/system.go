@@ -61,7 +61,7 @@ func (a *API) getManifest(c echo.Context) error {
 		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC), "backend": api.Backend,
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
-			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": true, "workflows": true,
+			"priority_queues": true, "rate_limiting": true, "schema_validation": false, "unique_jobs": true, "workflows": true,
 			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
 		},
 		"extensions":        api.Extensions(a.webhooks.Enabled),
