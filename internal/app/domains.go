@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -34,6 +35,7 @@ type DomainDeps struct {
 // DomainConfig is the configuration of each domain.
 type DomainConfig struct {
 	Queue    queue.Config
+	Queues   queueadmin.Config
 	Progress progress.Config
 	Worker   worker.Config
 	Cron     cron.Config
@@ -44,7 +46,11 @@ type DomainConfig struct {
 // Domains is the configuration of each domain.
 func (c Config) Domains() DomainConfig {
 	return DomainConfig{
-		Queue:    queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout},
+		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues},
+		Queues: queueadmin.Config{
+			ExtensionEvents: c.Events.ExtensionTypes,
+			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
+		},
 		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
 		Worker: worker.Config{
 			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
@@ -75,6 +81,7 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 		Domains: api.Domains{
 			DB: d.DB, Jobs: jobs,
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
+			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -230,7 +231,8 @@ func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int) cl
 // all that it wanted: it has not read beyond its last job.
 func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
 	cut = c.cut(rows)
-	s.cursors.end(c.probes, lastClaimed(c.probes, rows), cut || len(rows) == len(c.owners))
+	open := s.openProbes(c.probes)
+	s.cursors.end(open, lastClaimed(open, rows), cut || len(rows) == len(c.owners))
 	return cut
 }
 
@@ -241,6 +243,24 @@ func (c claim) cut(rows []dbsqlc.JobFetchRow) bool {
 		bytes += int64((*job.Record)(&rows[i]).Weight())
 	}
 	return bytes > c.params.MaxBytes
+}
+
+// openProbes leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
+// the first fetch after the pause has to find.
+func (s *Store) openProbes(probes []*probe) []*probe {
+	if view := s.configured.Latest(); view == nil || view.Plain() {
+		return probes
+	}
+	var open, paused []*probe
+	for _, p := range probes {
+		if q := s.configured.Known(p.queue); q != nil && q.Status == queueconfig.Paused {
+			paused = append(paused, p)
+		} else {
+			open = append(open, p)
+		}
+	}
+	s.cursors.fail(paused)
+	return open
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
