@@ -19,6 +19,8 @@ const (
 	reasonDeleted = "deleted"
 	reasonMoved   = "moved"
 	reasonRetry   = "retry"
+
+	reasonRateLimit = "rate_limit"
 )
 
 // outcomeEvent is the event of a failure or requeue after which the job is in the state.

@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"strings"
 	"sync"
 
@@ -45,6 +46,15 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 		}
 	}
 	jobs, err := s.share(ctx, f)
+	if err == nil && len(jobs) < f.Count {
+		var admitted bool
+		if admitted, err = s.meet(ctx, f.Queues); err != nil && len(jobs) > 0 {
+			s.logger.WarnContext(ctx, "jobs that wait for rate limits were not looked at; the next fetch does it", slog.String("category", "error"), slog.Any("error", err))
+			err = nil
+		} else if admitted && len(jobs) == 0 {
+			jobs, err = s.share(ctx, f)
+		}
+	}
 	if err != nil || len(jobs) > 0 {
 		return jobs, err
 	}
@@ -85,6 +95,10 @@ func (s *Store) survey(ctx context.Context, queues []string) ([]Place, error) {
 	survey := s.cursors.beginSurvey(queues)
 	rows, err := s.db.Q.JobFetchSurvey(ctx, queues)
 	if err != nil {
+		s.cursors.failSurvey(survey)
+		return nil, pg.ClientError(err)
+	}
+	if err := s.surveyLimits(ctx, queues); err != nil {
 		s.cursors.failSurvey(survey)
 		return nil, pg.ClientError(err)
 	}

@@ -57,6 +57,7 @@ func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
 		replaced = append(replaced, j.Outcome.Replaced...)
 		if j.LimitKey != "" && !slices.Contains(keys, j.LimitKey) {
 			keys = append(keys, j.LimitKey)
+			s.parked.park(j.Queue)
 		}
 	}
 	s.FollowLimits(ctx, keys)

@@ -128,6 +128,9 @@ func (s *Store) poll(ctx context.Context) error {
 	for _, f := range found {
 		s.cursors.wake(f.Queue, 1)
 	}
+	for _, q := range s.parked.waiting(queues) {
+		s.cursors.wake(q, 1)
+	}
 	return err
 }
 

@@ -85,6 +85,7 @@ type Store struct {
 	awaiting resultWaiters
 	queues   knownQueues
 	rooms    roomWakes
+	parked   parkedQueues
 
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -105,6 +106,7 @@ func New(deps Deps, config Config) *Store {
 		config: config, configured: deps.Queues, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		parked:     parkedQueues{queues: map[string]*parkedQueue{}},
 		rooms:      roomWakes{until: map[string]time.Time{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
