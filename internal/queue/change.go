@@ -156,6 +156,14 @@ func retryChange(changes []eventlog.Change, r *dbsqlc.JobRetryRow) []eventlog.Ch
 	return append(changes, c)
 }
 
+// priorityChange leaves out a job whose priority stays the same: no event was written for it.
+func priorityChange(changes []eventlog.Change, r *dbsqlc.JobSetPriorityRow) []eventlog.Change {
+	if r.Previous == r.Priority {
+		return changes
+	}
+	return append(changes, eventlog.Change{Type: eventlog.PriorityChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, At: r.Now.Time})
+}
+
 // deleteChange takes the job out of the counts of its queue. There is no public event for it.
 func deleteChange(changes []eventlog.Change, r *dbsqlc.JobDeleteRow) []eventlog.Change {
 	return append(changes, eventlog.Change{

@@ -74,9 +74,10 @@ type Store struct {
 	fetchers      fetchers
 	lost          lostClaims
 
-	cursors  cursors
-	awaiting resultWaiters
-	queues   knownQueues
+	cursors    cursors
+	priorities priorityStats
+	awaiting   resultWaiters
+	queues     knownQueues
 
 	draining  chan struct{}
 	drainOnce sync.Once

@@ -200,6 +200,7 @@ func (a *API) routes(e *echo.Echo) {
 	a.cronRoutes(v1)
 	a.workflowRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)
+	a.priorityRoutes(v1)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)
 	get(v1, "/events/:id/history", a.getEventHistory)
