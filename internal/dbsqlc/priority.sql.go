@@ -13,17 +13,22 @@ import (
 
 const jobPriorityList = `-- name: JobPriorityList :many
 WITH RECURSIVE level AS (
-    (SELECT j.priority, j.ready_seq FROM ojs.jobs j
+    (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
      WHERE j.state = 'available' AND j.queue = $1 AND j.ready_seq IS NOT NULL
-     ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+     ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
     UNION ALL
-    SELECT n.priority, n.ready_seq
+    SELECT n.lane, n.priority, n.ready_seq
     FROM level l CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = $1 AND j.priority < l.priority AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+        (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = $1 AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = $1 AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
 ), level_list AS MATERIALIZED (
-    SELECT l.priority, l.ready_seq FROM level l LIMIT $2::bigint
+    SELECT l.lane, l.priority, l.ready_seq FROM level l LIMIT $2::bigint
 ), share AS MATERIALIZED (
     SELECT ($3::bigint / GREATEST(count(*), 1))::bigint AS n FROM level_list
 )
@@ -31,11 +36,11 @@ SELECT l.priority::smallint AS priority, c.n::bigint AS counted, l.ready_seq::bi
 FROM level_list l CROSS JOIN LATERAL (
     SELECT count(*) AS n, max(f.ready_seq) AS high FROM (
         SELECT j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = $1 AND j.priority = l.priority AND j.ready_seq IS NOT NULL
+        WHERE j.state = 'available' AND j.queue = $1 AND j.lane = l.lane AND j.priority = l.priority AND j.ready_seq IS NOT NULL
         ORDER BY j.ready_seq LIMIT (SELECT s.n FROM share s)) f
 ) c CROSS JOIN LATERAL (
     SELECT j.ready_seq FROM ojs.jobs j
-    WHERE j.state = 'available' AND j.queue = $1 AND j.priority = l.priority AND j.ready_seq IS NOT NULL
+    WHERE j.state = 'available' AND j.queue = $1 AND j.lane = l.lane AND j.priority = l.priority AND j.ready_seq IS NOT NULL
     ORDER BY j.ready_seq DESC LIMIT 1
 ) e
 `
@@ -54,7 +59,7 @@ type JobPriorityListRow struct {
 	LastSeq    int64
 }
 
-// The jobs of a queue that can be fetched, by priority, highest first. It skips from priority to priority and counts the first entries of
+// The jobs of a queue that can be fetched, by lane and priority. It skips from one to the next and counts the first entries of
 // each, so it reads about max_counted entries of the index however many jobs wait. first_seq, counted_seq and last_seq are the
 // numbers of the first job, of the last one that was counted, and of the last one: the caller estimates from them how many follow.
 func (q *Queries) JobPriorityList(ctx context.Context, arg JobPriorityListParams) ([]JobPriorityListRow, error) {
@@ -83,20 +88,56 @@ func (q *Queries) JobPriorityList(ctx context.Context, arg JobPriorityListParams
 	return items, nil
 }
 
+const jobPriorityListWaiting = `-- name: JobPriorityListWaiting :many
+WITH waiting AS MATERIALIZED (
+    SELECT j.queue, j.priority FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL
+    ORDER BY j.limit_key, j.priority DESC, j.limit_seq LIMIT $2::bigint
+)
+SELECT w.priority, sum(CASE WHEN w.queue = $1::text THEN 1 ELSE 0 END)::bigint AS counted, count(*) AS looked
+FROM waiting w GROUP BY w.priority
+`
+
+type JobPriorityListWaitingRow struct {
+	Priority int16
+	Counted  int64
+	Looked   int64
+}
+
+// The jobs that a rate limit holds back, by priority, among the first max_looked of all queues; counted are those of the queue.
+func (q *Queries) JobPriorityListWaiting(ctx context.Context, queue string, maxLooked int64) ([]JobPriorityListWaitingRow, error) {
+	rows, err := q.db.Query(ctx, jobPriorityListWaiting, queue, maxLooked)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobPriorityListWaitingRow
+	for rows.Next() {
+		var i JobPriorityListWaitingRow
+		if err := rows.Scan(&i.Priority, &i.Counted, &i.Looked); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobSetPriority = `-- name: JobSetPriority :many
 WITH locked AS MATERIALIZED (
     SELECT j.id, j.priority AS previous FROM ojs.jobs j
     WHERE j.id = $1::uuid AND j.state IN ('available', 'scheduled') FOR UPDATE SKIP LOCKED
 ), changed AS (
     UPDATE ojs.jobs j SET priority = $2::smallint FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.workflow_id, j.trace_id, l.previous, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.workflow_id, j.trace_id, l.previous, clock_timestamp() AS now
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, internal, priority, ready_seq, node, data)
-    SELECT $3::text, 'api', c.now, c.id, c.type, c.queue, c.workflow_id, c.trace_id, true, c.priority, c.ready_seq, $4::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, internal, priority, ready_seq, node, data)
+    SELECT $3::text, 'api', c.now, c.id, c.type, c.queue, c.lane, c.workflow_id, c.trace_id, true, c.priority, c.ready_seq, $4::integer,
         ('{"priority":' || c.priority || ',"previous_priority":' || c.previous || '}')::json
     FROM changed c WHERE c.previous <> c.priority
 )
-SELECT c.id, c.type, c.queue, c.priority, c.ready_seq, c.previous, c.now::timestamptz AS now FROM changed c
+SELECT c.id, c.type, c.queue, c.lane, c.priority, c.ready_seq, c.previous, c.now::timestamptz AS now FROM changed c
 `
 
 type JobSetPriorityParams struct {
@@ -110,6 +151,7 @@ type JobSetPriorityRow struct {
 	ID       [16]byte
 	Type     string
 	Queue    string
+	Lane     string
 	Priority int16
 	ReadySeq pgtype.Int8
 	Previous int16
@@ -137,6 +179,7 @@ func (q *Queries) JobSetPriority(ctx context.Context, arg JobSetPriorityParams) 
 			&i.ID,
 			&i.Type,
 			&i.Queue,
+			&i.Lane,
 			&i.Priority,
 			&i.ReadySeq,
 			&i.Previous,

@@ -146,6 +146,11 @@ func (a *node) exercise(t *testing.T) {
 	a.post("/ojs/v1/jobs/batch", "{\"jobs\":[{"+unique(`,"on_conflict":"replace"`)+"}]}").is(201)
 	a.get("/ojs/v1/unique-jobs?per_page=10").is(200)
 
+	urgent := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	a.patch("/ojs/v1/jobs/"+urgent, `{"priority":7}`).is(200)
+	a.get("/ojs/v1/queues/" + q + "/priority-stats").is(200)
+	a.get("/ojs/v1/queues/crowd/priority-stats").is(200)
+
 	// A worker reports, and then dies with its job.
 	mine := a.busy(queue(), `,"timeout_ms":60000`)
 	a.report(mine, `"progress":50`).is(200)
@@ -317,7 +322,7 @@ func (n planNode) problems(whole []string) (problems []string) {
 func (l *planLog) requireStatements() {
 	l.t.Helper()
 	for _, name := range []string{
-		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
+		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityList", "JobPriorityListWaiting",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",

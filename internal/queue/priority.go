@@ -57,7 +57,7 @@ func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16)
 func (s *Store) afterSetPriority(ctx context.Context, rows []dbsqlc.JobSetPriorityRow) {
 	for _, r := range rows {
 		if r.ReadySeq.Valid {
-			s.cursors.lower(Place{r.Queue, r.Priority, r.ReadySeq.Int64})
+			s.cursors.lower(Place{r.Queue, r.Lane, r.Priority, r.ReadySeq.Int64})
 		}
 	}
 	eventlog.Emit(ctx, s.commits, rows, priorityChange)

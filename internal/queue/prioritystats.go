@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,7 +33,7 @@ const (
 type PriorityStats struct {
 	Counts    []PriorityCount // highest priority first, without those that have no jobs
 	Total     int64           // exact
-	Estimated bool            // the counts are not exact, but their sum is
+	Estimated bool            // there are more jobs than were counted; the counts are not exact, but their sum is
 }
 
 // PriorityCount is the number of jobs of one priority.
@@ -92,77 +94,107 @@ func (s *Store) readPriorities(ctx context.Context, queue string) (PriorityStats
 		return PriorityStats{}, err
 	}
 	defer done()
-	var levels []dbsqlc.JobPriorityListRow
-	total := int64(0)
+	var p priorityCounter
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		counts, err := q.QueueCountListByQueue(ctx, queue)
 		if err != nil {
 			return err
 		}
+		total := int64(0)
 		for _, c := range counts {
 			if c.State == string(ojs.StateAvailable) {
 				total = c.Count
 			}
 		}
-		levels, err = q.JobPriorityList(ctx, dbsqlc.JobPriorityListParams{Queue: queue, MaxLevels: maxPriorityLevels, MaxCounted: countedByPriority})
+		levels, err := q.JobPriorityList(ctx, dbsqlc.JobPriorityListParams{Queue: queue, MaxLevels: maxPriorityLevels, MaxCounted: countedByPriority})
+		if err != nil {
+			return err
+		}
+		p.addLevels(levels)
+		if p.rest = total - p.counted; p.rest <= 0 {
+			return nil
+		}
+		waiting, err := q.JobPriorityListWaiting(ctx, queue, countedByPriority/10)
+		p.addWaiting(waiting)
 		return err
 	})
-	return newPriorityStats(levels, total), err
+	return p.stats(), err
 }
 
-// newPriorityStats adds to what was counted the jobs beyond, of which only the sum is known. They are divided among the priorities by
-// how dense the numbers of the counted jobs are. Jobs that no fetch can find at the moment, because of a limit or of their cron, are divided like the others.
-func newPriorityStats(levels []dbsqlc.JobPriorityListRow, total int64) PriorityStats {
-	stats := PriorityStats{Counts: []PriorityCount{}, Total: total}
-	var weights []float64
-	counted := int64(0)
-	for _, l := range levels {
-		n := len(stats.Counts)
-		if n == 0 || stats.Counts[n-1].Priority != l.Priority {
-			stats.Counts, weights, n = append(stats.Counts, PriorityCount{Priority: l.Priority}), append(weights, 0), n+1
+// priorityCounter adds up what was read.
+type priorityCounter struct {
+	found   map[int16]*priorityCount
+	counted int64
+	rest    int64 // jobs beyond those that were counted
+}
+
+type priorityCount struct {
+	counted int64
+	beyond  float64 // an estimate of the jobs that follow those that were counted
+}
+
+func (p *priorityCounter) at(priority int16) *priorityCount {
+	c := p.found[priority]
+	if c == nil {
+		if p.found == nil {
+			p.found = map[int16]*priorityCount{}
 		}
-		stats.Counts[n-1].Count += l.Counted
-		weights[n-1] += float64(l.LastSeq-l.CountedSeq) * float64(l.Counted) / float64(l.CountedSeq-l.FirstSeq+1)
-		counted += l.Counted
+		c = &priorityCount{}
+		p.found[priority] = c
 	}
-	rest := total - counted
-	if rest <= 0 {
-		stats.Total = counted
+	return c
+}
+
+// addLevels estimates what lies beyond the counted jobs of a level by how dense their numbers are.
+func (p *priorityCounter) addLevels(levels []dbsqlc.JobPriorityListRow) {
+	for _, l := range levels {
+		c := p.at(l.Priority)
+		c.counted += l.Counted
+		c.beyond += float64(l.LastSeq-l.CountedSeq) * float64(l.Counted) / float64(l.CountedSeq-l.FirstSeq+1)
+		p.counted += l.Counted
+	}
+}
+
+// addWaiting adds the jobs that a rate limit keeps out of the levels.
+func (p *priorityCounter) addWaiting(rows []dbsqlc.JobPriorityListWaitingRow) {
+	for _, r := range rows {
+		if n := min(r.Counted, p.rest); n > 0 {
+			p.at(r.Priority).counted += n
+			p.counted, p.rest = p.counted+n, p.rest-n
+		}
+	}
+}
+
+// stats divides the rest among the priorities: by the estimates or, if there are none, in proportion to what was counted.
+func (p *priorityCounter) stats() PriorityStats {
+	stats := PriorityStats{Counts: make([]PriorityCount, 0, len(p.found)), Total: p.counted + max(0, p.rest), Estimated: p.rest > 0}
+	sum, weights := 0.0, map[int16]float64{}
+	for priority, c := range p.found {
+		weights[priority] = c.beyond
+		sum += c.beyond
+	}
+	for priority, c := range p.found {
+		if sum == 0 {
+			weights[priority] = float64(c.counted) / float64(p.counted)
+		} else {
+			weights[priority] /= sum
+		}
+		stats.Counts = append(stats.Counts, PriorityCount{priority, c.counted})
+	}
+	slices.SortFunc(stats.Counts, func(a, b PriorityCount) int { return cmp.Compare(b.Priority, a.Priority) })
+	if p.rest <= 0 || len(stats.Counts) == 0 {
 		return stats
 	}
-	exact := 0
-	for _, w := range weights {
-		if w > 0 {
-			exact++
-		}
-	}
-	stats.Estimated = exact != 1
-	divide(stats.Counts, weights, rest)
-	return stats
-}
-
-// divide adds rest to the counts in proportion to the weights.
-func divide(counts []PriorityCount, weights []float64, rest int64) {
-	sum := 0.0
-	for _, w := range weights {
-		sum += w
-	}
-	if sum == 0 {
-		for i := range counts {
-			weights[i] = float64(counts[i].Count)
-			sum += weights[i]
-		}
-	}
-	largest, left := 0, rest
-	for i, w := range weights {
-		share := int64(float64(rest) * w / sum)
-		counts[i].Count, left = counts[i].Count+share, left-share
-		if w > weights[largest] {
+	largest, left := 0, p.rest
+	for i := range stats.Counts {
+		c := &stats.Counts[i]
+		n := int64(float64(p.rest) * weights[c.Priority])
+		c.Count, left = c.Count+n, left-n
+		if weights[c.Priority] > weights[stats.Counts[largest].Priority] {
 			largest = i
 		}
 	}
-	if len(counts) > 0 {
-		counts[largest].Count += left
-	}
+	stats.Counts[largest].Count += left
+	return stats
 }
