@@ -72,7 +72,7 @@ func TestParseChangeRefuses(t *testing.T) {
 		"allowed_job_types":              {`"a"`, `[]`, `[5]`, `[""]`, `["a*b"]`, many},
 		"producers":                      {`{}`, `["*a"]`},
 		"fairness":                       {`5`, `{}`, `{"key":"meta."}`, `{"key":"args"}`, `{"key":"tenant","weights":{"a":0}}`, `{"key":"tenant","weights":[]}`},
-		"rate_limit":                     {`5`, `[]`, `"1/s"`},
+		"rate_limit":                     {`5`, `[]`, `"1/s"`, `{"limit":0,"period":"PT1S"}`, `{"key":"a","limit":1,"period":"PT1S"}`},
 	} {
 		for _, value := range values {
 			t.Run(field+value[:min(len(value), 20)], func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
@@ -280,10 +281,11 @@ func readFairness(c *Config, v jsontext.Value) string {
 	return ""
 }
 
-// readRateLimit keeps the policy as it was sent.
-func readRateLimit(_ *Config, v jsontext.Value) string {
-	if v[0] != '{' {
-		return "a rate-limit policy, an object"
+func readRateLimit(c *Config, v jsontext.Value) string {
+	var problems payload.Problems
+	c.RateLimit = job.ParseQueueLimit(v, "rate_limit", "$.rate_limit", &problems)
+	if len(problems) > 0 {
+		return "a rate-limit policy: " + strings.TrimSuffix(problems[0].Message, ".")
 	}
 	return ""
 }
