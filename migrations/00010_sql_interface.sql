@@ -427,6 +427,7 @@ BEGIN
     IF status = 'draining' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' is draining and takes no new jobs.';
     END IF;
+    PERFORM ojs.bound_note(queue, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
 
     WITH inserted AS (
         INSERT INTO ojs.jobs AS j (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,

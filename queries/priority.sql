@@ -53,10 +53,8 @@ FROM level_list l CROSS JOIN LATERAL (
 ) e;
 
 -- name: JobPriorityListWaiting :many
--- The jobs that a rate limit holds back, by priority, among the first max_looked of all queues; counted are those of the queue.
+-- The jobs of a queue that a rate limit holds back, by priority, among the first max_looked of them.
 WITH waiting AS MATERIALIZED (
-    SELECT j.queue, j.priority FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL
-    ORDER BY j.limit_key, j.priority DESC, j.limit_seq LIMIT @max_looked::bigint
+    SELECT j.priority FROM ojs.jobs j WHERE j.queue = @queue AND j.limit_seq IS NOT NULL ORDER BY j.limit_seq LIMIT @max_looked::bigint
 )
-SELECT w.priority, sum(CASE WHEN w.queue = @queue::text THEN 1 ELSE 0 END)::bigint AS counted, count(*) AS looked
-FROM waiting w GROUP BY w.priority;
+SELECT w.priority, count(*) AS counted FROM waiting w GROUP BY w.priority;

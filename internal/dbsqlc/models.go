@@ -280,6 +280,10 @@ type JobFinished struct {
 	Size            pgtype.Int4
 }
 
+type OjsBoundNote struct {
+	Queue string
+}
+
 type OjsEventPublished struct {
 	Seq        int64
 	Sub        int32
@@ -340,6 +344,17 @@ type OjsEventShown struct {
 	Head       string
 	Compat     string
 	Data       string
+}
+
+type OjsJobSize struct {
+	Queue string
+	JobID [16]byte
+	Bytes int32
+}
+
+type OjsQueueSize struct {
+	Queue string
+	Bytes int64
 }
 
 type OjsWebhookCursor struct {

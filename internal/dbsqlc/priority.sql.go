@@ -90,20 +90,17 @@ func (q *Queries) JobPriorityList(ctx context.Context, arg JobPriorityListParams
 
 const jobPriorityListWaiting = `-- name: JobPriorityListWaiting :many
 WITH waiting AS MATERIALIZED (
-    SELECT j.queue, j.priority FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL
-    ORDER BY j.limit_key, j.priority DESC, j.limit_seq LIMIT $2::bigint
+    SELECT j.priority FROM ojs.jobs j WHERE j.queue = $1 AND j.limit_seq IS NOT NULL ORDER BY j.limit_seq LIMIT $2::bigint
 )
-SELECT w.priority, sum(CASE WHEN w.queue = $1::text THEN 1 ELSE 0 END)::bigint AS counted, count(*) AS looked
-FROM waiting w GROUP BY w.priority
+SELECT w.priority, count(*) AS counted FROM waiting w GROUP BY w.priority
 `
 
 type JobPriorityListWaitingRow struct {
 	Priority int16
 	Counted  int64
-	Looked   int64
 }
 
-// The jobs that a rate limit holds back, by priority, among the first max_looked of all queues; counted are those of the queue.
+// The jobs of a queue that a rate limit holds back, by priority, among the first max_looked of them.
 func (q *Queries) JobPriorityListWaiting(ctx context.Context, queue string, maxLooked int64) ([]JobPriorityListWaitingRow, error) {
 	rows, err := q.db.Query(ctx, jobPriorityListWaiting, queue, maxLooked)
 	if err != nil {
@@ -113,7 +110,7 @@ func (q *Queries) JobPriorityListWaiting(ctx context.Context, queue string, maxL
 	var items []JobPriorityListWaitingRow
 	for rows.Next() {
 		var i JobPriorityListWaitingRow
-		if err := rows.Scan(&i.Priority, &i.Counted, &i.Looked); err != nil {
+		if err := rows.Scan(&i.Priority, &i.Counted); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -1,5 +1,7 @@
 package job
 
+import "time"
+
 // Job is a validated new job, ready for the store. It owns its bytes: the request body may be reused.
 type Job struct {
 	ID       [16]byte // zero unless ClientID
@@ -36,6 +38,9 @@ type Job struct {
 	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
 	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
+	BlockFor  time.Duration // how long the enqueue waits for room in a queue whose policy is to block
+	Unbounded bool          // the bounds of its queue do not hold for the job: it belongs to work that was accepted before
+
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert
 
@@ -43,8 +48,17 @@ type Job struct {
 	Outcome Outcome
 }
 
-// Outcome is what its unique policy has made of a job.
+// Outcome is what its unique policy and its queue have made of a job.
 type Outcome struct {
-	Deduplicated bool      // an equivalent job exists, with which the store has answered; this one is not stored
-	Replaced     []*Record // the jobs that were cancelled for this one, as they are now
+	Deduplicated bool       // an equivalent job exists, with which the store has answered; this one is not stored
+	Replaced     []*Record  // the jobs that were cancelled for this one, as they are now
+	Dropped      [][16]byte // the roots of workflows of which jobs were discarded to make room for this one and others
+	Pressure     *Pressure  // how full its queue is with it; nil: the queue has no bound, or is not as full as its threshold
+}
+
+// Pressure is how full a bounded queue is.
+type Pressure struct {
+	Depth    int64   // waiting jobs
+	MaxDepth int64   // 0: not bounded by their number
+	Share    float64 // of the bound, at most 1
 }

@@ -53,10 +53,21 @@ func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	for _, old := range e.replaced {
 		changes = cancelChange(changes, (*dbsqlc.JobCancelRow)(old))
 	}
-	if e.job == nil {
-		return changes
+	if e.job != nil {
+		changes = append(changes, changeOf(e.eventType, e.job, e.job.CreatedAt))
 	}
-	return append(changes, changeOf(e.eventType, e.job, e.job.CreatedAt))
+	for i := range e.dropped {
+		changes = discardChange(changes, &e.dropped[i])
+	}
+	return changes
+}
+
+// discardChange is the end of a job that the server has discarded while it waited.
+func discardChange(changes []eventlog.Change, r *dbsqlc.JobDiscardWaitingRow) []eventlog.Change {
+	return append(changes, eventlog.Change{
+		Type: ojs.EventJobDiscarded, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateDiscarded),
+		At: r.Now.Time, Reason: job.Overflow,
+	})
 }
 
 // fetchChange has the time in the queue as its duration.

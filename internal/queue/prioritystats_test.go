@@ -29,7 +29,7 @@ func TestPriorityCounter(t *testing.T) {
 		},
 		"JobsBehindALimit": {
 			levels: []dbsqlc.JobPriorityListRow{level(5, 2, 1, 2, 2)}, total: 5,
-			waiting: []dbsqlc.JobPriorityListWaitingRow{{Priority: 1, Counted: 3, Looked: 9}, {Priority: 0, Looked: 9}},
+			waiting: []dbsqlc.JobPriorityListWaitingRow{{Priority: 1, Counted: 3}},
 			want:    PriorityStats{Counts: []PriorityCount{{5, 2}, {1, 3}}, Total: 5},
 		},
 		"JobsThatWereNotFound": {

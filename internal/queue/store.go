@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/ojs"
@@ -38,6 +39,9 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
+	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
+	FullRetryAfter time.Duration
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
@@ -49,6 +53,7 @@ type Deps struct {
 	Commits *eventlog.Commits
 	Timer   *timer.Timer
 	Workers *cache.Workers
+	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
 }
@@ -63,20 +68,24 @@ type Store struct {
 	tracer  *tracing.Tracer
 	config  Config
 
-	enqueue       *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
-	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
-	complete      operation[job.Ack]
-	fail          operation[nack]
-	cancel        operation[cancellation]
-	results       *batch.Batcher[[16]byte, *Result]
-	settling      *batch.Batcher[unsettled, settled]
-	fetchers      fetchers
-	lost          lostClaims
+	configured *queueconfig.Cache
+
+	enqueue        *batch.Batcher[*job.Job, enqueued]
+	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
+	enqueueBounded *batch.Batcher[*job.Job, enqueued] // jobs of bounded queues: their statements wait for the lock of a queue
+	enqueueUnique  *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
+	complete       operation[job.Ack]
+	fail           operation[nack]
+	cancel         operation[cancellation]
+	results        *batch.Batcher[[16]byte, *Result]
+	settling       *batch.Batcher[unsettled, settled]
+	fetchers       fetchers
+	lost           lostClaims
 
 	cursors    cursors
 	priorities priorityStats
 	awaiting   resultWaiters
+	rooms      roomWaiters
 	queues     knownQueues
 
 	draining  chan struct{}
@@ -93,7 +102,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, draining: make(chan struct{}),
+		config: config, configured: deps.Queues, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
@@ -104,6 +113,7 @@ func New(deps Deps, config Config) *Store {
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
 	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
+	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
@@ -124,6 +134,7 @@ func New(deps Deps, config Config) *Store {
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
 		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
+	s.commits.OnChanges(s.rooms.changed)
 	s.settling = newBatcher(s, "settle", s.flushSettle, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
 	return s

@@ -44,11 +44,12 @@ func endedWorkflows(jobs []*job.Record) [][16]byte {
 	})
 }
 
-// advanceReplaced lets the workflows of jobs follow that were cancelled for new ones.
+// advanceReplaced lets the workflows of jobs follow that were cancelled or discarded for new ones.
 func (s *Store) advanceReplaced(ctx context.Context, jobs ...*job.Job) {
 	var replaced []*job.Record
+	var dropped [][16]byte
 	for _, j := range jobs {
-		replaced = append(replaced, j.Outcome.Replaced...)
+		replaced, dropped = append(replaced, j.Outcome.Replaced...), append(dropped, j.Outcome.Dropped...)
 	}
-	s.advance(ctx, workflowsOf(replaced, func(j **job.Record) pgtype.UUID { return (*j).WorkflowID }))
+	s.advance(ctx, append(workflowsOf(replaced, func(j **job.Record) pgtype.UUID { return (*j).WorkflowID }), dropped...))
 }
