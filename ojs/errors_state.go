@@ -109,6 +109,17 @@ func ErrQueuePaused(queue string) *Error {
 		map[string]any{"field": "queue", "queue": queue})
 }
 
+// ErrJobTypeNotAllowed refuses a job whose type the queue does not take: 422.
+func ErrJobTypeNotAllowed(queue, jobType string) *Error {
+	return NewError(KindJobTypeNotAllowed, fmt.Sprintf("queue %s takes no jobs of type %s (allowed_job_types).", queue, jobType),
+		map[string]any{"queue": queue, "job_type": jobType})
+}
+
+// ErrProducerNotAllowed refuses a job of a client from which the queue takes none: 403.
+func ErrProducerNotAllowed(queue string) *Error {
+	return NewError(KindPermissionDenied, fmt.Sprintf("queue %s takes no jobs of this API key (producers).", queue), map[string]any{"queue": queue})
+}
+
 // QueueFull describes a queue that has no room for a job.
 type QueueFull struct {
 	Queue    string

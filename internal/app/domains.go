@@ -8,6 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
@@ -64,6 +65,9 @@ type Domains struct {
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	workers, configured := cache.New(), queueconfig.NewCache(d.DB, d.Logger)
+	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
+		limits.QueueRetry = configured.Retry
+	}
 	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
 	domains := Domains{
 		Cache: workers, Configured: configured,

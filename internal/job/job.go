@@ -38,6 +38,8 @@ type Job struct {
 	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
 	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
+	Producer  string        // the principal that enqueues the job; "": nobody has authenticated
+	Admitted  bool          // its queue took it when the workflow was created whose step it is; rules for new jobs are not applied again
 	BlockFor  time.Duration // how long the enqueue waits for room in a queue whose policy is to block
 	Unbounded bool          // the bounds of its queue do not hold for the job: it belongs to work that was accepted before
 

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -309,9 +308,4 @@ func (s *Store) insertBounded(ctx context.Context, tx pgx.Tx, in *insertion) err
 		return err
 	}
 	return b.finish(ctx, in.jobs)
-}
-
-// view is what is known of queues.
-func (s *Store) view(ctx context.Context, _ pg.Conn) (*queueconfig.View, error) {
-	return s.configured.View(ctx)
 }

@@ -17,6 +17,7 @@ import (
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
 func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, err error) {
 	assignID(j)
+	j.Producer = producerOf(ctx)
 	span := s.tracer.Enqueue(ctx, j)
 	err = s.RetryFull(ctx, j.BlockFor, func() error {
 		stored, err = s.tryEnqueue(ctx, j)
@@ -109,9 +110,10 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	if len(jobs) == 0 {
 		return nil, nil
 	}
-	todo := make([]int, len(jobs))
+	producer, todo := producerOf(ctx), make([]int, len(jobs))
 	for i, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 		todo[i] = i
 	}
 	spans := s.beginEnqueues(ctx, jobs)
@@ -154,9 +156,10 @@ func (s *Store) tryEnqueueEach(ctx context.Context, jobs []*job.Job, todo []int,
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that was refused, or -1.
 func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
-	ids := make(map[[16]byte]bool)
+	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
 	for i, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 		if job.ClientID {
 			if ids[job.ID] {
 				return nil, i, ojs.ErrDuplicateID(ojs.FormatID(job.ID))

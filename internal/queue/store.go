@@ -42,6 +42,9 @@ type Config struct {
 	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
 	FullRetryAfter time.Duration
 
+	// StrictQueues refuses jobs of queues that nobody has created.
+	StrictQueues bool
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
