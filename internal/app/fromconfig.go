@@ -22,7 +22,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		PublicURL: publicURL(c), Version: version, Logger: logger,
 		Limits:           job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
 		MaxWorkflowDepth: c.Workflows.MaxDepth, MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
-		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout,
+		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, FullRetryAfter: c.Queues.FullRetryAfter,
 		WorkerDeadAfter: c.Workers.DeadAfter,
 		Retention: Retention{
 			Completed: c.Retention.Completed, Discarded: c.Retention.Discarded,

@@ -111,7 +111,7 @@ func (b *boundCheck) judge(ctx context.Context, jobs []*job.Job, todo []int, rep
 				queue.leave(jobs, old)
 			}
 		}
-		if queue == nil || jobs[i].Unbounded || queue.take(jobs, i, !b.in.atomic) {
+		if queue == nil || jobs[i].Unbounded || queue.take(jobs, i, !b.in.atomic && jobs[i].WorkflowID == [16]byte{}) {
 			accepted = append(accepted, i)
 			if queue != nil {
 				b.in.jobs[i].Outcome.Pressure = queue.pressure()
