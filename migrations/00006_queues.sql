@@ -107,8 +107,8 @@ $$;
 CREATE FUNCTION ojs.queue_bound(name text, bound text) RETURNS bigint
 LANGUAGE sql STABLE AS $$
     SELECT COALESCE(
-        (SELECT (q.config -> 'backpressure' ->> bound)::bigint FROM ojs.queues q WHERE q.name = queue_bound.name),
-        (SELECT (q.config -> 'backpressure' ->> bound)::bigint FROM ojs.queues q WHERE q.name = '_default'), 0)
+        (SELECT (q.config -> 'backpressure' ->> bound)::numeric::bigint FROM ojs.queues q WHERE q.name = queue_bound.name),
+        (SELECT (q.config -> 'backpressure' ->> bound)::numeric::bigint FROM ojs.queues q WHERE q.name = '_default'), 0)
 $$;
 -- +goose StatementEnd
 
