@@ -94,9 +94,10 @@ BEGIN
             SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
             WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = name
             UNION ALL
-            SELECT v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+            SELECT v.state, v.n FROM ojs.event_gaps g CROSS JOIN LATERAL (
+                    SELECT o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 AND o.queue = name OFFSET 0) e
                 CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-            WHERE g.passed AND e.queue = name AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+            WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
         ) c WHERE c.state IN ('available', 'scheduled', 'retryable', 'pending'));
 END
 $$;

@@ -5,6 +5,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 )
 
 // bound sets the backpressure of a queue.
@@ -65,7 +69,9 @@ func TestBackpressure(t *testing.T) {
 		}
 		for _, send := range []func() reply{
 			func() reply { return a.post("/ojs/v1/jobs", job, "OJS-Block-Timeout: 60") },
-			func() reply { return a.post("/ojs/v1/jobs", job, "OJS-Block-Timeout: 1000", "Idempotency-Key: "+newID()) },
+			func() reply {
+				return a.post("/ojs/v1/jobs", job, "OJS-Block-Timeout: 1000", "Idempotency-Key: "+newID())
+			},
 			func() reply { return a.post("/ojs/v1/jobs/batch", `{"jobs":[`+job+`]}`, "OJS-Block-Timeout: 60") },
 			func() reply { return a.post("/ojs/v1/jobs/bulk", `{"jobs":[`+job+`]}`, "OJS-Block-Timeout: 60") },
 			func() reply {
@@ -134,4 +140,64 @@ func TestBackpressure(t *testing.T) {
 		a.push(`"type":"t","args":[],"queue":"%s"`, q)
 		require.Equal(t, "failed", a.get("/ojs/v1/workflows/"+id).is(200).at("state"))
 	})
+	t.Run("Crons", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		a.bound(q, `{"max_depth":1}`)
+		a.push(`"type":"t","args":[],"queue":"%s"`, q)
+		a.post("/ojs/v1/cron", `{"name":"`+q+`","expression":"@daily","type":"t","options":{"queue":"`+q+`"}}`).is(201)
+		a.post("/ojs/v1/cron/"+q+"/trigger", "").fails(429, "QUEUE_FULL", "queue_full")
+		a.exec(`UPDATE ojs.crons SET next_run_at = now() - interval '1 second' WHERE name = $1`, q)
+		a.wake()
+		eventually(t, func() bool {
+			return a.one(`SELECT count(*)::text FROM ojs.events WHERE type = 'cron.skipped' AND subject = $1 AND data ->> 'reason' = 'enqueue_failed'`, q) == "1"
+		})
+	})
+
+	t.Run("Metrics", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		a.bound(q, `{"max_depth":1}`)
+		job := `{"type":"t","args":[],"queue":"` + q + `"}`
+		a.post("/ojs/v1/jobs", job).is(201)
+		a.post("/ojs/v1/jobs", job).is(429)
+		a.bound(q, `{"max_depth":1,"strategy":"drop_oldest"}`)
+		a.post("/ojs/v1/jobs", job).is(201)
+		s := a.scrape()
+		require.EqualValues(t, 1, s.values("ojs_backpressure_rejected_total")["queue="+q])
+		require.EqualValues(t, 1, s.values("ojs_backpressure_dropped_total")["queue="+q])
+		require.EqualValues(t, 2, s.values("ojs_queue_overflow_count_total")["queue="+q])
+	})
+}
+
+func TestBackpressureOverGRPC(t *testing.T) {
+	t.Parallel()
+	r := setupGRPC(t)
+	r.bound("q", `{"max_depth":1,"strategy":"block"}`)
+	options := &ojsv1.EnqueueOptions{Queue: "q"}
+	_, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t", Options: options})
+	require.NoError(t, err)
+	for _, wait := range []string{"0", "1"} {
+		_, err = r.Enqueue(r.ctx("x-ojs-block-timeout", wait), &ojsv1.EnqueueRequest{Type: "t", Options: options})
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	}
+	_, err = r.Enqueue(r.ctx("x-ojs-block-timeout", "x"), &ojsv1.EnqueueRequest{Type: "t", Options: options})
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.EnqueueBatch(r.ctx("x-ojs-block-timeout", "60", "x-ojs-idempotency-key", newID()), &ojsv1.EnqueueBatchRequest{
+			Jobs: []*ojsv1.BatchJobEntry{{Type: "t", Options: options}}})
+		done <- err
+	}()
+	for answered := false; !answered; {
+		r.fetch("q")
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+			answered = true
+		default:
+		}
+	}
 }

@@ -156,7 +156,7 @@ func (a *node) exercise(t *testing.T) {
 	a.bound(bounded, `{"max_depth":2,"max_size_bytes":1000,"strategy":"drop_oldest"}`)
 	a.pushMany(t, bounded, 2)
 	for range 3 {
-		a.push(`"type":"t","args":["%s"],"queue":"%s"`, strings.Repeat("x", 300), bounded)
+		a.push(`"type":"t","args":["%s"],"queue":"%s"`, strings.Repeat("x", 600), bounded)
 	}
 	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, bounded, newID())
 	a.exec(`SELECT ojs.cancel(id) FROM ojs.jobs WHERE queue = $1 AND state = 'available'`, bounded)

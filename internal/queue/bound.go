@@ -2,9 +2,12 @@ package queue
 
 import (
 	"context"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -119,6 +122,9 @@ func (b *boundCheck) judge(ctx context.Context, jobs []*job.Job, todo []int, rep
 		} else if !full || !b.in.atomic { // an atomic insert shows the first one
 			b.in.res[i] = enqueued{full: b.errFull(queue)}
 			full = true
+			if queue.policy.Strategy != queueconfig.Block { // see RetryFull
+				b.store.refused(ctx, queue)
+			}
 		}
 	}
 	if full && b.in.atomic {
@@ -308,4 +314,37 @@ func (s *Store) insertBounded(ctx context.Context, tx pgx.Tx, in *insertion) err
 		return err
 	}
 	return b.finish(ctx, in.jobs)
+}
+
+// refused counts a job that a full queue has refused, and logs it once in a while.
+func (s *Store) refused(ctx context.Context, queue *boundedQueue) {
+	if s.config.OnFull != nil {
+		s.config.OnFull(queue.name, 1)
+	}
+	if s.fullLogged.due(queue.name, time.Now()) {
+		s.logger.WarnContext(ctx, "a full queue refuses jobs", slog.String("category", "queue"), slog.Group("ojs", slog.String("queue", queue.name),
+			slog.Int64("depth", queue.depth), slog.Int64("bound", queue.policy.MaxDepth), slog.Int64("max_size_bytes", queue.policy.MaxSizeBytes)))
+	}
+}
+
+// fullLogs are the times at which full queues were logged.
+type fullLogs struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+// fullLogPause is the least time between two lines about one queue.
+const fullLogPause = 10 * time.Second
+
+func (l *fullLogs) due(queue string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.at[queue]) < fullLogPause {
+		return false
+	}
+	if l.at == nil || len(l.at) >= maxPriorityStats {
+		l.at = map[string]time.Time{}
+	}
+	l.at[queue] = now
+	return true
 }

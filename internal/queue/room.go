@@ -110,7 +110,15 @@ func (r *roomWaiters) publishedAny() {
 func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() error) error {
 	err := try()
 	queue, blocks := blockedQueue(err)
-	if !blocks || wait <= 0 {
+	if !blocks {
+		return err
+	}
+	defer func() {
+		if name, full := blockedQueue(err); full && s.config.OnFull != nil {
+			s.config.OnFull(name, 1)
+		}
+	}()
+	if wait <= 0 {
 		return err
 	}
 	w := s.rooms.park(queue)

@@ -45,6 +45,9 @@ type Config struct {
 	// StrictQueues refuses jobs of queues that nobody has created.
 	StrictQueues bool
 
+	// OnFull is called with the number of jobs that a full queue has refused. It must not block. May be nil.
+	OnFull func(queue string, refused int)
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
@@ -89,6 +92,7 @@ type Store struct {
 	priorities priorityStats
 	awaiting   resultWaiters
 	rooms      roomWaiters
+	fullLogged fullLogs
 	queues     knownQueues
 
 	draining  chan struct{}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
-	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -31,17 +31,8 @@ func blockFor(c echo.Context, jobs ...*job.Job) error {
 	return err
 }
 
-// blockTimeout reads the header, in whole seconds.
 func blockTimeout(c echo.Context) (time.Duration, error) {
-	text := c.Request().Header.Get(headerBlockTimeout)
-	if text == "" {
-		return 0, nil
-	}
-	seconds, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
-		return 0, ojs.ErrInvalidRequest(headerBlockTimeout, "an integer of seconds from 0 to 60", text, headerBlockTimeout+" must be an integer of seconds from 0 to 60.")
-	}
-	return min(time.Duration(seconds)*time.Second, queue.LongestBlock), nil
+	return api.ParseBlockTimeout(headerBlockTimeout, c.Request().Header.Get(headerBlockTimeout))
 }
 
 // showPressure shows how full the fullest queue of the jobs is.
