@@ -76,7 +76,8 @@ WITH locked AS MATERIALIZED (
         error = ojs.error_at('{"attempt":' || j.attempt || ',"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}', clock.now)
     FROM locked l CROSS JOIN clock WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.cron, j.workflow_id, j.trace_id, clock.now, l.was,
-        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, clock.now, NULL, NULL, j.error) END AS advances
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, clock.now, NULL, NULL, j.error) END AS advances,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, node, data)
     SELECT @event_type::text, @source::text, m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, 'discarded', @node::integer, e.data::json
@@ -85,4 +86,4 @@ WITH locked AS MATERIALIZED (
         FROM (SELECT '{"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}' AS error) s
     ) e
 )
-SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.was, m.now::timestamptz AS now FROM moved m;
+SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.limit_key, m.was, m.now::timestamptz AS now FROM moved m;

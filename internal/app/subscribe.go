@@ -22,6 +22,7 @@ func (n *Node) subscribe() {
 		n.relay.Wake()
 		n.timer.Poll()
 		n.domains.Workflows.Wake() // or cancelled the job of a workflow
+		n.domains.Limits.Wake()    // or one for which others wait
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
 	// A node has registered a cron, so the earliest next run may be sooner.
@@ -59,6 +60,7 @@ func (n *Node) subscribeCommits() {
 	n.commits.OnCommit(n.timer.Notify)
 	n.commits.OnCommit(n.pruner.Notify)
 	n.commits.OnCommit(n.follower.Notify)
+	n.commits.OnCommit(n.limits.Notify)
 }
 
 // published handles the notification of a relay, that of this node included.
@@ -69,6 +71,7 @@ func (n *Node) published(p eventlog.Published) {
 	n.domains.Jobs.Published()
 	n.pruner.Notify()
 	n.follower.Notify()
+	n.limits.Notify()
 	if p.All {
 		n.domains.Jobs.NotifyAll()
 	}

@@ -25,7 +25,8 @@ WITH locked AS MATERIALIZED (
         error = ojs.error_at('{"attempt":' || j.attempt || ',"code":"' || $3::text || '","type":"' || $3::text || '","message":' || to_json($4::text) || ',"retryable":false}', clock.now)
     FROM locked l CROSS JOIN clock WHERE j.id = l.id
     RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.cron, j.workflow_id, j.trace_id, clock.now, l.was,
-        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, clock.now, NULL, NULL, j.error) END AS advances
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, clock.now, NULL, NULL, j.error) END AS advances,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, node, data)
     SELECT $5::text, $6::text, m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, 'discarded', $7::integer, e.data::json
@@ -34,7 +35,7 @@ WITH locked AS MATERIALIZED (
         FROM (SELECT '{"code":"' || $3::text || '","type":"' || $3::text || '","message":' || to_json($4::text) || ',"retryable":false}' AS error) s
     ) e
 )
-SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.was, m.now::timestamptz AS now FROM moved m
+SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.limit_key, m.was, m.now::timestamptz AS now FROM moved m
 `
 
 type JobDiscardWaitingParams struct {
@@ -54,6 +55,7 @@ type JobDiscardWaitingRow struct {
 	Attempt    int32
 	Cron       pgtype.Text
 	WorkflowID pgtype.UUID
+	LimitKey   pgtype.Text
 	Was        string
 	Now        pgtype.Timestamptz
 }
@@ -84,6 +86,7 @@ func (q *Queries) JobDiscardWaiting(ctx context.Context, arg JobDiscardWaitingPa
 			&i.Attempt,
 			&i.Cron,
 			&i.WorkflowID,
+			&i.LimitKey,
 			&i.Was,
 			&i.Now,
 		); err != nil {

@@ -52,10 +52,13 @@ type Job struct {
 
 // Outcome is what its unique policy and its queue have made of a job.
 type Outcome struct {
-	Deduplicated bool       // an equivalent job exists, with which the store has answered; this one is not stored
-	Replaced     []*Record  // the jobs that were cancelled for this one, as they are now
-	Dropped      [][16]byte // the roots of workflows of which jobs were discarded to make room for this one and others
-	Pressure     *Pressure  // how full its queue is with it; nil: the queue has no bound, or is not as full as its threshold
+	Deduplicated bool      // an equivalent job exists, with which the store has answered; this one is not stored
+	Replaced     []*Record // the jobs that were cancelled for this one, as they are now
+	Pressure     *Pressure // how full its queue is with it; nil: the queue has no bound, or is not as full as its threshold
+
+	// Of the jobs that were discarded to make room for this one and others: the roots of their workflows, and their limit keys.
+	Dropped       [][16]byte
+	DroppedLimits []string
 }
 
 // Pressure is how full a bounded queue is.

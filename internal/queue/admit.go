@@ -95,8 +95,8 @@ func (s *Store) view(ctx context.Context, db pg.Conn) (*queueconfig.View, error)
 func admission(q *queueconfig.Queue, j *job.Job) *ojs.Error {
 	if !j.Admitted {
 		switch {
-		case q.Status == queueconfig.Draining:
-			return ojs.ErrQueuePaused(q.Name).With("status", q.Status)
+		case q.Draining():
+			return ojs.ErrQueuePaused(q.Name).With("status", queueconfig.Draining)
 		case !q.Config.AllowsType(j.Type):
 			return ojs.ErrJobTypeNotAllowed(q.Name, j.Type)
 		case j.Producer != "" && !q.Config.AllowsProducer(j.Producer):

@@ -260,7 +260,9 @@ func (b *boundCheck) finish(ctx context.Context, jobs []*job.Job) error {
 		if len(queue.dropped) > 0 {
 			last := queue.accepted[len(queue.accepted)-1]
 			b.in.res[last].dropped = queue.dropped
-			b.in.jobs[last].Outcome.Dropped = workflowsOf(queue.dropped, droppedWorkflow)
+			outcome := &b.in.jobs[last].Outcome
+			outcome.Dropped = workflowsOf(queue.dropped, droppedWorkflow)
+			outcome.DroppedLimits = limitsOf(queue.dropped, droppedLimit)
 		}
 	}
 	return nil

@@ -77,3 +77,5 @@ func (b *boundCheck) discard(ctx context.Context, queue *boundedQueue, ids [][16
 }
 
 func droppedWorkflow(r *dbsqlc.JobDiscardWaitingRow) pgtype.UUID { return r.WorkflowID }
+
+func droppedLimit(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.LimitKey }

@@ -32,7 +32,7 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, er
 			stored = whole
 		}
 	}
-	s.advanceReplaced(ctx, j)
+	s.followEnqueued(ctx, j)
 	return stored, err
 }
 
@@ -62,7 +62,7 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 			return s.enqueueBounded
 		case j.Unique != nil:
 			b = s.enqueueUnique
-		case j.ClientID && b == s.enqueue:
+		case (j.ClientID || j.Limit != nil) && b == s.enqueue:
 			b = s.enqueueNamed
 		}
 	}
@@ -130,7 +130,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 		errs = nil
 	}
 	endEnqueues(spans, jobs, stored)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, errs
 }
 
@@ -179,7 +179,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 		return nil, at, err
 	}
 	endEnqueues(spans, jobs, stored)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, -1, nil
 }
 

@@ -116,7 +116,8 @@ func (s *Store) Awaited() int { return s.awaiting.count() }
 // package one by one, so it wakes all waiters.
 func (s *Store) Published() {
 	s.awaiting.published()
-	s.rooms.publishedAny()
+	s.blocked.publishedAny()
+	s.roomMade()
 }
 
 // resultWaiters are the calls that wait for the end of a job. They hold memory only, no connection.

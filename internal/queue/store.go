@@ -77,7 +77,7 @@ type Store struct {
 	configured *queueconfig.Cache
 
 	enqueue        *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
+	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
 	enqueueBounded *batch.Batcher[*job.Job, enqueued] // jobs of bounded queues: their statements wait for the lock of a queue
 	enqueueUnique  *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
 	complete       operation[job.Ack]
@@ -91,15 +91,18 @@ type Store struct {
 	cursors    cursors
 	priorities priorityStats
 	awaiting   resultWaiters
-	rooms      roomWaiters
+	rooms      roomWakes
+	blocked    blockedCalls
 	fullLogged fullLogs
 	queues     knownQueues
 
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	onCronJobs     func(ctx context.Context, crons []string)
-	onWorkflowJobs func(ctx context.Context, roots [][16]byte)
+	onCronJobs      func(ctx context.Context, crons []string)
+	onWorkflowJobs  func(ctx context.Context, roots [][16]byte)
+	onLimitedJobs   func(ctx context.Context, keys []string)
+	onLimitedStarts func()
 
 	maxLooked int64         // pg.MaxLooked; only tests change it
 	busyFor   time.Duration // maxBusy; only tests change it
@@ -112,8 +115,10 @@ func New(deps Deps, config Config) *Store {
 		config: config, configured: deps.Queues, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		rooms:      roomWakes{until: map[string]time.Time{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
+		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
 		maxLooked: pg.MaxLooked, busyFor: maxBusy,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
@@ -141,7 +146,7 @@ func New(deps Deps, config Config) *Store {
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
 		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
-	s.commits.OnChanges(s.rooms.changed)
+	s.commits.OnChanges(s.blocked.changed)
 	s.settling = newBatcher(s, "settle", s.flushSettle, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
 	return s

@@ -43,13 +43,3 @@ func endedWorkflows(jobs []*job.Record) [][16]byte {
 		return root
 	})
 }
-
-// advanceReplaced lets the workflows of jobs follow that were cancelled or discarded for new ones.
-func (s *Store) advanceReplaced(ctx context.Context, jobs ...*job.Job) {
-	var replaced []*job.Record
-	var dropped [][16]byte
-	for _, j := range jobs {
-		replaced, dropped = append(replaced, j.Outcome.Replaced...), append(dropped, j.Outcome.Dropped...)
-	}
-	s.advance(ctx, append(workflowsOf(replaced, func(j **job.Record) pgtype.UUID { return (*j).WorkflowID }), dropped...))
-}

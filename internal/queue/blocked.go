@@ -20,43 +20,43 @@ const (
 	// LongestBlock is the longest wait for room in a queue.
 	LongestBlock = 60 * time.Second
 
-	// roomPace is the least time between two tries that notifications of other nodes cause; they do not say which queue has room.
-	roomPace = 100 * time.Millisecond
+	// blockedPace is the least time between two tries that notifications of other nodes cause; they do not say which queue has room.
+	blockedPace = 100 * time.Millisecond
 
-	// roomPoll is after how long a waiter tries again although nothing has told it to.
-	roomPoll = time.Second
+	// blockedPoll is after how long a waiter tries again although nothing has told it to.
+	blockedPoll = time.Second
 )
 
-// roomWaiters are the enqueues that wait for room, by queue.
-type roomWaiters struct {
+// blockedCalls are the enqueues that wait for room, by queue.
+type blockedCalls struct {
 	count   atomic.Int64
 	mu      sync.Mutex
-	byQueue map[string][]*roomWaiter
+	byQueue map[string][]*blockedCall
 }
 
-// roomWaiter is one call that waits. A channel of capacity 1 keeps a wake-up that comes while it tries.
-type roomWaiter struct {
+// blockedCall is one call that waits. A channel of capacity 1 keeps a wake-up that comes while it tries.
+type blockedCall struct {
 	left      chan struct{} // a job has left the queue on this node
 	published chan struct{} // some node has published changes
 }
 
-func (r *roomWaiters) park(queue string) *roomWaiter {
-	w := &roomWaiter{left: make(chan struct{}, 1), published: make(chan struct{}, 1)}
+func (r *blockedCalls) park(queue string) *blockedCall {
+	w := &blockedCall{left: make(chan struct{}, 1), published: make(chan struct{}, 1)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count.Add(1)
 	if r.byQueue == nil {
-		r.byQueue = map[string][]*roomWaiter{}
+		r.byQueue = map[string][]*blockedCall{}
 	}
 	r.byQueue[queue] = append(r.byQueue[queue], w)
 	return w
 }
 
-func (r *roomWaiters) leave(queue string, w *roomWaiter) {
+func (r *blockedCalls) leave(queue string, w *blockedCall) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.count.Add(-1)
-	left := slices.DeleteFunc(r.byQueue[queue], func(o *roomWaiter) bool { return o == w })
+	left := slices.DeleteFunc(r.byQueue[queue], func(o *blockedCall) bool { return o == w })
 	if len(left) == 0 {
 		delete(r.byQueue, queue)
 	} else {
@@ -65,7 +65,7 @@ func (r *roomWaiters) leave(queue string, w *roomWaiter) {
 }
 
 // changed wakes waiters for the jobs that a commit of this node has taken out of their queues. It costs one load while nobody waits.
-func (r *roomWaiters) changed(_ context.Context, changes []eventlog.Change) {
+func (r *blockedCalls) changed(_ context.Context, changes []eventlog.Change) {
 	if r.count.Load() == 0 {
 		return
 	}
@@ -79,7 +79,7 @@ func (r *roomWaiters) changed(_ context.Context, changes []eventlog.Change) {
 }
 
 // wakeOne wakes the first waiter that has not been woken.
-func (r *roomWaiters) wakeOne(queue string) {
+func (r *blockedCalls) wakeOne(queue string) {
 	for _, w := range r.byQueue[queue] {
 		select {
 		case w.left <- struct{}{}:
@@ -90,7 +90,7 @@ func (r *roomWaiters) wakeOne(queue string) {
 }
 
 // publishedAny wakes all waiters, because a notification does not name the queues that jobs have left.
-func (r *roomWaiters) publishedAny() {
+func (r *blockedCalls) publishedAny() {
 	if r.count.Load() == 0 {
 		return
 	}
@@ -121,27 +121,27 @@ func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() er
 	if wait <= 0 {
 		return err
 	}
-	w := s.rooms.park(queue)
-	defer func() { s.rooms.leave(queue, w) }()
+	w := s.blocked.park(queue)
+	defer func() { s.blocked.leave(queue, w) }()
 	timeout := time.NewTimer(min(wait, LongestBlock))
 	defer timeout.Stop()
 	for {
 		if err = try(); err == nil { // the first time because there may have been room before it was parked
 			return nil
 		}
-		if other, blocks := blockedQueue(err); !blocks || !s.awaitRoom(ctx, w, timeout.C) {
+		if other, blocks := blockedQueue(err); !blocks || !s.awaitPlace(ctx, w, timeout.C) {
 			return err
 		} else if other != queue { // another job of the call has no room now
-			s.rooms.leave(queue, w)
+			s.blocked.leave(queue, w)
 			queue = other
-			w = s.rooms.park(queue)
+			w = s.blocked.park(queue)
 		}
 	}
 }
 
-// awaitRoom waits until the call should try again. It returns false if it should give up.
-func (s *Store) awaitRoom(ctx context.Context, w *roomWaiter, timeout <-chan time.Time) bool {
-	poll := time.NewTimer(roomPoll)
+// awaitPlace waits until the call should try again. It returns false if it should give up.
+func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan time.Time) bool {
+	poll := time.NewTimer(blockedPoll)
 	defer poll.Stop()
 	start, published := time.Now(), w.published
 	for {
@@ -150,7 +150,7 @@ func (s *Store) awaitRoom(ctx context.Context, w *roomWaiter, timeout <-chan tim
 			return true
 		case <-published:
 			published = nil
-			poll.Reset(max(0, roomPace-time.Since(start)))
+			poll.Reset(max(0, blockedPace-time.Since(start)))
 		case <-poll.C:
 			return true
 		case <-timeout:
