@@ -326,13 +326,14 @@ func TestDropOldest(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		lane := b.Enqueued(domaintest.With(func(j *job.Job) { j.Lane = "b" }))[0]
-		held := b.Enqueued(domaintest.With(func(j *job.Job) { j.LimitKey = "k" }))[0]
+		held := b.add("q", 0, "held")[0]
 		last := b.Enqueued(domaintest.With(func(j *job.Job) { j.Lane = "a" }))[0]
-		b.Exec(`UPDATE ojs.jobs SET ready_seq = NULL, limit_seq = COALESCE(limit_seq, ready_seq) WHERE limit_key = 'k'`)
+		b.Exec(`UPDATE ojs.jobs SET limit_key = 'k', ready_seq = NULL, limit_seq = ready_seq WHERE id = $1`, held.ID)
 		b.bound("q", `{"max_depth":3,"strategy":"drop_oldest"}`)
 		b.add("q", 0, "1", "2")
 		require.Equal(t, ojs.StateDiscarded, b.State(lane.ID))
 		require.Equal(t, ojs.StateDiscarded, b.State(held.ID))
+		require.Equal(t, "k", b.One(`SELECT key FROM ojs.limit_pending`), "what its limit has to look at")
 		require.Equal(t, ojs.StateAvailable, b.State(last.ID))
 	})
 }
