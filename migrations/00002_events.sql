@@ -523,7 +523,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ojs.in_history(type text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT type NOT IN ('job.heartbeat', 'job.progress')
+    SELECT type NOT IN ('job.heartbeat', 'job.progress', 'priority.changed')
 $$;
 -- +goose StatementEnd
 

@@ -135,10 +135,33 @@ func ErrQueueState(queue, message string, details map[string]any) *Error {
 	return NewError(KindInvalidStateTransition, message, details)
 }
 
-// ErrQueueFull refuses a job for a queue at its depth bound: 429.
-func ErrQueueFull(queue string, limit int64, retryAfterSeconds int) *Error {
-	return NewError(KindQueueFull, fmt.Sprintf("queue %s holds its limit of %d jobs.", queue, limit),
-		map[string]any{"field": "queue", "queue": queue, "limit": limit, "retry_after_seconds": retryAfterSeconds})
+// QueueFull describes a queue that has no room for a job.
+type QueueFull struct {
+	Queue    string
+	Strategy string // reject, block or drop_oldest
+	Depth    int64  // jobs that wait
+	Bound    int64  // most jobs that may; 0: any number
+
+	// Bytes of the jobs that wait, and the most that they may have; MaxBytes 0: any number.
+	Bytes, MaxBytes int64
+
+	RetryAfter int // s
+}
+
+// ErrQueueFull refuses a job for a queue at its bound: 429.
+func ErrQueueFull(f QueueFull) *Error {
+	bound := fmt.Sprintf("%d jobs", f.Bound)
+	details := map[string]any{"field": "queue", "queue": f.Queue, "strategy": f.Strategy, "depth": f.Depth, "retry_after_seconds": f.RetryAfter}
+	if f.Bound > 0 {
+		details["bound"] = f.Bound
+	}
+	if f.MaxBytes > 0 {
+		details["size_bytes"], details["max_size_bytes"] = f.Bytes, f.MaxBytes
+		if f.Bound == 0 || f.Depth < f.Bound {
+			bound = fmt.Sprintf("%d bytes", f.MaxBytes)
+		}
+	}
+	return NewError(KindQueueFull, fmt.Sprintf("Queue '%s' reached its bound of %s.", f.Queue, bound), details)
 }
 
 // ErrRateLimited refuses a request over the API limit: 429.

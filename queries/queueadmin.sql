@@ -147,30 +147,3 @@ WITH locked AS MATERIALIZED (
     ) e ORDER BY e.id, e.step
 )
 SELECT m.id, m.type, m.queue, m.lane, m.state, m.priority, m.ready_seq, m.now::timestamptz AS now FROM moved m;
-
--- name: JobDiscardWaiting :many
--- Discards jobs that wait, with an error of the server's: code and message. Jobs that another transaction has locked, or that have
--- left the states, are left out. The update has no join, because on an empty table the planner answers one by reading the whole index.
-WITH locked AS MATERIALIZED (
-    SELECT j.id FROM ojs.jobs j
-    WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[]) AND j.state IN ('scheduled', 'pending', 'available', 'retryable')
-    ORDER BY j.id FOR UPDATE SKIP LOCKED
-), clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), moved AS (
-    UPDATE ojs.jobs j
-    SET state = 'discarded', ready_seq = NULL, limit_seq = NULL, due_at = NULL, next_attempt_at = NULL, finished_at = (SELECT c.now FROM clock c), previous_state = j.state,
-        dead_lettered_at = CASE WHEN ojs.makes_dead_letters(j.retry, @code::text) THEN (SELECT c.now FROM clock c) END,
-        error = ojs.error_at('{"attempt":' || j.attempt || ',"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}', (SELECT c.now FROM clock c))
-    WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
-    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.cron, j.workflow_id, j.trace_id, j.finished_at AS now, j.previous_state AS was,
-        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, j.finished_at, NULL, NULL, j.error) END AS advances
-), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, node, data)
-    SELECT @event_type::text, @source::text, m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, 'discarded', @node::integer, e.data::json
-    FROM moved m CROSS JOIN LATERAL (
-        SELECT '{"last_error":' || s.error || ',"error":' || s.error || '}' AS data
-        FROM (SELECT '{"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}' AS error) s
-    ) e
-)
-SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.was::text AS was, m.now::timestamptz AS now FROM moved m;

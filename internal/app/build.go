@@ -39,6 +39,7 @@ func (n *Node) buildDomains() error {
 	n.timer = timer.New(n.archetype, db)
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
 	domains := c.Domains()
+	domains.Queue.OnFull = n.metrics.QueueFull
 	domains.Queue.OnFlush, domains.Progress.OnFlush, domains.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
 	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, domains)
 	n.domains.ServeTimer(n.timer)

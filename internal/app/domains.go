@@ -46,7 +46,7 @@ type DomainConfig struct {
 // Domains is the configuration of each domain.
 func (c Config) Domains() DomainConfig {
 	return DomainConfig{
-		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues},
+		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues, FullRetryAfter: c.FullRetryAfter},
 		Queues: queueadmin.Config{
 			ExtensionEvents: c.Events.ExtensionTypes,
 			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},

@@ -307,6 +307,10 @@ type LimitStart struct {
 	ID  int64
 }
 
+type OjsBoundNote struct {
+	Queue string
+}
+
 type OjsEventPublished struct {
 	Seq        int64
 	Sub        int32
@@ -367,6 +371,17 @@ type OjsEventShown struct {
 	Head       string
 	Compat     string
 	Data       string
+}
+
+type OjsJobSize struct {
+	Queue string
+	JobID [16]byte
+	Bytes int32
+}
+
+type OjsQueueSize struct {
+	Queue string
+	Bytes int64
 }
 
 type OjsWebhookCursor struct {

@@ -146,6 +146,22 @@ func (a *node) exercise(t *testing.T) {
 	a.post("/ojs/v1/jobs/batch", "{\"jobs\":[{"+unique(`,"on_conflict":"replace"`)+"}]}").is(201)
 	a.get("/ojs/v1/unique-jobs?per_page=10").is(200)
 
+	urgent := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	a.patch("/ojs/v1/jobs/"+urgent, `{"priority":7}`).is(200)
+	a.get("/ojs/v1/queues/" + q + "/priority-stats").is(200)
+	a.get("/ojs/v1/queues/crowd/priority-stats").is(200)
+
+	// Bounded queues.
+	bounded := queue()
+	a.bound(bounded, `{"max_depth":2,"max_size_bytes":1000,"strategy":"drop_oldest"}`)
+	a.pushMany(t, bounded, 2)
+	for range 3 {
+		a.push(`"type":"t","args":["%s"],"queue":"%s"`, strings.Repeat("x", 600), bounded)
+	}
+	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, bounded, newID())
+	a.exec(`SELECT ojs.cancel(id) FROM ojs.jobs WHERE queue = $1 AND state = 'available'`, bounded)
+	a.exec(`SELECT ojs.enqueue('t', '[]', $1)`, bounded)
+
 	// A worker reports, and then dies with its job.
 	mine := a.busy(queue(), `,"timeout_ms":60000`)
 	a.report(mine, `"progress":50`).is(200)
@@ -284,7 +300,7 @@ var wholeTables = map[string][]string{
 }
 
 // growing are the tables that may have millions of rows.
-var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|stats_minute|queues)$`)
+var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|queue_sizes|job_sizes|stats_minute|queues)$`)
 
 const (
 	maxSorted = 1500 // rows: a page of the largest flush or list
@@ -317,7 +333,8 @@ func (n planNode) problems(whole []string) (problems []string) {
 func (l *planLog) requireStatements() {
 	l.t.Helper()
 	for _, name := range []string{
-		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
+		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityList", "JobPriorityListWaiting",
+		"QueueLockBounded", "QueueCountListByQueue", "QueueSizeGet", "QueueSizeMeasure", "QueueSizeAdd", "JobListTaken", "JobListOldest", "JobDiscardWaiting",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",

@@ -44,6 +44,8 @@ var logLines = map[logKey]logLine{
 	{eventlog.StateChanged, "moved"}:               {slog.LevelDebug, "job moved", "lifecycle"},
 	{eventlog.StateChanged, anyReason}:             {slog.LevelDebug, "job removed", "lifecycle"},
 
+	{eventlog.PriorityChanged, anyReason}: {slog.LevelInfo, "job priority changed", "lifecycle"},
+
 	{ojs.EventWorkerStarted, anyReason}:       {slog.LevelInfo, "worker started", "worker"},
 	{ojs.EventWorkerQuiet, anyReason}:         {slog.LevelInfo, "worker quiet", "worker"},
 	{ojs.EventWorkerHeartbeat, anyReason}:     {slog.LevelDebug, "worker heartbeat", "worker"},

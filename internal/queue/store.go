@@ -39,8 +39,14 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
+	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
+	FullRetryAfter time.Duration
+
 	// StrictQueues refuses jobs of queues that nobody has created.
 	StrictQueues bool
+
+	// OnFull is called with the number of jobs that a full queue has refused. It must not block. May be nil.
+	OnFull func(queue string, refused int)
 
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
@@ -70,22 +76,26 @@ type Store struct {
 
 	configured *queueconfig.Cache
 
-	enqueue       *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
-	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
-	complete      operation[job.Ack]
-	fail          operation[nack]
-	cancel        operation[cancellation]
-	results       *batch.Batcher[[16]byte, *Result]
-	settling      *batch.Batcher[unsettled, settled]
-	fetchers      fetchers
-	lost          lostClaims
+	enqueue        *batch.Batcher[*job.Job, enqueued]
+	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
+	enqueueBounded *batch.Batcher[*job.Job, enqueued] // jobs of bounded queues: their statements wait for the lock of a queue
+	enqueueUnique  *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
+	complete       operation[job.Ack]
+	fail           operation[nack]
+	cancel         operation[cancellation]
+	results        *batch.Batcher[[16]byte, *Result]
+	settling       *batch.Batcher[unsettled, settled]
+	fetchers       fetchers
+	lost           lostClaims
 
-	cursors  cursors
-	awaiting resultWaiters
-	queues   knownQueues
-	rooms    roomWakes
-	parked   parkedQueues
+	cursors    cursors
+	priorities priorityStats
+	awaiting   resultWaiters
+	queues     knownQueues
+	rooms      roomWakes
+	parked     parkedQueues
+	blocked    blockedCalls
+	fullLogged fullLogs
 
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -117,6 +127,7 @@ func New(deps Deps, config Config) *Store {
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
 	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
+	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
@@ -137,6 +148,7 @@ func New(deps Deps, config Config) *Store {
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
 		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
+	s.commits.OnChanges(s.blocked.changed)
 	s.settling = newBatcher(s, "settle", s.flushSettle, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
 	return s

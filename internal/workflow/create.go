@@ -46,7 +46,7 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 				return err
 			}
 			p = newPass(s, tx)
-			p.source = "api"
+			p.source, p.creating = "api", true
 			if err := p.create(bounded, treeOf(def)); err != nil {
 				return err
 			}

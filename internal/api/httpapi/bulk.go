@@ -32,9 +32,23 @@ func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte)
 }
 
 // enqueueOnce stores all jobs or none and answers with what show makes of them, from memory if the key was used before.
-func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (queue.Answer, error) {
+func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (answer queue.Answer, err error) {
 	ctx := c.Request().Context()
-	answer, err := a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
+	err = a.Jobs.RetryFull(ctx, jobs[0].BlockFor, func() error {
+		answer, err = a.tryEnqueueOnce(ctx, k, jobs, show)
+		return err
+	})
+	if err == nil && !answer.Replayed {
+		showPressure(c, jobs...)
+	}
+	if answer.Replayed {
+		c.Response().Header().Set("Idempotent-Replayed", "true")
+	}
+	return answer, err
+}
+
+func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (queue.Answer, error) {
+	return a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		stored, errs, err := tx.Enqueue(ctx, jobs, true)
 		if err != nil {
 			return queue.Answer{}, false, err
@@ -48,10 +62,6 @@ func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Jo
 		}
 		return queue.Answer{Status: enqueuedStatus(jobs), Body: show(stored)}, true, nil
 	})
-	if answer.Replayed {
-		c.Response().Header().Set("Idempotent-Replayed", "true")
-	}
-	return answer, err
 }
 
 // once answers a bulk call, from memory if its key was used before.
@@ -90,6 +100,9 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		if jobs[i] = job; wire != nil {
 			errs[i] = ojs.ErrIndexed(wire, i)
 		}
+	}
+	if err := blockFor(c, jobs...); err != nil {
+		return err
 	}
 	if key.Key == "" && !options.Atomic {
 		stored := a.enqueueEach(c.Request().Context(), jobs, errs)

@@ -144,8 +144,8 @@ func (a *API) echo() *echo.Echo {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  a.config.CORSOrigins,
 			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
-			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", "Last-Event-ID", "Cache-Control"},
-			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
+			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", headerBlockTimeout, "Last-Event-ID", "Cache-Control"},
+			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", headerQueueDepth, headerQueueBound, headerQueuePressure},
 			MaxAge:        86400,
 		}))
 	}
@@ -203,6 +203,7 @@ func (a *API) routes(e *echo.Echo) {
 	a.rateLimitRoutes(v1, one)
 	a.cronRoutes(v1)
 	a.workflowRoutes(v1)
+	a.priorityRoutes(v1)
 	a.queueRoutes(v1)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)

@@ -34,6 +34,9 @@ func (a *API) postJob(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	if err := blockFor(c, in); err != nil {
+		return err
+	}
 	if c.Request().Header.Get("Idempotency-Key") != "" {
 		return a.postJobOnce(c, body, in)
 	}
@@ -76,6 +79,7 @@ func created(c echo.Context, in *job.Job, job *job.Record) error {
 	if in.Outcome.Deduplicated {
 		status = http.StatusOK
 	}
+	showPressure(c, in)
 	var b [64]byte
 	c.Response().Header()["Location"] = []string{string(ojs.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
 	return respond(c, status, func(b []byte) []byte {
