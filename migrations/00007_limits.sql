@@ -171,7 +171,7 @@ BEGIN
     IF COALESCE(l.concurrency, l.rate, l.throttle_us) IS NULL AND l.blocked_until IS NULL THEN
         RETURN;
     END IF;
-    SELECT count(*) INTO admitted FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' AND j.ready_seq IS NOT NULL
+    SELECT count(*) INTO admitted FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' AND COALESCE(j.ready_seq, 0) <> 0
         LIMIT 1001 + COALESCE(LEAST(l.concurrency, l.rate), 0)) n;
     IF l.concurrency IS NOT NULL AND starts_with(l.key, 'queue:') THEN
         active := ojs.queue_count(substr(l.key, 7), 'active');
@@ -208,7 +208,7 @@ DECLARE
 BEGIN
     UPDATE ojs.jobs j SET limit_seq = j.ready_seq, ready_seq = NULL
     WHERE j.id = ANY(ARRAY(SELECT o.id FROM (SELECT w.id, w.priority, w.ready_seq FROM ojs.jobs w
-            WHERE w.limit_key = limit_withdraw.limit_key AND w.limit_seq IS NULL AND w.state = 'available' AND w.ready_seq IS NOT NULL AND w.priority < below
+            WHERE w.limit_key = limit_withdraw.limit_key AND w.limit_seq IS NULL AND w.state = 'available' AND COALESCE(w.ready_seq, 0) <> 0 AND w.priority < below
             LIMIT 1000 FOR UPDATE SKIP LOCKED) o
         ORDER BY o.priority, o.ready_seq DESC LIMIT max_jobs));
     GET DIAGNOSTICS withdrawn = ROW_COUNT;
@@ -335,8 +335,10 @@ END
 $$;
 -- +goose StatementEnd
 
--- limit_meet, LimitListParked: the jobs of a queue that wait for a limit.
-CREATE INDEX jobs_parked ON ojs.jobs (queue, on_limit, priority DESC, limit_seq) WHERE limit_seq IS NOT NULL;
+-- limit_meet, LimitListParked: the jobs of a queue that wait for a limit. Its predicate is not that of jobs_waiting: while the tables are small the planner
+-- would take either index for both, and keep the plan. For the same reason other statements say COALESCE(ready_seq, 0) <> 0, which does not imply the predicate of
+-- jobs_fetch.
+CREATE INDEX jobs_parked ON ojs.jobs (queue, on_limit, priority DESC, limit_seq) WHERE COALESCE(limit_seq, 0) > 0;
 
 -- What a fetch does about jobs of its queues that wait for a limit, when it found fewer jobs than it wanted. A job gives way to it that was
 -- admitted for a queue that the fetch does not ask for, or that is paused. A job that may not start is dropped or scheduled if its policy says so. It looks at the first
@@ -363,13 +365,13 @@ BEGIN
     WHERE (SELECT s.status FROM ojs.queues s WHERE s.name = q.name) IS DISTINCT FROM 'paused';
     SELECT array_agg(w.id ORDER BY q.n, w.on_limit, w.priority DESC, w.limit_seq), array_agg(DISTINCT w.limit_key) INTO ids, keys
     FROM unnest(asked) WITH ORDINALITY AS q (name, n) CROSS JOIN LATERAL (
-        (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit = 'drop' AND p.limit_seq IS NOT NULL
+        (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit = 'drop' AND COALESCE(p.limit_seq, 0) > 0
             ORDER BY p.priority DESC, p.limit_seq LIMIT 100)
         UNION ALL
-        (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit = 'reschedule' AND p.limit_seq IS NOT NULL
+        (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit = 'reschedule' AND COALESCE(p.limit_seq, 0) > 0
             ORDER BY p.priority DESC, p.limit_seq LIMIT 100)
         UNION ALL
-        (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit IS NULL AND p.limit_seq IS NOT NULL
+        (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit IS NULL AND COALESCE(p.limit_seq, 0) > 0
             ORDER BY p.priority DESC, p.limit_seq LIMIT 20)) w;
     PERFORM FROM ojs.limits o WHERE o.key = ANY(keys) ORDER BY o.key FOR UPDATE;
     FOR i IN 1..COALESCE(cardinality(ids), 0) LOOP
@@ -384,7 +386,7 @@ BEGIN
         outcome := 'met'; ready_seq := NULL; due_us := NULL;
         IF room > 0 THEN
             IF room <= u.admitted THEN
-                SELECT o.id INTO other FROM ojs.jobs o WHERE o.limit_key = l.key AND o.limit_seq IS NULL AND o.state = 'available' AND o.ready_seq IS NOT NULL
+                SELECT o.id INTO other FROM ojs.jobs o WHERE o.limit_key = l.key AND o.limit_seq IS NULL AND o.state = 'available' AND COALESCE(o.ready_seq, 0) <> 0
                     AND o.queue <> ALL(asked) LIMIT 1 FOR UPDATE SKIP LOCKED;
                 CONTINUE WHEN NOT FOUND;
                 UPDATE ojs.jobs o SET limit_seq = o.ready_seq, ready_seq = NULL WHERE o.id = other;

@@ -18,7 +18,7 @@ SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestam
 -- name: LimitListParked :many
 -- Those of the queues in which jobs wait for a limit.
 SELECT q.name::text AS name FROM (SELECT unnest(@queues::text[]) AS name) q
-WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND j.limit_seq IS NOT NULL);
+WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0);
 
 -- name: LimitMeet :many
 -- What a fetch does about jobs of its queues that wait for a limit.

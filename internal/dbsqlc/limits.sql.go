@@ -219,7 +219,7 @@ func (q *Queries) LimitListPage(ctx context.Context, arg LimitListPageParams) ([
 
 const limitListParked = `-- name: LimitListParked :many
 SELECT q.name::text AS name FROM (SELECT unnest($1::text[]) AS name) q
-WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND j.limit_seq IS NOT NULL)
+WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0)
 `
 
 // Those of the queues in which jobs wait for a limit.
