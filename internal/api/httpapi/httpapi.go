@@ -195,6 +195,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/ack", a.withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}, a.postJobAck))
 	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
+	a.adminJobRoutes(v1)
 
 	get(v1, "/unique-jobs", a.listUnique)
 	a.cronRoutes(v1)
