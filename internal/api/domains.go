@@ -4,9 +4,11 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -21,6 +23,8 @@ type Domains struct {
 	Workers     *worker.Store
 	Crons       *cron.Store
 	Workflows   *workflow.Store
+	Maintenance *maintenance.Switch
+	Stats       *stats.Store
 	Webhooks    *webhook.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed

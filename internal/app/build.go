@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -68,12 +69,16 @@ func (n *Node) buildLoops() error {
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
+	upkeep := maintenance.NewFollower(n.archetype, n.domains.Maintenance, func() {
+		n.timer.Schedule(0)
+		n.domains.Jobs.NotifyAll()
+	})
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 	}, n.relay)
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, upkeep,
 	}
 	return nil
 }
@@ -106,6 +111,8 @@ func (n *Node) buildHTTP() error {
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
+		MaxWorkflowDepth: c.MaxWorkflowDepth, DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout,
+		RetentionCompleted: c.Retention.Completed, RetentionDiscarded: c.Retention.Discarded,
 	}, httpapi.Deps{
 		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
 		Webhooks: n.httpWebhooks(), Tracer: n.tracer,

@@ -8,10 +8,12 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -62,17 +64,18 @@ type Domains struct {
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	workers := cache.New()
-	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
+	upkeep := maintenance.New(d.DB, d.Logger)
+	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep}, c.Queue)
 	domains := Domains{
 		Cache: workers,
 		Domains: api.Domains{
-			DB: d.DB, Jobs: jobs,
+			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB),
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
-			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
+			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep}, c.Cron),
 			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
 		},
@@ -94,6 +97,7 @@ func (d Domains) ServeTimer(t *timer.Timer) {
 // Forget drops the caches of this node, after a reset of the database.
 func (d Domains) Forget() {
 	d.Jobs.Forget()
+	d.Maintenance.Forget()
 	d.Cache.Forget()
 }
 

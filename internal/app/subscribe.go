@@ -24,6 +24,7 @@ func (n *Node) subscribe() {
 		n.domains.Workflows.Wake() // or cancelled the job of a workflow
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
+	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Look() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
 	n.listener.Handle("ojs_reset", func(payload string) {

@@ -158,3 +158,317 @@ func (q *Queries) JobSearchOldest(ctx context.Context, arg JobSearchOldestParams
 	err := row.Scan(&i.Matches, &i.Ids, &i.LastLooked)
 	return i, err
 }
+
+const statsCountByState = `-- name: StatsCountByState :many
+SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
+    SELECT q.state, q.count AS n FROM ojs.queue_counts q
+    UNION ALL
+    SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+    WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue IS NOT NULL AND v.state IS NOT NULL
+    UNION ALL
+    SELECT v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+        CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+    WHERE g.passed AND e.queue IS NOT NULL AND v.state IS NOT NULL
+        AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+) c GROUP BY c.state
+`
+
+type StatsCountByStateRow struct {
+	State string
+	Count int64
+}
+
+// Jobs of the deployment per state, exact in the snapshot as in QueueCountListByQueue: it sums up a row per queue and state.
+func (q *Queries) StatsCountByState(ctx context.Context) ([]StatsCountByStateRow, error) {
+	rows, err := q.db.Query(ctx, statsCountByState)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatsCountByStateRow
+	for rows.Next() {
+		var i StatsCountByStateRow
+		if err := rows.Scan(&i.State, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const statsHourList = `-- name: StatsHourList :many
+SELECT h.hour, h.enqueued, h.completed, h.failed, h.discarded, h.cancelled, h.duration_ms, h.durations
+FROM ojs.stats_hour h WHERE h.queue = $1::text AND h.hour >= $2::timestamptz AND h.hour < $3::timestamptz ORDER BY h.hour
+`
+
+type StatsHourListParams struct {
+	Queue string
+	Since pgtype.Timestamptz
+	Until pgtype.Timestamptz
+}
+
+type StatsHourListRow struct {
+	Hour       pgtype.Timestamptz
+	Enqueued   int64
+	Completed  int64
+	Failed     int64
+	Discarded  int64
+	Cancelled  int64
+	DurationMs int64
+	Durations  []int64
+}
+
+// The same for hours, whose minutes were pruned.
+func (q *Queries) StatsHourList(ctx context.Context, arg StatsHourListParams) ([]StatsHourListRow, error) {
+	rows, err := q.db.Query(ctx, statsHourList, arg.Queue, arg.Since, arg.Until)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatsHourListRow
+	for rows.Next() {
+		var i StatsHourListRow
+		if err := rows.Scan(
+			&i.Hour,
+			&i.Enqueued,
+			&i.Completed,
+			&i.Failed,
+			&i.Discarded,
+			&i.Cancelled,
+			&i.DurationMs,
+			&i.Durations,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const statsMinuteList = `-- name: StatsMinuteList :many
+SELECT m.minute, m.enqueued, m.completed, m.failed, m.discarded, m.cancelled, m.duration_ms, m.durations
+FROM ojs.stats_minute m WHERE m.queue = $1::text AND m.minute >= $2::timestamptz AND m.minute < $3::timestamptz ORDER BY m.minute
+`
+
+type StatsMinuteListParams struct {
+	Queue string
+	Since pgtype.Timestamptz
+	Until pgtype.Timestamptz
+}
+
+type StatsMinuteListRow struct {
+	Minute     pgtype.Timestamptz
+	Enqueued   int64
+	Completed  int64
+	Failed     int64
+	Discarded  int64
+	Cancelled  int64
+	DurationMs int64
+	Durations  []int64
+}
+
+// The minutes of a queue, or of all for ”.
+func (q *Queries) StatsMinuteList(ctx context.Context, arg StatsMinuteListParams) ([]StatsMinuteListRow, error) {
+	rows, err := q.db.Query(ctx, statsMinuteList, arg.Queue, arg.Since, arg.Until)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatsMinuteListRow
+	for rows.Next() {
+		var i StatsMinuteListRow
+		if err := rows.Scan(
+			&i.Minute,
+			&i.Enqueued,
+			&i.Completed,
+			&i.Failed,
+			&i.Discarded,
+			&i.Cancelled,
+			&i.DurationMs,
+			&i.Durations,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const statsQueueCountList = `-- name: StatsQueueCountList :many
+SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count FROM (
+    SELECT q.queue, q.state, q.count AS n FROM ojs.queue_counts q WHERE q.queue = ANY($1::text[])
+    UNION ALL
+    SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+    WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = ANY($1::text[]) AND v.state IS NOT NULL
+    UNION ALL
+    SELECT e.queue, v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+        CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+    WHERE g.passed AND e.queue = ANY($1::text[]) AND v.state IS NOT NULL
+        AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+) c GROUP BY c.queue, c.state
+`
+
+type StatsQueueCountListRow struct {
+	Queue string
+	State string
+	Count int64
+}
+
+// QueueCountListByQueue for many queues.
+func (q *Queries) StatsQueueCountList(ctx context.Context, queues []string) ([]StatsQueueCountListRow, error) {
+	rows, err := q.db.Query(ctx, statsQueueCountList, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatsQueueCountListRow
+	for rows.Next() {
+		var i StatsQueueCountListRow
+		if err := rows.Scan(&i.Queue, &i.State, &i.Count); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const statsQueueListPage = `-- name: StatsQueueListPage :many
+SELECT q.name, q.status, q.paused_at, q.created_at, q.updated_at,
+    (SELECT count(*) FROM (SELECT FROM ojs.queues n LIMIT $1::bigint) c)::bigint AS total
+FROM ojs.queues q WHERE q.name > $2::text ORDER BY q.name OFFSET $3::bigint LIMIT $4::bigint
+`
+
+type StatsQueueListPageParams struct {
+	MaxTotal int64
+	After    string
+	SkipRows int64
+	MaxRows  int64
+}
+
+type StatsQueueListPageRow struct {
+	Name      string
+	Status    string
+	PausedAt  pgtype.Timestamptz
+	CreatedAt pgtype.Timestamptz
+	UpdatedAt pgtype.Timestamptz
+	Total     int64
+}
+
+// A page of queues by name. total, in every row, is exact up to max_total.
+func (q *Queries) StatsQueueListPage(ctx context.Context, arg StatsQueueListPageParams) ([]StatsQueueListPageRow, error) {
+	rows, err := q.db.Query(ctx, statsQueueListPage,
+		arg.MaxTotal,
+		arg.After,
+		arg.SkipRows,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatsQueueListPageRow
+	for rows.Next() {
+		var i StatsQueueListPageRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Status,
+			&i.PausedAt,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.Total,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const statsQueueOldest = `-- name: StatsQueueOldest :one
+WITH RECURSIVE level AS (
+    (SELECT j.lane, j.priority, j.enqueued_at FROM ojs.jobs j
+     WHERE j.state = 'available' AND j.queue = $1::text AND j.ready_seq IS NOT NULL
+     ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+    UNION ALL
+    SELECT n.lane, n.priority, n.enqueued_at FROM level l CROSS JOIN LATERAL (
+        (SELECT j.lane, j.priority, j.enqueued_at FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = $1::text AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority, j.enqueued_at FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = $1::text AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
+)
+SELECT min(h.enqueued_at)::timestamptz AS at FROM (SELECT l.enqueued_at FROM level l LIMIT 100) h
+`
+
+// When the job entered the queue that has waited longest, among those that are next of the first 100 lanes and priorities. Not valid:
+// none waits.
+func (q *Queries) StatsQueueOldest(ctx context.Context, queue string) (pgtype.Timestamptz, error) {
+	row := q.db.QueryRow(ctx, statsQueueOldest, queue)
+	var at pgtype.Timestamptz
+	err := row.Scan(&at)
+	return at, err
+}
+
+const statsQueueRateList = `-- name: StatsQueueRateList :many
+SELECT q.name::text AS queue, l.completed::float8 AS completed, l.failed::float8 AS failed,
+    ARRAY(SELECT sum(d.n)::bigint
+        FROM (SELECT m.durations FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute > now() - interval '60 minutes' OFFSET 0) h
+            CROSS JOIN LATERAL unnest(h.durations) WITH ORDINALITY d (n, i)
+        GROUP BY d.i ORDER BY d.i)::bigint[] AS durations
+FROM (SELECT unnest($1::text[]) AS name) q CROSS JOIN LATERAL (
+    SELECT COALESCE(sum(s.completed * w.share), 0) AS completed, COALESCE(sum(s.failed * w.share), 0) AS failed
+    FROM (VALUES (date_trunc('minute', now()), 1.0::float8),
+            (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
+        CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s) l
+`
+
+type StatsQueueRateListRow struct {
+	Queue     string
+	Completed float64
+	Failed    float64
+	Durations []int64
+}
+
+// What queues did: the last 60 s as in StatsMinuteGetLatest, and the run times of the last 60 minutes.
+func (q *Queries) StatsQueueRateList(ctx context.Context, queues []string) ([]StatsQueueRateListRow, error) {
+	rows, err := q.db.Query(ctx, statsQueueRateList, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StatsQueueRateListRow
+	for rows.Next() {
+		var i StatsQueueRateListRow
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Completed,
+			&i.Failed,
+			&i.Durations,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

@@ -280,6 +280,15 @@ type JobFinished struct {
 	Size            pgtype.Int4
 }
 
+type Maintenance struct {
+	OnlyRow      bool
+	StartedAt    pgtype.Timestamptz
+	EndsAt       pgtype.Timestamptz
+	EstimatedEnd pgtype.Timestamptz
+	Reason       string
+	StartedBy    string
+}
+
 type OjsEventPublished struct {
 	Seq        int64
 	Sub        int32
@@ -363,6 +372,20 @@ type QueueCount struct {
 	Count int64
 }
 
+type StatsHour struct {
+	Queue      string
+	Hour       pgtype.Timestamptz
+	Enqueued   int64
+	Started    int64
+	Completed  int64
+	Failed     int64
+	Discarded  int64
+	Cancelled  int64
+	DurationMs int64
+	WaitMs     int64
+	Durations  []int64
+}
+
 type StatsMinute struct {
 	Queue      string
 	Minute     pgtype.Timestamptz
@@ -374,6 +397,7 @@ type StatsMinute struct {
 	Cancelled  int64
 	DurationMs int64
 	WaitMs     int64
+	Durations  []int64
 }
 
 type Webhook struct {

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/timer"
@@ -51,6 +52,8 @@ type Deps struct {
 	Workers *cache.Workers
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
+
+	Maintenance *maintenance.Switch
 }
 
 // Store performs the state changes of jobs. Use New.
@@ -62,6 +65,8 @@ type Store struct {
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
 	config  Config
+
+	maintenance *maintenance.Switch
 
 	enqueue       *batch.Batcher[*job.Job, enqueued]
 	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
@@ -92,7 +97,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, draining: make(chan struct{}),
+		config: config, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},

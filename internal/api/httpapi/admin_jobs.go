@@ -10,9 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/job/retry"
-	requestbody "github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -154,11 +152,11 @@ func (a *API) adminCancelJob(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	by, reason, err := cancelBody(body)
-	if err != nil {
-		return err
+	in, wire := job.DecodeCancel(body)
+	if wire != nil {
+		return wire
 	}
-	cancel, err := api.NewCancel(a.actor(c, "cancelled_by", by), reason)
+	cancel, err := api.NewCancel(a.actor(c, "cancelled_by", in.By), in.Reason)
 	if err != nil {
 		return err
 	}
@@ -169,27 +167,6 @@ func (a *API) adminCancelJob(c echo.Context, body []byte) error {
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		return appendWrapped(b, j, shape{previous: j.PreviousState.String}, true)
 	})
-}
-
-// cancelBody reads the members of an optional body.
-func cancelBody(body []byte) (by, reason string, err error) {
-	if blank(body) {
-		return "", "", nil
-	}
-	v, wire := rawjson.Check(body)
-	if wire != nil {
-		return "", "", wire
-	}
-	b := payload.Body{}
-	b.Fields, _ = payload.Read(v, []string{"cancelled_by", "reason"})
-	for name, to := range map[string]*string{"cancelled_by": &by, "reason": &reason} {
-		text, ok := rawjson.Text(b.Get(name))
-		if b.Get(name) != nil && !ok {
-			b.Refuse(name, "a string")
-		}
-		*to = text
-	}
-	return by, reason, asError(b.Problems.Err())
 }
 
 // confirmedBulk serves /admin/jobs/bulk/{cancel,retry,delete}. It answers 200 whatever became of the jobs.
