@@ -75,8 +75,8 @@ SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
 -- name: StatsQueueListPage :many
 -- A page of queues by name. total, in every row, is exact up to max_total.
 SELECT q.name, q.status, q.paused_at, q.created_at, q.updated_at,
-    (SELECT count(*) FROM (SELECT FROM ojs.queues n LIMIT @max_total::bigint) c)::bigint AS total
-FROM ojs.queues q WHERE q.name > @after::text ORDER BY q.name OFFSET @skip_rows::bigint LIMIT @max_rows::bigint;
+    (SELECT count(*) FROM (SELECT FROM ojs.queues n WHERE n.name <> '_default' LIMIT @max_total::bigint) c)::bigint AS total
+FROM ojs.queues q WHERE q.name > @after::text AND q.name <> '_default' ORDER BY q.name OFFSET @skip_rows::bigint LIMIT @max_rows::bigint;
 
 -- name: StatsQueueCountList :many
 -- QueueCountListByQueue for many queues.
@@ -134,3 +134,22 @@ FROM ojs.stats_minute m WHERE m.queue = @queue::text AND m.minute >= @since::tim
 -- The same for hours, whose minutes were pruned.
 SELECT h.hour, h.enqueued, h.completed, h.failed, h.discarded, h.cancelled, h.duration_ms, h.durations
 FROM ojs.stats_hour h WHERE h.queue = @queue::text AND h.hour >= @since::timestamptz AND h.hour < @until::timestamptz ORDER BY h.hour;
+
+-- name: JobListForPurge :many
+-- The jobs of a queue in these states that ended, or if they have not ended were created, at @until or before, oldest id first, among
+-- the next max_looked behind a job. looked is as in JobListForBulk.
+SELECT l.id, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
+    SELECT p.id, row_number() OVER (ORDER BY p.id) AS looked,
+        p.queue = @queue::text AND p.state = ANY(@states::text[]) AND p.at <= @until::timestamptz AS matches
+    FROM (
+        (SELECT j.id, j.state, j.queue, COALESCE(j.finished_at, j.created_at) AS at FROM ojs.jobs j
+         WHERE j.id > @after::uuid ORDER BY j.id LIMIT @max_looked::bigint)
+        UNION ALL
+        (SELECT d.id, d.state, d.queue, d.finished_at FROM ojs.jobs_done d
+         WHERE d.id > @after::uuid ORDER BY d.id LIMIT @max_looked::bigint)
+        ORDER BY id LIMIT @max_looked::bigint
+    ) p
+) l
+WHERE l.matches OR l.looked = @max_looked::bigint
+ORDER BY l.id
+LIMIT @max_rows::bigint;

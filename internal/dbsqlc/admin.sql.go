@@ -11,6 +11,68 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const jobListForPurge = `-- name: JobListForPurge :many
+SELECT l.id, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
+    SELECT p.id, row_number() OVER (ORDER BY p.id) AS looked,
+        p.queue = $1::text AND p.state = ANY($2::text[]) AND p.at <= $3::timestamptz AS matches
+    FROM (
+        (SELECT j.id, j.state, j.queue, COALESCE(j.finished_at, j.created_at) AS at FROM ojs.jobs j
+         WHERE j.id > $5::uuid ORDER BY j.id LIMIT $4::bigint)
+        UNION ALL
+        (SELECT d.id, d.state, d.queue, d.finished_at FROM ojs.jobs_done d
+         WHERE d.id > $5::uuid ORDER BY d.id LIMIT $4::bigint)
+        ORDER BY id LIMIT $4::bigint
+    ) p
+) l
+WHERE l.matches OR l.looked = $4::bigint
+ORDER BY l.id
+LIMIT $6::bigint
+`
+
+type JobListForPurgeParams struct {
+	Queue     string
+	States    []string
+	Until     pgtype.Timestamptz
+	MaxLooked int64
+	After     [16]byte
+	MaxRows   int64
+}
+
+type JobListForPurgeRow struct {
+	ID      [16]byte
+	Looked  int64
+	Matches bool
+}
+
+// The jobs of a queue in these states that ended, or if they have not ended were created, at @until or before, oldest id first, among
+// the next max_looked behind a job. looked is as in JobListForBulk.
+func (q *Queries) JobListForPurge(ctx context.Context, arg JobListForPurgeParams) ([]JobListForPurgeRow, error) {
+	rows, err := q.db.Query(ctx, jobListForPurge,
+		arg.Queue,
+		arg.States,
+		arg.Until,
+		arg.MaxLooked,
+		arg.After,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListForPurgeRow
+	for rows.Next() {
+		var i JobListForPurgeRow
+		if err := rows.Scan(&i.ID, &i.Looked, &i.Matches); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobSearchNewest = `-- name: JobSearchNewest :one
 
 WITH found AS MATERIALIZED (
@@ -346,8 +408,8 @@ func (q *Queries) StatsQueueCountList(ctx context.Context, queues []string) ([]S
 
 const statsQueueListPage = `-- name: StatsQueueListPage :many
 SELECT q.name, q.status, q.paused_at, q.created_at, q.updated_at,
-    (SELECT count(*) FROM (SELECT FROM ojs.queues n LIMIT $1::bigint) c)::bigint AS total
-FROM ojs.queues q WHERE q.name > $2::text ORDER BY q.name OFFSET $3::bigint LIMIT $4::bigint
+    (SELECT count(*) FROM (SELECT FROM ojs.queues n WHERE n.name <> '_default' LIMIT $1::bigint) c)::bigint AS total
+FROM ojs.queues q WHERE q.name > $2::text AND q.name <> '_default' ORDER BY q.name OFFSET $3::bigint LIMIT $4::bigint
 `
 
 type StatsQueueListPageParams struct {

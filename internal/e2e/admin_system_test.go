@@ -292,3 +292,107 @@ func TestAdminConfig(t *testing.T) {
 	require.Equal(t, "enqueue 1", m.at("enqueue.0.phase")+" "+m.at("enqueue.0.order"))
 	require.Contains(t, m.list("enqueue", "name"), "unique")
 }
+
+func TestQueueConfiguration(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	q := queue()
+	a.pushMany(t, q, 2)
+	config := func() string { return a.get("/ojs/v1/admin/queues/" + q).is(200).at("configuration") }
+	require.Equal(t, `{"retention":{"cancelled":"P7D","completed":"P7D","discarded":"P30D"}}`, config())
+	set := func(name, config string) {
+		a.exec(`INSERT INTO ojs.queues (name, config) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET config = EXCLUDED.config`, name, config)
+	}
+	set("_default", `{"concurrency":7,"retention":{"completed":"P1D","cancelled":"24h"}}`)
+	set(q, `{"rate_limit":{"limit":9,"period":"1m"},"backpressure":{"max_depth":10},"retention":{"completed":"P3D"}}`)
+	require.Equal(t, `{"concurrency":7,"rate_limit":{"limit":9,"period":"1m"},"retention":{"cancelled":"24h","completed":"P3D","discarded":"P30D"},`+
+		`"backpressure":{"enabled":true,"strategy":"reject","threshold":10,"max_depth":10,"warning_threshold":0.8,"current_depth":2,"state":"normal"}}`, config())
+	for depth, want := range map[string]string{"3": "normal", "2": "critical", "1": "critical"} {
+		set(q, `{"backpressure":{"max_depth":`+depth+`,"strategy":"drop_oldest"}}`)
+		require.Equal(t, want, a.get("/ojs/v1/admin/queues/"+q).at("configuration.backpressure.state"), depth)
+	}
+	set(q, `{"backpressure":{"max_depth":4,"warning_threshold":0.5}}`)
+	require.Equal(t, "warning", a.get("/ojs/v1/admin/queues/"+q).at("configuration.backpressure.state"))
+	require.NotContains(t, a.get("/ojs/v1/admin/queues").is(200).body, "_default")
+	a.get("/ojs/v1/admin/queues/_default").is(404)
+}
+
+// TestPurge covers docs/reference/admin.md, Purge.
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	purge := func(a *node, q, body string) reply {
+		return a.do("DELETE", "/ojs/v1/admin/queues/"+q+"/jobs", strings.NewReader(body))
+	}
+
+	t.Run("RemovesJobsInTheStates", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q, other := queue(), queue()
+		kept := a.push(`"type":"t","args":[],"queue":"%s"`, other)
+		ids := map[string]string{"available": a.push(`"type":"t","args":[],"queue":"%s"`, q)}
+		move := func(state string) {
+			id := a.jobIn(state)
+			ids[state] = id
+			a.exec(`UPDATE ojs.jobs SET queue = $2 WHERE id = $1`, id, q)
+			a.exec(`UPDATE ojs.jobs_done SET queue = $2 WHERE id = $1`, id, q)
+		}
+		for _, state := range []string{"active", "scheduled", "pending", "retryable", "completed", "discarded", "cancelled"} {
+			move(state)
+		}
+		r := purge(a, q, `{"states":["completed"],"older_than":"1h","confirm":true}`).is(200)
+		require.Equal(t, `{"purged_count":0,"states":["completed"]}`, r.body)
+		r = purge(a, q, `{"states":["completed","discarded","completed"],"confirm":true}`).is(200)
+		require.Equal(t, `{"purged_count":2,"states":["completed","discarded"]}`, r.body)
+		a.get("/ojs/v1/jobs/" + ids["completed"]).is(404)
+		a.get("/ojs/v1/jobs/" + ids["cancelled"]).is(200)
+		a.get("/ojs/v1/jobs/" + ids["available"]).is(200)
+		r = a.do("DELETE", "/ojs/v1/admin/queues/"+q+"/jobs", strings.NewReader(`{"states":["available","scheduled","pending","retryable"],"confirm":true,"cancelled_by":"jo"}`)).is(200)
+		require.Equal(t, "4", r.at("purged_count"))
+		for _, state := range []string{"available", "scheduled", "pending", "retryable"} {
+			a.get("/ojs/v1/jobs/" + ids[state]).is(404)
+			require.Equal(t, "jo", a.eventOf(t, ids[state], "job.cancelled").at("data.cancelled_by"))
+		}
+		require.Equal(t, "active", a.job(ids["active"]).at("job.state"))
+		require.Equal(t, "cancelled", a.job(ids["cancelled"]).at("job.state"))
+		require.Equal(t, "available", a.job(kept).at("job.state"))
+	})
+
+	t.Run("WorkflowsFollow", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		flow := a.post("/ojs/v1/workflows", `{"type":"chain","options":{"queue":"`+q+`"},"steps":[{"type":"t","args":[]},{"type":"t","args":[]}]}`).is(201).at("id")
+		require.Equal(t, "1", purge(a, q, `{"states":["available"],"confirm":true}`).is(200).at("purged_count"))
+		require.NotEqual(t, "running", a.get("/ojs/v1/workflows/"+flow).is(200).at("state"))
+	})
+
+	t.Run("GoesOnUntilNothingIsLeft", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		for range 3 {
+			a.pushMany(t, q, 900)
+		}
+		require.Equal(t, "2700", purge(a, q, `{"states":["available"],"confirm":true}`).is(200).at("purged_count"))
+		counts := a.get("/ojs/v1/queues/" + q + "/stats").is(200)
+		require.Equal(t, "0 0", counts.at("queue.available")+" "+counts.at("queue.cancelled"))
+	})
+
+	t.Run("RefusesInvalidBodies", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		for body, field := range map[string]string{
+			`{"confirm":true}`: "states", `{"states":[],"confirm":true}`: "states", `{"states":["active"],"confirm":true}`: "states", `{"states":"completed","confirm":true}`: "states",
+			`{"states":["flying"],"confirm":true}`: "states", `{"states":[7],"confirm":true}`: "states", `{"states":["completed"]}`: "confirm",
+			`{"states":["completed"],"confirm":false}`: "confirm", `{"states":["completed"],"confirm":true,"older_than":7}`: "older_than",
+			`{"states":["completed"],"confirm":true,"older_than":"soon"}`: "older_than", `{"states":["completed"],"confirm":true,"type":"t"}`: "type",
+		} {
+			purge(a, q, body).invalid(field)
+		}
+		purge(a, q, "").is(400)
+		purge(a, "NO", `{"states":["completed"],"confirm":true}`).is(404)
+		require.Equal(t, "0", purge(a, "none", `{"states":["completed"],"confirm":true}`).is(200).at("purged_count"))
+	})
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -20,9 +21,10 @@ type Queue struct {
 	CreatedAt time.Time
 	UpdatedAt time.Time // of its status or configuration
 	Jobs      Counts
-	Rates     Rates     // of the last 60 s; Enqueued and Ran are not read
-	Latency   Durations // run times of the last 60 minutes
-	OldestAt  time.Time // since when the job has waited that has waited longest; zero: none. Only of a single queue
+	Rates     Rates              // of the last 60 s; Enqueued and Ran are not read
+	Latency   Durations          // run times of the last 60 minutes
+	Config    queueconfig.Config // with the values that it inherits. Only of a single queue
+	OldestAt  time.Time          // since when the job has waited that has waited longest; zero: none. Only of a single queue
 }
 
 // maxTotal bounds the queues that a list counts.
@@ -85,12 +87,27 @@ func (s *Store) Queue(ctx context.Context, name string) (Queue, error) {
 		if err != nil {
 			return err
 		}
+		config, err := effective(ctx, q, r.Config)
+		if err != nil {
+			return err
+		}
 		one[0] = Queue{
-			Name: r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time, OldestAt: oldest.Time,
+			Config: config,
+			Name:   r.Name, Status: r.Status, PausedAt: r.PausedAt.Time, CreatedAt: r.CreatedAt.Time, UpdatedAt: r.UpdatedAt.Time, OldestAt: oldest.Time,
 		}
 		return fill(ctx, q, one[:])
 	})
 	return one[0], pg.ClientError(err)
+}
+
+// effective is the configuration of a queue over that of all. A field that this release cannot read is as if it were not set.
+func effective(ctx context.Context, q *dbsqlc.Queries, own []byte) (queueconfig.Config, error) {
+	all, err := q.QueueGet(ctx, queueconfig.Default)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return queueconfig.Config{}, err
+	}
+	config, _ := queueconfig.Effective(own, all.Config) // the cache of the node logs the error
+	return config, nil
 }
 
 // fill adds counts and rates.

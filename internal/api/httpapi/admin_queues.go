@@ -1,11 +1,19 @@
 package httpapi
 
 import (
+	"context"
+	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -15,6 +23,7 @@ func (a *API) adminQueueRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	v1.Match(reading, "/admin/queues", a.listAdminQueues)
 	v1.Match(reading, "/admin/queues/:name", a.getAdminQueue)
+	v1.DELETE("/admin/queues/:name/jobs", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.purgeQueue))
 }
 
 type adminQueue struct {
@@ -36,7 +45,8 @@ type adminQueue struct {
 	CreatedAt string `json:"created_at"`
 	UpdatedAt string `json:"updated_at"`
 
-	OldestAvailableAt string `json:"oldest_available_at,omitempty"`
+	OldestAvailableAt string          `json:"oldest_available_at,omitempty"`
+	Configuration     json.RawMessage `json:"configuration,omitempty"`
 }
 
 func newAdminQueue(q stats.Queue) adminQueue {
@@ -90,9 +100,107 @@ func (a *API) getAdminQueue(c echo.Context) error {
 	if api.CheckQueue("name", name) != nil {
 		return ojs.ErrNotFound("queue", name)
 	}
-	q, err := a.Stats.Queue(c.Request().Context(), name)
+	detail, err := a.queueDetail(c.Request().Context(), name)
 	if err != nil {
 		return err
 	}
-	return sendJSON(c, http.StatusOK, newAdminQueue(q))
+	return sendJSON(c, http.StatusOK, detail)
+}
+
+// queueDetail is everything about one queue.
+func (a *API) queueDetail(ctx context.Context, name string) (adminQueue, error) {
+	q, err := a.Stats.Queue(ctx, name)
+	if err != nil {
+		return adminQueue{}, err
+	}
+	detail := newAdminQueue(q)
+	detail.Configuration = a.shownConfig(q)
+	return detail, nil
+}
+
+// shownConfig is the effective configuration. Retention shows what holds if the queue sets none, and a bound how full the queue is.
+func (a *API) shownConfig(q stats.Queue) json.RawMessage {
+	b := []byte{'{'}
+	for literal, value := range rawjson.Members(q.Config.JSON()) {
+		if name := string(rawjson.Name(literal)); name != "retention" && name != "backpressure" {
+			b = payload.AppendMember(b, literal, value)
+		}
+	}
+	kept := func(own *queueconfig.Duration, standard time.Duration) any {
+		switch {
+		case own != nil:
+			return own.Text
+		case standard <= 0:
+			return nil
+		}
+		return days(standard)
+	}
+	r := q.Config.Retention
+	retention, _ := json.Marshal(map[string]any{
+		"completed": kept(r.Completed, a.config.RetentionCompleted), "cancelled": kept(r.Cancelled, a.config.RetentionCompleted),
+		"discarded": kept(r.Discarded, a.config.RetentionDiscarded),
+	})
+	b = payload.AppendMember(b, payload.Quote("retention"), retention)
+	if bound := newBound(q); bound != nil {
+		text, _ := json.Marshal(bound)
+		b = payload.AppendMember(b, payload.Quote("backpressure"), text)
+	}
+	return append(b, '}')
+}
+
+// boundView shows a bound. Threshold repeats max_depth under the name that the admin UI reads.
+type boundView struct {
+	Enabled          bool    `json:"enabled"`
+	Strategy         string  `json:"strategy"`
+	Threshold        int64   `json:"threshold,omitempty"`
+	MaxDepth         int64   `json:"max_depth,omitempty"`
+	MaxSizeBytes     int64   `json:"max_size_bytes,omitempty"`
+	WarningThreshold float64 `json:"warning_threshold"`
+	CurrentDepth     int64   `json:"current_depth"`
+	State            string  `json:"state,omitempty"`
+}
+
+func newBound(q stats.Queue) *boundView {
+	bound := q.Config.Backpressure
+	if bound == nil || bound.MaxDepth <= 0 && bound.MaxSizeBytes <= 0 {
+		return nil
+	}
+	v := &boundView{
+		Enabled: true, Strategy: bound.Strategy, Threshold: bound.MaxDepth, MaxDepth: bound.MaxDepth, MaxSizeBytes: bound.MaxSizeBytes,
+		WarningThreshold: bound.WarningThreshold,
+		CurrentDepth:     q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending],
+	}
+	switch depth := float64(v.CurrentDepth); {
+	case bound.MaxDepth <= 0: // nothing is known of the bytes
+	case v.CurrentDepth >= bound.MaxDepth:
+		v.State = "critical"
+	case depth >= bound.WarningThreshold*float64(bound.MaxDepth):
+		v.State = "warning"
+	default:
+		v.State = "normal"
+	}
+	return v
+}
+
+// purgeQueue removes jobs for good.
+func (a *API) purgeQueue(c echo.Context, body []byte) error {
+	name := param(c, "name")
+	if api.CheckQueue("name", name) != nil {
+		return ojs.ErrNotFound("queue", name)
+	}
+	in, wire := job.DecodePurge(body)
+	if wire != nil {
+		return wire
+	}
+	removed, more, err := a.Jobs.Purge(c.Request().Context(), queue.Purge{
+		Queue: name, States: in.States, OlderThan: in.OlderThan, Cancel: queue.Cancel{By: a.actor(c, "cancelled_by", in.By), Reason: "purged"},
+	})
+	if err != nil {
+		return err
+	}
+	answer := map[string]any{"purged_count": removed, "states": in.States}
+	if more {
+		answer["has_more"] = true
+	}
+	return sendJSON(c, http.StatusOK, answer)
 }
