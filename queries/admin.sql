@@ -25,12 +25,12 @@ WITH found AS MATERIALIZED (
     WHERE l.matches OR l.looked = @max_looked::bigint
     ORDER BY l.id DESC LIMIT @max_rows::bigint
 )
-SELECT (SELECT count(*) FROM found f WHERE f.matches)::bigint AS matches,
+SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches
         ORDER BY CASE @sort_by::text WHEN 'priority' THEN f.priority::float8 WHEN 'scheduled_at' THEN date_part('epoch', f.scheduled_at) END
             * (CASE WHEN @ascending::boolean THEN 1 ELSE -1 END) NULLS LAST, f.id DESC
         OFFSET @skip_rows::bigint LIMIT @page_rows::bigint)::uuid[] AS ids,
-    COALESCE((SELECT f.id FROM found f WHERE f.looked = @max_looked::bigint), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked;
+    COALESCE((SELECT (array_agg(f.id) FILTER (WHERE f.looked = @max_looked::bigint))[1] FROM found f), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked;
 
 -- name: JobSearchOldest :one
 -- JobSearchNewest from the other end, in the order of ids.
@@ -54,9 +54,9 @@ WITH found AS MATERIALIZED (
     WHERE l.matches OR l.looked = @max_looked::bigint
     ORDER BY l.id LIMIT @max_rows::bigint
 )
-SELECT (SELECT count(*) FROM found f WHERE f.matches)::bigint AS matches,
+SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches ORDER BY f.id OFFSET @skip_rows::bigint LIMIT @page_rows::bigint)::uuid[] AS ids,
-    COALESCE((SELECT f.id FROM found f WHERE f.looked = @max_looked::bigint), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked;
+    COALESCE((SELECT (array_agg(f.id) FILTER (WHERE f.looked = @max_looked::bigint))[1] FROM found f), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked;
 
 -- name: StatsCountByState :many
 -- Jobs of the deployment per state, exact in the snapshot as in QueueCountListByQueue: it sums up a row per queue and state.
@@ -66,7 +66,8 @@ SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue IS NOT NULL AND v.state IS NOT NULL
     UNION ALL
-    SELECT v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    SELECT v.state, v.n FROM ojs.event_gaps g
+        CROSS JOIN LATERAL (SELECT o.queue, o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 OFFSET 0) e
         CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE g.passed AND e.queue IS NOT NULL AND v.state IS NOT NULL
         AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
@@ -86,7 +87,8 @@ SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count
     SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = ANY(@queues::text[]) AND v.state IS NOT NULL
     UNION ALL
-    SELECT e.queue, v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    SELECT e.queue, v.state, v.n FROM ojs.event_gaps g
+        CROSS JOIN LATERAL (SELECT o.queue, o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 OFFSET 0) e
         CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE g.passed AND e.queue = ANY(@queues::text[]) AND v.state IS NOT NULL
         AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)

@@ -95,12 +95,12 @@ WITH found AS MATERIALIZED (
     WHERE l.matches OR l.looked = $5::bigint
     ORDER BY l.id DESC LIMIT $14::bigint
 )
-SELECT (SELECT count(*) FROM found f WHERE f.matches)::bigint AS matches,
+SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches
         ORDER BY CASE $1::text WHEN 'priority' THEN f.priority::float8 WHEN 'scheduled_at' THEN date_part('epoch', f.scheduled_at) END
             * (CASE WHEN $2::boolean THEN 1 ELSE -1 END) NULLS LAST, f.id DESC
         OFFSET $3::bigint LIMIT $4::bigint)::uuid[] AS ids,
-    COALESCE((SELECT f.id FROM found f WHERE f.looked = $5::bigint), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked
+    COALESCE((SELECT (array_agg(f.id) FILTER (WHERE f.looked = $5::bigint))[1] FROM found f), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked
 `
 
 type JobSearchNewestParams struct {
@@ -174,9 +174,9 @@ WITH found AS MATERIALIZED (
     WHERE l.matches OR l.looked = $3::bigint
     ORDER BY l.id LIMIT $12::bigint
 )
-SELECT (SELECT count(*) FROM found f WHERE f.matches)::bigint AS matches,
+SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches ORDER BY f.id OFFSET $1::bigint LIMIT $2::bigint)::uuid[] AS ids,
-    COALESCE((SELECT f.id FROM found f WHERE f.looked = $3::bigint), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked
+    COALESCE((SELECT (array_agg(f.id) FILTER (WHERE f.looked = $3::bigint))[1] FROM found f), '00000000-0000-0000-0000-000000000000')::uuid AS last_looked
 `
 
 type JobSearchOldestParams struct {
@@ -228,7 +228,8 @@ SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue IS NOT NULL AND v.state IS NOT NULL
     UNION ALL
-    SELECT v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    SELECT v.state, v.n FROM ojs.event_gaps g
+        CROSS JOIN LATERAL (SELECT o.queue, o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 OFFSET 0) e
         CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE g.passed AND e.queue IS NOT NULL AND v.state IS NOT NULL
         AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
@@ -372,7 +373,8 @@ SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count
     SELECT e.queue, v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = ANY($1::text[]) AND v.state IS NOT NULL
     UNION ALL
-    SELECT e.queue, v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    SELECT e.queue, v.state, v.n FROM ojs.event_gaps g
+        CROSS JOIN LATERAL (SELECT o.queue, o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 OFFSET 0) e
         CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE g.passed AND e.queue = ANY($1::text[]) AND v.state IS NOT NULL
         AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)

@@ -62,7 +62,8 @@ SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = $1 AND v.state IS NOT NULL
     UNION ALL
-    SELECT v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    SELECT v.state, v.n FROM ojs.event_gaps g
+        CROSS JOIN LATERAL (SELECT o.queue, o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 OFFSET 0) e
         CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE g.passed AND e.queue = $1 AND v.state IS NOT NULL
         AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
@@ -75,7 +76,8 @@ type QueueCountListByQueueRow struct {
 }
 
 // Jobs of a queue per state, exact in the snapshot: the stored counts, which include published events, plus the
-// unpublished events.
+// unpublished events. OFFSET 0 keeps the planner from reading the whole log for the gaps: a plan that was made while it was
+// empty read 1 000 000 rows.
 func (q *Queries) QueueCountListByQueue(ctx context.Context, queue string) ([]QueueCountListByQueueRow, error) {
 	rows, err := q.db.Query(ctx, queueCountListByQueue, queue)
 	if err != nil {

@@ -283,6 +283,7 @@ var rare = map[string]bool{
 	"MetricsTables":        true,
 	"JobListByDeadWorkers": true, // reads what is due within the longest reservation, once for all workers that died
 	"MetricsReadyHeads":    true, // once per queue; then MetricsReadyHeadsFrom skips the dead entries
+	"StatsQueueOldest":     true, // of an administrator; reads the dead entries at the head like MetricsReadyHeads
 	"WebhookDeliveryList":  true, // of an administrator; planned anew for each call
 }
 
@@ -333,7 +334,7 @@ func (l *planLog) requireStatements() {
 		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
-		"JobSearchNewest", "JobSearchOldest", "StatsCountByState", "StatsQueueListPage", "StatsQueueCountList", "StatsQueueRateList", "StatsQueueOldest",
+		"JobSearchNewest", "JobSearchOldest", "StatsCountByState", "StatsQueueListPage", "StatsQueueCountList", "StatsQueueRateList",
 		"StatsMinuteList", "StatsHourList", "StatsMinuteGetLatest", "MaintenanceGet",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
