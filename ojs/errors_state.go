@@ -109,6 +109,31 @@ func ErrQueuePaused(queue string) *Error {
 		map[string]any{"field": "queue", "queue": queue})
 }
 
+// ErrJobTypeNotAllowed refuses a job whose type the queue does not take: 422.
+func ErrJobTypeNotAllowed(queue, jobType string) *Error {
+	return NewError(KindJobTypeNotAllowed, fmt.Sprintf("queue %s takes no jobs of type %s (allowed_job_types).", queue, jobType),
+		map[string]any{"queue": queue, "job_type": jobType})
+}
+
+// ErrProducerNotAllowed refuses a job of a client from which the queue takes none: 403.
+func ErrProducerNotAllowed(queue string) *Error {
+	return NewError(KindPermissionDenied, fmt.Sprintf("queue %s takes no jobs of this API key (producers).", queue), map[string]any{"queue": queue})
+}
+
+// ErrQueueExists refuses to create a queue that exists: 409.
+func ErrQueueExists(queue string) *Error {
+	return ErrQueueState(queue, fmt.Sprintf("queue %s exists already; change it with PUT /ojs/v1/queues/%s/config.", queue, queue), nil)
+}
+
+// ErrQueueState refuses a change that the state of a queue does not allow: 409.
+func ErrQueueState(queue, message string, details map[string]any) *Error {
+	if details == nil {
+		details = map[string]any{}
+	}
+	details["queue"] = queue
+	return NewError(KindInvalidStateTransition, message, details)
+}
+
 // ErrQueueFull refuses a job for a queue at its depth bound: 429.
 func ErrQueueFull(queue string, limit int64, retryAfterSeconds int) *Error {
 	return NewError(KindQueueFull, fmt.Sprintf("queue %s holds its limit of %d jobs.", queue, limit),

@@ -140,8 +140,8 @@ FROM ojs.stats_hour h WHERE h.queue = @queue::text AND h.hour >= @since::timesta
 -- name: JobListForPurge :many
 -- The jobs of a queue in these states that ended, or if they have not ended were created, at @until or before, oldest id first, among
 -- the next max_looked behind a job. looked is as in JobListForBulk.
-SELECT l.id, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
-    SELECT p.id, row_number() OVER (ORDER BY p.id) AS looked,
+SELECT l.id, l.state, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
+    SELECT p.id, p.state, row_number() OVER (ORDER BY p.id) AS looked,
         p.queue = @queue::text AND p.state = ANY(@states::text[]) AND p.at <= @until::timestamptz AS matches
     FROM (
         (SELECT j.id, j.state, j.queue, COALESCE(j.finished_at, j.created_at) AS at FROM ojs.jobs j

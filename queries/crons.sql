@@ -87,7 +87,7 @@ WHERE j.cron = ANY(@names::text[]) AND j.state IN ('available', 'active', 'retry
 
 -- name: QueueListDraining :many
 -- Which of the queues take no new jobs.
-SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@queues::text[]) AND q.status = 'draining';
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@queues::text[]) AND (q.status = 'draining' OR q.deletion IS NOT NULL);
 
 -- name: CronRecordTick :many
 -- Records the outcome of ticks: log row, event, next run. A tick that is in the log already only advances its cron.

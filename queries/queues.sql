@@ -6,6 +6,10 @@ SELECT r.name FROM (SELECT unnest(@names::text[]) AS name) r
 WHERE (SELECT k.used_at > now() - interval '1 day' FROM ojs.queues k WHERE k.name = r.name) IS NOT TRUE
 ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at;
 
+-- name: QueueListKnown :many
+-- Which of the queues exist.
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@names::text[]);
+
 -- name: QueueGet :one
 -- A queue by name.
 SELECT * FROM ojs.queues WHERE name = @name;

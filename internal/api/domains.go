@@ -8,6 +8,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -19,6 +20,7 @@ type Domains struct {
 	DB          *pg.DB
 	Jobs        *queue.Store
 	Progress    *progress.Store
+	Queues      *queueadmin.Store
 	DeadLetters *deadletter.Store
 	Workers     *worker.Store
 	Crons       *cron.Store

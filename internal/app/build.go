@@ -16,6 +16,8 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/retention"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -40,6 +42,7 @@ func (n *Node) buildDomains() error {
 	domains.Queue.OnFlush, domains.Progress.OnFlush, domains.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
 	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, domains)
 	n.domains.ServeTimer(n.timer)
+	n.config.Limits.QueueRetry = n.domains.Configured.Retry
 	return nil
 }
 
@@ -79,6 +82,7 @@ func (n *Node) buildLoops() error {
 	}, n.relay)
 	n.services = []startstop.Service{
 		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, upkeep,
+		queueconfig.NewWatcher(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}
 	return nil
 }
@@ -113,6 +117,7 @@ func (n *Node) buildHTTP() error {
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
 		MaxWorkflowDepth: c.MaxWorkflowDepth, DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout,
 		RetentionCompleted: c.Retention.Completed, RetentionDiscarded: c.Retention.Discarded,
+		ExtensionEvents: c.Events.ExtensionTypes,
 	}, httpapi.Deps{
 		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
 		Webhooks: n.httpWebhooks(), Tracer: n.tracer,

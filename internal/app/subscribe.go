@@ -27,6 +27,11 @@ func (n *Node) subscribe() {
 	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Look() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
+	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
+	n.listener.Handle("ojs_queues", func(name string) {
+		n.domains.Configured.Changed()
+		n.domains.Jobs.QueueChanged(name)
+	})
 	n.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
 			n.domains.Forget()

@@ -12,8 +12,8 @@ import (
 )
 
 const jobListForPurge = `-- name: JobListForPurge :many
-SELECT l.id, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
-    SELECT p.id, row_number() OVER (ORDER BY p.id) AS looked,
+SELECT l.id, l.state, l.looked::bigint AS looked, l.matches::boolean AS matches FROM (
+    SELECT p.id, p.state, row_number() OVER (ORDER BY p.id) AS looked,
         p.queue = $1::text AND p.state = ANY($2::text[]) AND p.at <= $3::timestamptz AS matches
     FROM (
         (SELECT j.id, j.state, j.queue, COALESCE(j.finished_at, j.created_at) AS at FROM ojs.jobs j
@@ -40,6 +40,7 @@ type JobListForPurgeParams struct {
 
 type JobListForPurgeRow struct {
 	ID      [16]byte
+	State   string
 	Looked  int64
 	Matches bool
 }
@@ -62,7 +63,12 @@ func (q *Queries) JobListForPurge(ctx context.Context, arg JobListForPurgeParams
 	var items []JobListForPurgeRow
 	for rows.Next() {
 		var i JobListForPurgeRow
-		if err := rows.Scan(&i.ID, &i.Looked, &i.Matches); err != nil {
+		if err := rows.Scan(
+			&i.ID,
+			&i.State,
+			&i.Looked,
+			&i.Matches,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

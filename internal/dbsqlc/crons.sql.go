@@ -988,7 +988,7 @@ func (q *Queries) JobUpdateCron(ctx context.Context, arg JobUpdateCronParams) ([
 }
 
 const queueListDraining = `-- name: QueueListDraining :many
-SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) AND q.status = 'draining'
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) AND (q.status = 'draining' OR q.deletion IS NOT NULL)
 `
 
 // Which of the queues take no new jobs.

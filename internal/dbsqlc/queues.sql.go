@@ -241,6 +241,31 @@ func (q *Queries) QueueListAfter(ctx context.Context, after string, maxRows int3
 	return items, nil
 }
 
+const queueListKnown = `-- name: QueueListKnown :many
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[])
+`
+
+// Which of the queues exist.
+func (q *Queries) QueueListKnown(ctx context.Context, names []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, queueListKnown, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const statsMinuteGetLatest = `-- name: StatsMinuteGetLatest :one
 SELECT COALESCE(sum(s.enqueued * w.share), 0)::float8 AS enqueued, COALESCE(sum(s.completed * w.share), 0)::float8 AS completed,
     COALESCE(sum(s.failed * w.share), 0)::float8 AS failed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms

@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -50,6 +51,35 @@ func TestAdminQueues(t *testing.T) {
 	require.Equal(t, "true paused 2026-03-01T10:00:00.000Z", paused.at("paused")+" "+paused.at("status")+" "+paused.at("paused_at"))
 	for _, name := range []string{"none", "NO", "%00", "%ff"} {
 		a.get("/ojs/v1/admin/queues/"+name).fails(404, "not_found", "not_found")
+	}
+}
+
+func TestAdminQueueCommands(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	q := queue()
+	id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	r := a.post("/ojs/v1/admin/queues/"+q+"/pause", `{"paused_by":"jo"}`, "OJS-Version: 1.0").is(200)
+	require.Equal(t, q+" true paused", r.at("name")+" "+r.at("paused")+" "+r.at("status"))
+	require.Regexp(t, serverTime, r.at("paused_at"))
+	require.Equal(t, "[]", a.fetch(q).at("jobs"))
+	detail := a.get("/ojs/v1/admin/queues/" + q).is(200)
+	require.Equal(t, r.at("paused_at"), detail.at("paused_at"))
+	r = a.post("/ojs/v1/admin/queues/"+q+"/resume", "").is(200)
+	require.Equal(t, q+" false active", r.at("name")+" "+r.at("paused")+" "+r.at("status"))
+	require.Regexp(t, serverTime, r.at("resumed_at"))
+	require.Equal(t, id, a.fetch(q).at("jobs.0.id"))
+
+	r = a.put("/ojs/v1/admin/queues/"+q+"/config", `{"concurrency":5,"max_size":9,"retention":"24h"}`).is(200)
+	require.Equal(t, "5 24h 9", r.at("configuration.concurrency")+" "+r.at("configuration.retention.completed")+" "+r.at("configuration.backpressure.max_depth"))
+	require.Equal(t, "1", r.at("counts.active"))
+	require.False(t, a.put("/ojs/v1/admin/queues/"+q+"/config", `{"concurrency":null}`).is(200).has("configuration.concurrency"))
+	fresh := queue()
+	require.Equal(t, fresh, a.put("/ojs/v1/admin/queues/"+fresh+"/config", `{"concurrency":1}`).is(200).at("name"))
+	a.put("/ojs/v1/admin/queues/"+q+"/config", `{"concurrency":-1}`).is(400)
+	for _, call := range []string{"pause", "resume"} {
+		a.post("/ojs/v1/admin/queues/NO/"+call, "").is(400)
+		a.post("/ojs/v1/admin/queues/"+q+"/"+call, "[").is(400)
 	}
 }
 
@@ -377,6 +407,31 @@ func TestPurge(t *testing.T) {
 		require.Equal(t, "2700", purge(a, q, `{"states":["available"],"confirm":true}`).is(200).at("purged_count"))
 		counts := a.get("/ojs/v1/queues/" + q + "/stats").is(200)
 		require.Equal(t, "0 0", counts.at("queue.available")+" "+counts.at("queue.cancelled"))
+	})
+
+	// Two nodes that purge the same queue remove each job once, and none that a fetch has.
+	t.Run("BesideOthers", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		b := a.another()
+		q := queue()
+		for range 2 {
+			a.pushMany(t, q, 900)
+		}
+		replies := make(chan reply, 2)
+		for _, n := range []*node{a, b} {
+			go func() { replies <- purge(n, q, `{"states":["available"],"confirm":true}`) }()
+		}
+		fetched := a.fetch(q, `"count":10`).count("jobs")
+		total := fetched
+		for range 2 {
+			n, err := strconv.Atoi((<-replies).is(200).at("purged_count"))
+			require.NoError(t, err)
+			total += n
+		}
+		require.Equal(t, 1800, total)
+		counts := a.get("/ojs/v1/queues/" + q + "/stats").is(200)
+		require.Equal(t, fmt.Sprintf("0 %d 0", fetched), counts.at("queue.available")+" "+counts.at("queue.active")+" "+counts.at("queue.cancelled"))
 	})
 
 	t.Run("RefusesInvalidBodies", func(t *testing.T) {

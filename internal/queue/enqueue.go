@@ -17,6 +17,7 @@ import (
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
 func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 	assignID(j)
+	j.Producer = producerOf(ctx)
 	span := s.tracer.Enqueue(ctx, j)
 	res, err := s.enqueuer(j).Do(ctx, j)
 	if res.busy {
@@ -97,8 +98,10 @@ func isBusy(e enqueued) bool { return e.busy }
 
 // EnqueueEach stores the jobs that can be stored. errs has the errors of the others; it is nil if none failed.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
+	producer := producerOf(ctx)
 	for _, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 	}
 	spans := s.beginEnqueues(ctx, jobs)
 	res, failed := s.enqueueMany(ctx, jobs)
@@ -124,9 +127,10 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that was refused, or -1.
 func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
-	ids := make(map[[16]byte]bool)
+	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
 	for i, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 		if job.ClientID {
 			if ids[job.ID] {
 				return nil, i, ojs.ErrDuplicateID(ojs.FormatID(job.ID))

@@ -47,6 +47,11 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 // should be tried, which knows what to do about an error of the statements.
 func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff) (res []enqueued, ok bool, err error) {
 	in := newInsertion(jobs, false)
+	if err := s.admit(ctx, s.db.Pool, in); err != nil || len(in.todo) == 0 {
+		s.cursors.fail(h.claim.probes)
+		hand(h.waiters, nil)
+		return in.res, true, err
+	}
 	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
 		s.cursors.fail(h.claim.probes)
@@ -75,7 +80,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []dbsqlc.JobFetchRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	if err := s.createQueues(ctx, s.db.Pool, in.jobs); err != nil {
+	if err := s.createQueues(ctx, s.db.Pool, in.open()); err != nil {
 		return nil, nil, err
 	}
 	insert, started := in.statement(ctx, s.commits.Node), time.Now()

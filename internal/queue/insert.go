@@ -24,7 +24,7 @@ type enqueued struct {
 	taken     bool // another job has the id
 
 	// Of a job with a unique policy.
-	refused  *ojs.Error    // an equivalent job exists
+	refused  *ojs.Error    // an equivalent job exists, or the queue does not take the job
 	existing *job.Record   // the equivalent job is the answer
 	replaced []*job.Record // jobs that were cancelled for this one
 	over     bool          // a later job of the same insert has replaced this one
@@ -74,7 +74,10 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	if err := s.createQueues(ctx, db, in.jobs); err != nil {
+	if err := s.admit(ctx, db, in); err != nil {
+		return nil, err
+	}
+	if err := s.createQueues(ctx, db, in.open()); err != nil {
 		return nil, err
 	}
 	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
@@ -201,6 +204,9 @@ func newInsertion(jobs []*job.Job, atomic bool) *insertion {
 
 // open are the jobs of the next try.
 func (in *insertion) open() []*job.Job {
+	if len(in.todo) == len(in.jobs) {
+		return in.jobs
+	}
 	jobs := make([]*job.Job, len(in.todo))
 	for n, i := range in.todo {
 		jobs[n] = in.jobs[i]

@@ -66,6 +66,20 @@ func (s *Store) QueuesAfter(ctx context.Context, name string, limit int) (rows [
 	return rows, more, nil
 }
 
+// QueueChanged is called when the status or the configuration of a queue has changed on any node, or the queue was deleted; "": of any
+// queue. Fetches look again, because a resumed queue has jobs that their cursors have passed. The next enqueue makes sure that the
+// queue has a row.
+func (s *Store) QueueChanged(name string) {
+	if name == "" {
+		s.queues.clear()
+		s.NotifyAll()
+		return
+	}
+	s.queues.remove(name)
+	s.cursors.surveyAgain(name)
+	s.cursors.wake(name, maxWoken)
+}
+
 // QueueExists reports whether a queue has ever had a job or a setting.
 func (s *Store) QueueExists(ctx context.Context, name string) (bool, error) {
 	ctx, cancel := s.db.Bounded(ctx)

@@ -5,10 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/ojsd/ojsd/internal/domaintest"
-	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queue"
-	"github.com/ojsd/ojsd/ojs"
 )
 
 // TestBoundedSearch: a filter that matches few jobs looks at a part of them at a time, and the pages together are complete.
@@ -53,41 +50,4 @@ func TestBoundedSearch(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Two nodes that purge the same queue remove each job once, and so does one that is beside fetches.
-func TestConcurrentPurges(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	other := b.node()
-	jobs := make([]*job.Job, 2500)
-	for i := range jobs {
-		jobs[i] = domaintest.NewJob("q")
-	}
-	b.Enqueued(jobs...)
-	purge := queue.Purge{Queue: "q", States: []ojs.JobState{ojs.StateAvailable}, Cancel: queue.Cancel{By: "api"}}
-	type outcome struct {
-		n   int
-		err error
-	}
-	outcomes := make(chan outcome, 2)
-	for _, s := range []*queue.Store{b.Store, other.Store} {
-		go func() {
-			n, more, err := s.Purge(t.Context(), purge)
-			if more {
-				n = -1_000_000
-			}
-			outcomes <- outcome{n, err}
-		}()
-	}
-	fetched := len(b.Fetched(10, "q"))
-	total := fetched
-	for range 2 {
-		o := <-outcomes
-		require.NoError(t, o.err)
-		total += o.n
-	}
-	require.Equal(t, 2500, total)
-	require.EqualValues(t, fetched, b.Number(`SELECT count(*) FROM ojs.jobs`))
-	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs_done`))
 }

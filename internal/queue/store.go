@@ -17,6 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/ojs"
@@ -39,6 +40,9 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
+	// StrictQueues refuses jobs of queues that nobody has created.
+	StrictQueues bool
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
@@ -50,6 +54,7 @@ type Deps struct {
 	Commits *eventlog.Commits
 	Timer   *timer.Timer
 	Workers *cache.Workers
+	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
 
@@ -67,6 +72,7 @@ type Store struct {
 	config  Config
 
 	maintenance *maintenance.Switch
+	configured  *queueconfig.Cache
 
 	enqueue       *batch.Batcher[*job.Job, enqueued]
 	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
@@ -97,7 +103,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, maintenance: deps.Maintenance, draining: make(chan struct{}),
+		config: config, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},

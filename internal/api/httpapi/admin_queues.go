@@ -11,7 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/payload"
-	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/stats"
@@ -23,7 +23,11 @@ func (a *API) adminQueueRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	v1.Match(reading, "/admin/queues", a.listAdminQueues)
 	v1.Match(reading, "/admin/queues/:name", a.getAdminQueue)
-	v1.DELETE("/admin/queues/:name/jobs", a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.purgeQueue))
+	limit := bodyLimit{queueconfig.MaxBytes, "config"}
+	v1.DELETE("/admin/queues/:name/jobs", a.withBody(limit, a.adminPurgeQueue))
+	v1.POST("/admin/queues/:name/pause", a.withBody(limit, a.adminPauseQueue))
+	v1.POST("/admin/queues/:name/resume", a.withBody(limit, a.adminResumeQueue))
+	v1.PUT("/admin/queues/:name/config", a.withBody(limit, a.adminPutQueueConfig))
 }
 
 type adminQueue struct {
@@ -182,8 +186,8 @@ func newBound(q stats.Queue) *boundView {
 	return v
 }
 
-// purgeQueue removes jobs for good.
-func (a *API) purgeQueue(c echo.Context, body []byte) error {
+// adminPurgeQueue removes jobs for good.
+func (a *API) adminPurgeQueue(c echo.Context, body []byte) error {
 	name := param(c, "name")
 	if api.CheckQueue("name", name) != nil {
 		return ojs.ErrNotFound("queue", name)
@@ -192,8 +196,8 @@ func (a *API) purgeQueue(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	removed, more, err := a.Jobs.Purge(c.Request().Context(), queue.Purge{
-		Queue: name, States: in.States, OlderThan: in.OlderThan, Cancel: queue.Cancel{By: a.actor(c, "cancelled_by", in.By), Reason: "purged"},
+	removed, more, err := a.Queues.Purge(c.Request().Context(), queueadmin.Purge{
+		Queue: name, States: in.States, OlderThan: in.OlderThan, By: a.actor(c, "cancelled_by", in.By),
 	})
 	if err != nil {
 		return err
@@ -203,4 +207,62 @@ func (a *API) purgeQueue(c echo.Context, body []byte) error {
 		answer["has_more"] = true
 	}
 	return sendJSON(c, http.StatusOK, answer)
+}
+
+// adminPauseQueue and adminResumeQueue answer with the bare status, whatever OJS-Version is.
+func (a *API) adminPauseQueue(c echo.Context, body []byte) error {
+	name, by, err := a.queueCommand(c, body, "paused_by")
+	if err != nil {
+		return err
+	}
+	s, err := a.Queues.Pause(c.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": true, "status": s.Status, "paused_at": ojs.FormatTime(s.PausedAt)})
+}
+
+func (a *API) adminResumeQueue(c echo.Context, body []byte) error {
+	name, by, err := a.queueCommand(c, body, "resumed_by")
+	if err != nil {
+		return err
+	}
+	s, err := a.Queues.Resume(c.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"name": s.Name, "paused": false, "status": s.Status, "resumed_at": ojs.FormatTime(s.Since)})
+}
+
+// queueCommand reads the name of the queue, and who gives the command.
+func (a *API) queueCommand(c echo.Context, body []byte, member string) (name, by string, err error) {
+	if name, err = queueName(c, false); err != nil {
+		return "", "", err
+	}
+	by, err = a.queueActor(c, body, member)
+	return name, by, err
+}
+
+// adminPutQueueConfig is putQueueConfig with the detail of the queue as its answer.
+func (a *API) adminPutQueueConfig(c echo.Context, body []byte) error {
+	name, err := queueName(c, false)
+	if err != nil {
+		return err
+	}
+	object, wire := rawjson.Check(body)
+	if wire != nil {
+		return wire
+	}
+	change, wire := queueconfig.ParseChange(object, "$")
+	if wire != nil {
+		return wire
+	}
+	if _, err := a.Queues.Configure(c.Request().Context(), name, change); err != nil {
+		return err
+	}
+	detail, err := a.queueDetail(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, detail)
 }

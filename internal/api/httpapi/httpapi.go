@@ -56,6 +56,9 @@ type Config struct {
 	// GRPC says that this node speaks gRPC, too.
 	GRPC bool
 
+	// ExtensionEvents says that events of extension types are written.
+	ExtensionEvents bool
+
 	// EventRetention and EventMaxCount are shown in the manifest.
 	EventRetention time.Duration
 	EventMaxCount  int64
@@ -208,7 +211,7 @@ func (a *API) routes(e *echo.Echo) {
 	get(v1, "/unique-jobs", a.listUnique)
 	a.cronRoutes(v1)
 	a.workflowRoutes(v1)
-	get(v1, "/queues/:name/stats", a.getQueueStats)
+	a.queueRoutes(v1)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)
 	get(v1, "/events/:id/history", a.getEventHistory)
