@@ -18,6 +18,7 @@ var missingByType = map[string]missing{
 	"queue":                {"Queue", "Check the name of the queue. A queue exists from its first job until 30 days after its last."},
 	"cron":                 {"Cron", "Check the name of the cron; GET /ojs/v1/cron lists those that are registered."},
 	"event":                {"Event", "Check the event id. Events are deleted when their retention period is over; GET /ojs/v1/events lists those that are stored."},
+	"rate_limit":           {"Rate limit", "Check the key. A rate limit exists from the first job or override that names its key; GET /ojs/v1/rate-limits lists them. That of a queue is queue: and the name of a queue with a limit."},
 	"checkpoint":           {"A checkpoint of job", "The job has saved no checkpoint, or it was deleted. Start the work from its beginning."},
 	"workflow":             {"Workflow", "Check the id. An ended workflow is deleted when its retention period is over; GET /ojs/v1/workflows lists those that are stored."},
 	"webhook_subscription": {"Webhook subscription", "Check the id, which starts with sub_; GET /ojs/v1/webhooks lists the subscriptions."},

@@ -4,6 +4,7 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
@@ -27,6 +28,7 @@ type Domains struct {
 	Workflows   *workflow.Store
 	Maintenance *maintenance.Switch
 	Stats       *stats.Store
+	Limits      *limit.Store
 	Webhooks    *webhook.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed

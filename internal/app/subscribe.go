@@ -22,6 +22,7 @@ func (n *Node) subscribe() {
 		n.relay.Wake()
 		n.timer.Poll()
 		n.domains.Workflows.Wake() // or cancelled the job of a workflow
+		n.domains.Limits.Wake()    // or one for which others wait
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
 	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Look() })
@@ -60,6 +61,7 @@ func (n *Node) subscribeCommits() {
 	n.commits.OnCommit(n.timer.Notify)
 	n.commits.OnCommit(n.pruner.Notify)
 	n.commits.OnCommit(n.follower.Notify)
+	n.commits.OnCommit(n.limits.Notify)
 }
 
 // published handles the notification of a relay, that of this node included.
@@ -70,6 +72,7 @@ func (n *Node) published(p eventlog.Published) {
 	n.domains.Jobs.Published()
 	n.pruner.Notify()
 	n.follower.Notify()
+	n.limits.Notify()
 	if p.All {
 		n.domains.Jobs.NotifyAll()
 	}

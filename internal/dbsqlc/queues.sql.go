@@ -161,7 +161,7 @@ func (q *Queries) QueueGetRates(ctx context.Context, queue string) (QueueGetRate
 }
 
 const queueGetTotals = `-- name: QueueGetTotals :one
-SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues
+SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues WHERE name <> '_default'
 `
 
 type QueueGetTotalsRow struct {
@@ -170,7 +170,7 @@ type QueueGetTotalsRow struct {
 	Paused int64
 }
 
-// Queues per status.
+// Queues per status. _default is none.
 func (q *Queries) QueueGetTotals(ctx context.Context) (QueueGetTotalsRow, error) {
 	row := q.db.QueryRow(ctx, queueGetTotals)
 	var i QueueGetTotalsRow
@@ -194,7 +194,7 @@ func (q *Queries) QueueInsert(ctx context.Context, names []string) error {
 
 const queueListAfter = `-- name: QueueListAfter :many
 WITH page AS (
-    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > $1::text ORDER BY q.name LIMIT $2
+    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > $1::text AND q.name <> '_default' ORDER BY q.name LIMIT $2
 ), unpublished AS MATERIALIZED (
     SELECT e.queue, e.from_state, e.to_state FROM ojs.events e WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r)
     UNION ALL

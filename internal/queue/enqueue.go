@@ -43,7 +43,7 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 			stored = whole
 		}
 	}
-	s.advanceReplaced(ctx, j)
+	s.followEnqueued(ctx, j)
 	return stored, err
 }
 
@@ -54,7 +54,7 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 		if j.Unique != nil {
 			return s.enqueueUnique
 		}
-		if j.ClientID {
+		if j.ClientID || j.Limit != nil {
 			b = s.enqueueNamed
 		}
 	}
@@ -121,7 +121,7 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 		errs = nil
 	}
 	endEnqueues(spans, jobs, stored)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, errs
 }
 
@@ -155,7 +155,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 	}
 	endEnqueues(spans, jobs, stored)
 	s.afterEnqueue(ctx, res, nil)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, -1, nil
 }
 

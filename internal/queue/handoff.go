@@ -27,7 +27,7 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 	if s.maintenance.On() {
 		return nil
 	}
-	waiters := s.cursors.take(jobs)
+	waiters := s.cursors.take(jobs, s.isLimited)
 	if len(waiters) == 0 {
 		return nil
 	}
@@ -120,8 +120,8 @@ func (c *cursors) withdraw(w *waiter) (taken bool) {
 func (w *waiter) offered() bool { return w.waiting && !w.taken && len(w.wake) == 0 }
 
 // take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues, because a
-// claim follows one order.
-func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
+// claim follows one order. Fetches from limited queues are left out: they claim under the locks of the limits.
+func (c *cursors) take(jobs []*job.Job, limited func(queues []string) bool) (taken []*waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.waiters) == 0 || c.newest == 0 {
@@ -132,7 +132,7 @@ func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
 			continue
 		}
 		for _, w := range c.waiters[j.Queue] {
-			if w.offered() && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) {
+			if w.offered() && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) && !limited(w.fetch.Queues) {
 				w.taken = true
 				taken = append(taken, w)
 				break

@@ -80,6 +80,9 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	if err := s.createQueues(ctx, db, in.open()); err != nil {
 		return nil, err
 	}
+	if err := s.setQueueLimits(ctx, db, in); err != nil {
+		return nil, err
+	}
 	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
 	for tries := 0; len(in.todo) > 0; {
 		err := s.tryInsert(ctx, db, in)
@@ -257,7 +260,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
 		Sizes: make([]int32, n), WorkflowIds: make([][16]byte, n), UniqueKeys: make([]string, n),
-		Lanes: make([]string, n), LimitKeys: make([]string, n), OnLimits: make([]string, n),
+		Lanes: make([]string, n), LimitKeys: make([]string, n), LimitPolicies: make([][]byte, n), OnLimits: make([]string, n),
 		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
@@ -274,6 +277,9 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
 		p.Sizes[n], p.WorkflowIds[n], p.UniqueKeys[n] = j.StoredSize(), j.WorkflowID, j.UniqueKey
 		p.Lanes[n], p.LimitKeys[n], p.OnLimits[n] = j.Lane, j.LimitKey, j.OnLimit
+		if j.LimitKey != "" {
+			p.LimitPolicies[n] = j.Limit.Stored()
+		}
 	}
 	return p
 }

@@ -75,7 +75,7 @@ type Store struct {
 	configured  *queueconfig.Cache
 
 	enqueue       *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
+	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
 	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
 	complete      operation[job.Ack]
 	fail          operation[nack]
@@ -88,12 +88,15 @@ type Store struct {
 	cursors  cursors
 	awaiting resultWaiters
 	queues   knownQueues
+	rooms    roomWakes
 
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	onCronJobs     func(ctx context.Context, crons []string)
-	onWorkflowJobs func(ctx context.Context, roots [][16]byte)
+	onCronJobs      func(ctx context.Context, crons []string)
+	onWorkflowJobs  func(ctx context.Context, roots [][16]byte)
+	onLimitedJobs   func(ctx context.Context, keys []string)
+	onLimitedStarts func()
 
 	maxLooked int64         // pg.MaxLooked; only tests change it
 	busyFor   time.Duration // maxBusy; only tests change it
@@ -106,8 +109,10 @@ func New(deps Deps, config Config) *Store {
 		config: config, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		rooms:      roomWakes{until: map[string]time.Time{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
+		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
 		maxLooked: pg.MaxLooked, busyFor: maxBusy,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }

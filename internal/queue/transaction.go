@@ -102,7 +102,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 	t.after = append(t.after, func() {
 		endEnqueues(spans, jobs, stored)
 		t.store.afterEnqueue(ctx, res, nil)
-		t.store.advanceReplaced(ctx, jobs...)
+		t.store.followEnqueued(ctx, jobs...)
 	})
 	if !duplicates && !refused {
 		errs = nil

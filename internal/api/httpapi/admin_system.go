@@ -12,6 +12,14 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
+// adminRoutes are those of docs/reference/admin.md.
+func (a *API) adminRoutes(v1 *echo.Group) {
+	a.adminJobRoutes(v1)
+	a.adminQueueRoutes(v1)
+	a.adminStatsRoutes(v1)
+	a.adminSystemRoutes(v1)
+}
+
 // adminSystemRoutes are those of docs/reference/admin.md, System, with their short names.
 func (a *API) adminSystemRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
