@@ -180,6 +180,9 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.domains.Workers.Prepare(ctx); err != nil {
 		return fmt.Errorf("read workers: %w", err)
 	}
+	if _, err := n.domains.Maintenance.Get(ctx); err != nil {
+		return fmt.Errorf("read the maintenance switch: %w", err)
+	}
 	if n.webhooks == nil {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api/httpapi"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -73,6 +74,10 @@ func (n *Node) buildLoops() error {
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount,
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
+	upkeep := maintenance.NewFollower(n.archetype, n.domains.Maintenance, func() {
+		n.timer.Schedule(0)
+		n.domains.Jobs.NotifyAll()
+	})
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
 	n.limits = limit.NewFollower(n.archetype, n.domains.Limits)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
@@ -86,7 +91,7 @@ func (n *Node) buildLoops() error {
 		return retention.Done(view, c.Retention.Completed)
 	})
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits,
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits, upkeep,
 		queueconfig.NewWatcher(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}
 	return nil
@@ -120,6 +125,8 @@ func (n *Node) buildHTTP() error {
 		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
+		MaxWorkflowDepth: c.MaxWorkflowDepth, DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout,
+		RetentionCompleted: c.Retention.Completed, RetentionDiscarded: c.Retention.Discarded,
 		ExtensionEvents: c.Events.ExtensionTypes,
 	}, httpapi.Deps{
 		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,

@@ -10,12 +10,14 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -75,18 +77,21 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
 		limits.QueueRetry = configured.Retry
 	}
-	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
+	upkeep := maintenance.New(d.DB, d.Logger)
+	jobs := queue.New(queue.Deps{
+		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
+	}, c.Queue)
 	domains := Domains{
 		Cache: workers, Configured: configured,
 		Domains: api.Domains{
-			DB: d.DB, Jobs: jobs,
+			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB),
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
-			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
+			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep}, c.Cron),
 			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
 			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
@@ -109,6 +114,7 @@ func (d Domains) ServeTimer(t *timer.Timer) {
 // Forget drops the caches of this node, after a reset of the database.
 func (d Domains) Forget() {
 	d.Jobs.Forget()
+	d.Maintenance.Forget()
 	d.Cache.Forget()
 	d.Configured.Forget()
 }

@@ -25,6 +25,7 @@ func (n *Node) subscribe() {
 		n.domains.Limits.Wake()    // or one for which others wait
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
+	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Look() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
 	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })

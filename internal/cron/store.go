@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
@@ -31,6 +32,8 @@ type Deps struct {
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
+
+	Maintenance *maintenance.Switch
 }
 
 // Store registers and fires crons. Use New.
@@ -42,12 +45,15 @@ type Store struct {
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
 	config  Config
+
+	maintenance *maintenance.Switch
 }
 
 // New returns a registry on the database. Package queue calls it when a job of a serial cron has ended, to release the next.
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
+		maintenance: deps.Maintenance,
 	}
 	deps.Jobs.OnCronJobs(s.release)
 	return s

@@ -41,8 +41,11 @@ const (
 )
 
 // Fire fires up to 200 due crons and returns the number of ticks. Any node may call it at any time: the row of a cron is locked
-// until its job is inserted and its next run stored (docs/reference/scheduling.md, Firing).
+// until its job is inserted and its next run stored (docs/reference/scheduling.md, Firing). During maintenance none fires.
 func (s *Store) Fire(ctx context.Context) (int, error) {
+	if s.maintenance.On() {
+		return 0, nil
+	}
 	ctx, pass := s.tracer.Pass(ctx, "ojs.cron.trigger")
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()

@@ -307,6 +307,15 @@ type LimitStart struct {
 	ID  int64
 }
 
+type Maintenance struct {
+	OnlyRow      bool
+	StartedAt    pgtype.Timestamptz
+	EndsAt       pgtype.Timestamptz
+	EstimatedEnd pgtype.Timestamptz
+	Reason       string
+	StartedBy    string
+}
+
 type OjsBoundNote struct {
 	Queue string
 }
@@ -411,6 +420,20 @@ type QueueVersion struct {
 	Version int64
 }
 
+type StatsHour struct {
+	Queue      string
+	Hour       pgtype.Timestamptz
+	Enqueued   int64
+	Started    int64
+	Completed  int64
+	Failed     int64
+	Discarded  int64
+	Cancelled  int64
+	DurationMs int64
+	WaitMs     int64
+	Durations  []int64
+}
+
 type StatsMinute struct {
 	Queue      string
 	Minute     pgtype.Timestamptz
@@ -422,6 +445,7 @@ type StatsMinute struct {
 	Cancelled  int64
 	DurationMs int64
 	WaitMs     int64
+	Durations  []int64
 }
 
 type Webhook struct {

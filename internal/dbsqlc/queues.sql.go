@@ -266,24 +266,28 @@ func (q *Queries) QueueListKnown(ctx context.Context, names []string) ([]string,
 
 const statsMinuteGetLatest = `-- name: StatsMinuteGetLatest :one
 SELECT COALESCE(sum(s.enqueued * w.share), 0)::float8 AS enqueued, COALESCE(sum(s.completed * w.share), 0)::float8 AS completed,
-    COALESCE(sum(s.failed * w.share), 0)::float8 AS failed
-FROM ojs.queues q
-    CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
+    COALESCE(sum(s.failed * w.share), 0)::float8 AS failed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms
+FROM (VALUES (date_trunc('minute', now()), 1.0::float8),
         (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
-    CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations FROM ojs.stats_minute m WHERE m.queue = $1::text AND m.minute = w.minute OFFSET 0) s
 `
 
 type StatsMinuteGetLatestRow struct {
-	Enqueued  float64
-	Completed float64
-	Failed    float64
+	Enqueued   float64
+	Completed  float64
+	Failed     float64
+	DurationMs float64
 }
 
-// The last 60 s of all queues: this minute, and the share of the minute before that is younger than 60 s. Without
-// OFFSET 0 the planner reads the history of all queues: 420 ms for 1 000 000 rows of 10 queues, 0.2 ms with it.
-func (q *Queries) StatsMinuteGetLatest(ctx context.Context) (StatsMinuteGetLatestRow, error) {
-	row := q.db.QueryRow(ctx, statsMinuteGetLatest)
+// The last 60 s of a queue, or of all for ”: this minute, and the share of the minute before that is younger than 60 s.
+func (q *Queries) StatsMinuteGetLatest(ctx context.Context, queue string) (StatsMinuteGetLatestRow, error) {
+	row := q.db.QueryRow(ctx, statsMinuteGetLatest, queue)
 	var i StatsMinuteGetLatestRow
-	err := row.Scan(&i.Enqueued, &i.Completed, &i.Failed)
+	err := row.Scan(
+		&i.Enqueued,
+		&i.Completed,
+		&i.Failed,
+		&i.DurationMs,
+	)
 	return i, err
 }

@@ -200,6 +200,15 @@ func (a *node) exercise(t *testing.T) {
 	a.get("/ojs/v1/events/" + dead + "/history").is(200)
 	a.get("/ojs/v1/events?limit=10").is(200)
 	a.get("/ojs/v1/jobs?queue=crowd&limit=10").is(200)
+	for _, query := range []string{"queue=crowd", "order=asc", "sort=priority&queue=crowd", "since=1h&until=0s", ""} {
+		a.get("/ojs/v1/admin/jobs?" + query).is(200)
+	}
+	a.get("/ojs/v1/admin/queues?per_page=10").is(200)
+	a.get("/ojs/v1/admin/queues/crowd").is(map[bool]int{true: 200, false: 404}[a.one(`SELECT count(*)::text FROM ojs.queues WHERE name = 'crowd'`) == "1"])
+	a.get("/ojs/v1/admin/stats").is(200)
+	a.get("/ojs/v1/admin/stats?queue=" + q).is(200)
+	a.get("/ojs/v1/admin/stats/history?period=1h&since=2d").is(200)
+	a.get("/ojs/v1/admin/maintenance").is(200)
 	a.get("/metrics").is(200)
 	a.publishedAll()
 	eventually(t, func() bool {
@@ -290,6 +299,7 @@ var rare = map[string]bool{
 	"MetricsTables":        true,
 	"JobListByDeadWorkers": true, // reads what is due within the longest reservation, once for all workers that died
 	"MetricsReadyHeads":    true, // once per queue; then MetricsReadyHeadsFrom skips the dead entries
+	"StatsQueueOldest":     true, // of an administrator; reads the dead entries at the head like MetricsReadyHeads
 	"WebhookDeliveryList":  true, // of an administrator; planned anew for each call
 }
 
@@ -297,10 +307,14 @@ var rare = map[string]bool{
 var wholeTables = map[string][]string{
 	"MetricsQueueCounts": {"queue_counts"},
 	"QueueGetTotals":     {"queues", "queue_counts"},
+	"StatsCountByState":  {"queue_counts"},
+	"StatsQueueListPage": {"queues"}, // counts up to 10 000
+	"JobSearchNewest":    {},         // sorts up to 10 000 narrow rows
+	"JobSearchOldest":    {},
 }
 
 // growing are the tables that may have millions of rows.
-var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|queue_sizes|job_sizes|stats_minute|queues)$`)
+var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|queue_sizes|job_sizes|stats_minute|stats_hour|limit.*|queues)$`)
 
 const (
 	maxSorted = 1500 // rows: a page of the largest flush or list
@@ -337,6 +351,8 @@ func (l *planLog) requireStatements() {
 		"QueueLockBounded", "QueueCountListByQueue", "QueueSizeGet", "QueueSizeMeasure", "QueueSizeAdd", "JobListTaken", "JobListOldest", "JobDiscardWaiting",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
+		"JobSearchNewest", "JobSearchOldest", "StatsCountByState", "StatsQueueListPage", "StatsQueueCountList", "StatsQueueRateList",
+		"StatsMinuteList", "StatsHourList", "StatsMinuteGetLatest", "MaintenanceGet",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
 		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",

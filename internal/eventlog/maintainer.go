@@ -98,7 +98,8 @@ type Pruned struct {
 	EventPartitions int32
 	Days            int32 // partitions of jobs that ended on a day
 	Keys            int64 // idempotency keys
-	Minutes         int64 // rows of the statistics of queues
+	Minutes         int64 // rows of the statistics of queues that were added to those of hours
+	Hours           int64 // rows of the statistics per hour
 	CronRuns        int64
 	Queues          int32 // that nobody has used for long
 }
@@ -233,7 +234,10 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	}
 	if now.Sub(m.statsAt) >= statsPrune {
 		if p.Minutes, err = repeat(func() (int64, error) { return m.q.StatsMinutePrune(ctx, prunedRows) }); err != nil {
-			return fmt.Errorf("delete statistics: %w", err)
+			return fmt.Errorf("add up statistics: %w", err)
+		}
+		if p.Hours, err = repeat(func() (int64, error) { return m.q.StatsHourPrune(ctx, prunedRows) }); err != nil {
+			return fmt.Errorf("delete old statistics: %w", err)
 		}
 		if p.CronRuns, err = repeat(func() (int64, error) { return m.q.CronRunPrune(ctx, cronRuns) }); err != nil {
 			return fmt.Errorf("delete runs of crons: %w", err)

@@ -40,6 +40,9 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
 	}
+	if s.maintenance.On() {
+		return nil, nil
+	}
 	if due := s.cursors.surveyDue(f.Queues, false); len(due) > 0 {
 		if _, err := s.survey(ctx, due); err != nil {
 			return nil, err

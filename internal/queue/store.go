@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
@@ -62,6 +63,8 @@ type Deps struct {
 	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
+
+	Maintenance *maintenance.Switch
 }
 
 // Store performs the state changes of jobs. Use New.
@@ -74,7 +77,8 @@ type Store struct {
 	tracer  *tracing.Tracer
 	config  Config
 
-	configured *queueconfig.Cache
+	maintenance *maintenance.Switch
+	configured  *queueconfig.Cache
 
 	enqueue        *batch.Batcher[*job.Job, enqueued]
 	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
@@ -113,7 +117,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, configured: deps.Queues, draining: make(chan struct{}),
+		config: config, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		parked:     parkedQueues{queues: map[string]*parkedQueue{}},

@@ -290,8 +290,6 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		items = append(append(items, `{"index":`...), strconv.Itoa(i)...)
 		items = appendText(items, "job_id", text)
 		id, ok := ojs.ParseID(text)
-		state, stored := res.Skipped[id]
-		other, duplicate := res.Duplicates[id]
 		switch {
 		case ok && res.Changed[id] && !used[id]:
 			used[id] = true
@@ -300,14 +298,11 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		case ok && used[id]:
 			skipped++
 			items = appendText(appendText(items, "status", "skipped"), "reason", "listed twice")
-		case ok && duplicate:
-			skipped++
-			items = appendText(appendText(items, "status", "skipped"), "reason", "job "+ojs.FormatID(other)+" has its unique key")
-		case ok && stored:
-			skipped++
-			items = appendText(appendText(items, "status", "skipped"), "reason", "job is "+string(state))
 		case ok && atomic && res.Eligible[id]:
 			items = appendText(items, "status", "rolled_back")
+		case ok:
+			skipped++
+			items = appendText(appendText(items, "status", "skipped"), "reason", skipReason(id, res))
 		default:
 			skipped++
 			items = appendText(appendText(items, "status", "skipped"), "reason", "not found")
@@ -326,6 +321,17 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 	}
 	b = append(append(b, `,"items":[`...), items...)
 	return queue.Answer{Status: bulkStatus(len(s.texts), changed, skipped), Body: append(b, `]}`...)}
+}
+
+// skipReason says why a bulk operation did not change a job.
+func skipReason(id [16]byte, res queue.BulkResult) string {
+	if other, duplicate := res.Duplicates[id]; duplicate {
+		return "job " + ojs.FormatID(other) + " has its unique key"
+	}
+	if state, stored := res.Skipped[id]; stored {
+		return "job is " + string(state)
+	}
+	return "not found"
 }
 
 func bulkStatus(total, changed, skipped int) int {

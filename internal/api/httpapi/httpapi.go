@@ -36,6 +36,11 @@ type Config struct {
 	// MaxBatchSize is the most items of a batch call.
 	MaxBatchSize int
 
+	// MaxWorkflowDepth, DefaultVisibility, DefaultTimeout, RetentionCompleted and RetentionDiscarded are shown to administrators.
+	MaxWorkflowDepth                       int
+	DefaultVisibility, DefaultTimeout      time.Duration
+	RetentionCompleted, RetentionDiscarded time.Duration // 0: no limit
+
 	// CORSOrigins are the origins browsers may call from. Empty: none.
 	CORSOrigins []string
 
@@ -198,6 +203,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/ack", a.withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}, a.postJobAck))
 	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
+	a.adminRoutes(v1)
 
 	get(v1, "/unique-jobs", a.listUnique)
 	a.rateLimitRoutes(v1, one)
