@@ -350,6 +350,21 @@ type QueueCount struct {
 	Count int64
 }
 
+type Schema struct {
+	Type          string
+	Version       string
+	VersionNumber bool
+	Uri           string
+	Schema        []byte
+	Enforce       bool
+	CreatedAt     pgtype.Timestamptz
+}
+
+type SchemaChange struct {
+	ID      bool
+	Version int64
+}
+
 type StatsMinute struct {
 	Queue      string
 	Minute     pgtype.Timestamptz
