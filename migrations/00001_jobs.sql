@@ -71,6 +71,10 @@ CREATE TABLE ojs.jobs (
     cron_serial      boolean     NOT NULL DEFAULT false,  -- one job of the cron runs at a time; the others are available without ready_seq
     workflow_id      uuid,                                -- root of the workflow to which the job belongs; NULL: none
     unique_key       text,                                -- fingerprint by its unique policy, 64 hex digits; NULL: it has none
+    lane             text        COLLATE "C" NOT NULL DEFAULT '', -- part of the queue in which the job waits: tenant, tenant/fairness key, /fairness key, or '' for most jobs
+    limit_key        text,                                -- key of its rate limit; NULL: it has none
+    limit_seq        bigint,                              -- place in the fetch order of an available job that its rate limit holds back; it gets no ready_seq until then
+    on_limit         text,                                -- what its rate limit does when it blocks the job: reschedule or drop; NULL: it waits
 
     retry            json,                                -- merged retry policy; NULL: the default policy
     args             json        NOT NULL,                -- what the worker is called with, an array
@@ -104,7 +108,7 @@ CREATE TABLE ojs.jobs (
 -- JobFetch, JobFetchSurvey, MetricsReadyHeads: exactly the fetch order, so nothing is sorted. It is the only index
 -- whose predicate names a state: with a second one the planner answered `id = ANY(…) AND state = 'active'` by reading
 -- that whole index (8 000 buffers for 200 rows).
-CREATE INDEX jobs_fetch ON ojs.jobs (queue, priority DESC, ready_seq) WHERE state = 'available';
+CREATE INDEX jobs_fetch ON ojs.jobs (queue, lane, priority DESC, ready_seq) WHERE state = 'available' AND ready_seq IS NOT NULL;
 
 -- JobPromoteDue, JobListOverdue, DueGetNext, JobListByDeadWorkers, JobListByClaim: one timer column serves every transition that time
 -- brings.
@@ -132,6 +136,12 @@ CREATE INDEX jobs_unique ON ojs.jobs (unique_key, state, created_at, id) WHERE u
 -- UniqueListPage, UniqueCount: all jobs with a key, newest first. With the predicate of jobs_unique, which follows from
 -- unique_key = …, the planner answered UniqueListHolders by reading this whole index for each key (2.9 ms for 16 keys, and 0.2 without it).
 CREATE INDEX jobs_unique_page ON ojs.jobs (id) WHERE octet_length(unique_key) = 64;
+
+-- LimitAdmit: the jobs that wait for a rate limit, in the order in which it lets them through.
+CREATE INDEX jobs_waiting ON ojs.jobs (limit_key, priority DESC, limit_seq) WHERE limit_seq IS NOT NULL;
+
+-- LimitAdmit: counts the jobs of a key that are active, or that may be fetched. Jobs that wait are left out: there may be many.
+CREATE INDEX jobs_limited ON ojs.jobs (limit_key, state) WHERE limit_key IS NOT NULL AND limit_seq IS NULL;
 
 -- jobs_done holds completed and cancelled jobs, moved here by the ack or cancel itself. Rows are only inserted (but for the
 -- deletion of a checkpoint), one partition per day of finished_at (UTC); retention drops partitions instead of deleting rows. Column state alone tells
@@ -283,7 +293,7 @@ SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.
     d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at,
     d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms,
     d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at,
-    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
+    d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors,
     d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq,
     d.checkpoint_at,
     CASE WHEN NOT ojs.result_is_over(d.finished_at, d.result_ttl_s) THEN d.result END AS result,

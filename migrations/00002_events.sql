@@ -33,6 +33,7 @@ CREATE TABLE ojs.events (
     to_state    text,                               -- state after; NULL: the job was deleted, or its state did not change
     internal    boolean     NOT NULL DEFAULT false, -- not a public event: only for counts, state frames and the job's history
     priority    smallint,
+    lane        text        NOT NULL DEFAULT '',    -- that of the job; '': none
     ready_seq   bigint,                             -- that of the job when it became available: wakes fetchers on other nodes
     node        integer,                            -- the node that wrote the row and has woken its own fetchers; NULL: written from SQL
     duration_ms bigint,                             -- run time of the attempt; for job.started the time in the queue

@@ -178,6 +178,7 @@ WHERE r.cron_id = old.cron_id AND r.scheduled_at = old.scheduled_at AND r.kind =
 UPDATE ojs.jobs j
 SET cron = i.cron, cron_serial = i.serial,
     ready_seq = CASE WHEN i.serial AND i.queued THEN NULL ELSE j.ready_seq END,
+    limit_seq = CASE WHEN i.serial AND i.queued THEN NULL ELSE j.limit_seq END,
     due_at = CASE WHEN j.state = 'available' AND i.serial AND i.queued THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
 FROM (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@names::text[]) AS cron, unnest(@serial::boolean[]) AS serial, unnest(@queued::boolean[]) AS queued
@@ -188,7 +189,7 @@ RETURNING j.id, j.ready_seq, j.due_at;
 -- name: CronListQueued :many
 -- Which of the crons have jobs that wait for another job of the cron, and how many.
 SELECT j.cron::text AS cron, count(*) AS queued FROM ojs.jobs j
-WHERE j.cron = ANY(@names::text[]) AND j.state = 'available' AND j.ready_seq IS NULL
+WHERE j.cron = ANY(@names::text[]) AND j.state = 'available' AND j.ready_seq IS NULL AND j.limit_seq IS NULL
 GROUP BY j.cron;
 
 -- name: CronLockSerial :exec
@@ -206,11 +207,11 @@ WITH waiting AS MATERIALIZED (
     FROM (SELECT DISTINCT unnest(@names::text[]) AS cron) n
     CROSS JOIN LATERAL (
         SELECT EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'active')
-            OR EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'available' AND o.ready_seq IS NOT NULL) AS blocked
+            OR EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'available' AND (o.ready_seq IS NOT NULL OR o.limit_seq IS NOT NULL)) AS blocked
     ) b
     CROSS JOIN LATERAL (
         SELECT j.id, j.enqueued_at FROM ojs.jobs j
-        WHERE j.cron = n.cron AND j.state = 'available' AND j.ready_seq IS NULL AND j.cron_serial
+        WHERE j.cron = n.cron AND j.state = 'available' AND j.ready_seq IS NULL AND j.limit_seq IS NULL AND j.cron_serial
         ORDER BY j.enqueued_at, j.id LIMIT 2
         FOR UPDATE SKIP LOCKED
     ) h
@@ -218,13 +219,14 @@ WITH waiting AS MATERIALIZED (
     SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM waiting h
 ), released AS (
     UPDATE ojs.jobs j
-    SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked THEN nextval('ojs.ready_seq') END,
+    SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN p.nth = 1 AND NOT p.blocked AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
     FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
-    RETURNING j.id, j.queue, j.priority, j.ready_seq
+    RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq
 )
-SELECT id, queue, priority, ready_seq FROM released;
+SELECT id, queue, lane, priority, ready_seq FROM released;
 
 -- name: CronQueueJobs :exec
 -- Queues jobs of a cron that can be fetched, except keep: a manual run goes first, or the cron has just become serial.
@@ -233,6 +235,7 @@ SELECT id, queue, priority, ready_seq FROM released;
 UPDATE ojs.jobs j
 SET cron_serial = true,
     ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,
+    limit_seq = NULL,
     due_at = CASE WHEN j.state = 'available' THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
 WHERE j.cron = @cron::text AND j.id <> @keep::uuid AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending')
-    AND (NOT j.cron_serial OR j.state = 'available' AND j.ready_seq IS NOT NULL);
+    AND (NOT j.cron_serial OR j.state = 'available' AND (j.ready_seq IS NOT NULL OR j.limit_seq IS NOT NULL));

@@ -6,7 +6,7 @@
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
@@ -47,7 +47,7 @@ ORDER BY o.dead_lettered_at DESC, o.id DESC OFFSET @others::bigint LIMIT 1;
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
@@ -105,10 +105,10 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT @event_type::text, @source::text, d.now, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT @event_type::text, @source::text, d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id;
@@ -137,10 +137,10 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, j.finished_at, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.finished_at, clock_timestamp() AS now
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT @event_type::text, 'scheduler', d.now, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT @event_type::text, 'scheduler', d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id;

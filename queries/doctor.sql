@@ -48,6 +48,6 @@ FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,wor
 -- has not followed.
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
-    (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL)
+    (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL OR j.limit_seq IS NOT NULL)
         AND j.state <> 'active' AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered,
     (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed;

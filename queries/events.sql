@@ -118,7 +118,7 @@ WITH claimed AS MATERIALIZED (
     SELECT r.service, r.compat, pg_current_xact_id()::text::bigint AS bound FROM ojs.event_relay r WHERE r.watermark = @watermark
     FOR NO KEY UPDATE SKIP LOCKED
 ), published AS MATERIALIZED (
-    SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
+    SELECT e.seq, e.sub, e.type, e.internal, e.queue, e.lane, e.from_state, e.to_state, e.priority, e.ready_seq, e.node, e.duration_ms,
         CASE WHEN e.node IS NULL THEN e.job_type END AS foreign_type,
         date_bin('1 minute', e.time, timestamptz '2000-01-01 00:00:00+00') AS minute,
         CASE WHEN NOT e.internal AND NOT @no_notify::boolean THEN ojs.event_text(e, r.service, r.compat) END AS full_text
@@ -174,11 +174,12 @@ WITH claimed AS MATERIALIZED (
     SELECT count(pg_notify('ojs_events', ojs.event_notice(p.full_text, p.seq, p.sub))) AS n
     FROM published p WHERE p.full_text IS NOT NULL
 ), ready AS (
-    SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null') || ']', ',') AS list
-    FROM (SELECT p.queue, p.priority, p.node, min(p.ready_seq) AS low, max(p.ready_seq) AS high
-        FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3) g
+    SELECT string_agg('[' || to_json(g.queue)::text || ',' || COALESCE(g.priority, 0) || ',' || g.low || ',' || COALESCE(g.node::text, 'null')
+        || CASE WHEN g.lane <> '' THEN ',' || to_json(g.lane)::text ELSE '' END || ']', ',') AS list
+    FROM (SELECT p.queue, p.lane, p.priority, p.node, min(p.ready_seq) AS low, max(p.ready_seq) AS high
+        FROM published p WHERE p.ready_seq IS NOT NULL GROUP BY 1, 2, 3, 4) g
     WHERE CASE WHEN g.high - g.low > 50 THEN true -- more would be read than a claim costs
-        ELSE EXISTS (SELECT FROM ojs.jobs j WHERE j.state = 'available' AND j.queue = g.queue AND j.priority = g.priority
+        ELSE EXISTS (SELECT FROM ojs.jobs j WHERE j.state = 'available' AND j.queue = g.queue AND j.lane = g.lane AND j.priority = g.priority
             AND j.ready_seq BETWEEN g.low AND g.high) END
 )
 SELECT (CASE WHEN NOT @no_notify::boolean THEN pg_notify('ojs_published', '{"w":' || @upto::bigint || ',"q":'

@@ -33,7 +33,10 @@ WITH clock AS MATERIALIZED (
         unnest(@extra::json[]) AS extra,
         unnest(@sizes::integer[]) AS size,
         unnest(@workflow_ids::uuid[]) AS workflow_id,
-        unnest(@unique_keys::text[]) AS unique_key
+        unnest(@unique_keys::text[]) AS unique_key,
+        unnest(@lanes::text[]) AS lane,
+        unnest(@limit_keys::text[]) AS limit_key,
+        unnest(@on_limits::text[]) AS on_limit
 ), timed AS (
     SELECT i.*, clock.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
@@ -47,9 +50,9 @@ WITH clock AS MATERIALIZED (
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
-        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key)
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
-        CASE WHEN p.state = 'available' THEN nextval('ojs.ready_seq') END,
+        CASE WHEN p.state = 'available' AND p.limit_key = '' THEN nextval('ojs.ready_seq') END,
         LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
         p.now, CASE WHEN p.state = 'available' THEN p.now END,
         p.run_at, p.dead_at, NULLIF(p.timeout_ms, 0), NULLIF(p.visibility_ms, 0), NULLIF(p.grace_ms, 0), NULLIF(p.trace_id, ''),
@@ -59,17 +62,18 @@ WITH clock AS MATERIALIZED (
                 CASE WHEN p.scheduled_in_us >= 0 THEN '"scheduled_at":"' || ojs.time_text(p.run_at) || '"' END,
                 CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
         p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2), NULLIF(p.size, 0),
-        NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, '')
+        NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, ''),
+        p.lane, NULLIF(p.limit_key, ''), CASE WHEN p.state = 'available' AND p.limit_key <> '' THEN nextval('ojs.ready_seq') END, NULLIF(p.on_limit, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key,
+    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key, lane,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
 ), described AS (
     SELECT i.*, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
     FROM inserted i
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT d.event_type, @source::text, d.created_at, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
+    SELECT d.event_type, @source::text, d.created_at, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, @node::integer,
         CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json
             WHEN d.state = 'available' THEN ojs.unique_key_data(d.unique_key) END
     FROM described d
@@ -108,8 +112,8 @@ SELECT id, ready_seq, created_at FROM inserted;
 SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 
 -- name: JobFetch :many
--- Claims the next available jobs. probe lists queues and priorities in dispatch order, each with the cursor of this node:
--- the lowest ready_seq of an available job. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
+-- Claims the next available jobs. probe lists queues, lanes and priorities in dispatch order, each with the cursor of this node, the
+-- lowest ready_seq of an available job, and the most jobs that it may give. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
 -- picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
 -- more jobs than wanted. owners has, for each job in that order, the index of the fetch that gets it; workers, sources and
 -- leases_ms have one element per fetch. They are read by subscript: a join with an unnest has no cheap plan but a hash
@@ -119,14 +123,15 @@ SELECT id FROM ojs.jobs_done WHERE id = ANY(@ids::uuid[]);
 -- available. ready_seq takes the number of the claim (see JobListByClaim). The jobs are claimed before their events are written, so
 -- workflow.started, which workflow_job_started writes, comes before job.started.
 WITH probe AS (
-    SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low
+    SELECT unnest(@queues::text[]) AS queue, unnest(@lanes::text[]) AS lane, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low,
+        unnest(@wants::integer[]) AS want
 ), found AS (
     SELECT c.id, c.ready_seq, c.size FROM probe p CROSS JOIN LATERAL (
         SELECT j.id, j.ready_seq, j.size FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
+        WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = p.lane AND j.priority = p.priority AND j.ready_seq >= p.low
             AND (j.due_at IS NULL OR j.due_at > now())
         ORDER BY j.ready_seq
-        LIMIT @want::integer
+        LIMIT p.want
         FOR UPDATE SKIP LOCKED
     ) c
     WHERE (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
@@ -155,37 +160,42 @@ WITH probe AS (
     RETURNING j.*, o.ready_seq AS fetched_seq, o.source, o.slot,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_started(j.workflow_id, j.started_at) END AS starts_workflow
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT @event_type::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.workflow_id, c.trace_id, 'available', 'active', @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms)
+    SELECT @event_type::text, c.source, c.started_at, c.id, c.type, c.queue, c.lane, c.attempt, c.worker_id, c.workflow_id, c.trace_id, 'available', 'active', @node::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS ready_seq, due_at, created_at, enqueued_at,
     started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until,
     lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
-    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error,
+    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error,
     errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
     checkpoint_at, result, size
 FROM claimed ORDER BY slot;
 
 -- name: JobFetchSurvey :many
--- The lowest ready_seq per priority of each queue, found by skipping from priority to priority. It has no lower bound,
+-- The lowest ready_seq per lane and priority of each queue, found by skipping from one to the next. It has no lower bound,
 -- so it finds jobs that a cursor has passed because their transaction committed late. Jobs without ready_seq wait for
 -- another job of their cron and are left out.
 WITH RECURSIVE level AS (
-    (SELECT q.queue, f.priority, f.ready_seq
+    (SELECT q.queue, f.lane, f.priority, f.ready_seq
      FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq FROM ojs.jobs j
+        SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) f)
+        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1) f)
     UNION ALL
-    SELECT l.queue, n.priority, n.ready_seq
+    SELECT l.queue, n.lane, n.priority, n.ready_seq
     FROM level l CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.priority < l.priority AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+        (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+        ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
 )
-SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l;
+SELECT l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l;
 
 -- name: JobComplete :many
 -- Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
@@ -211,7 +221,7 @@ WITH setting AS MATERIALIZED (
         AND (j.progress_at IS NULL OR @reported::boolean)
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
-        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, @default_result_ttl_s::bigint) AS ttl_s, width_bucket(j.id, @ids::uuid[]) AS n,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
             COALESCE(NULLIF((@workers::text[])[(@owners::integer[])[width_bucket(j.id, @ids::uuid[])]], ''), j.worker_id),
@@ -219,21 +229,21 @@ WITH setting AS MATERIALIZED (
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key,
+        retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key,
         progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
         d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN (@results::json[])[d.n] END,
-        d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key,
+        d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at,
         NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length((@results::json[])[d.n]::text), 0)), 8191)
     FROM deleted d
     RETURNING *
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
     SELECT @event_type::text, COALESCE(NULLIF((@sources::text[])[(@owners::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', @node::integer,
+        d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', @node::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, (@event_data::json[])[d.n]
     FROM deleted d
 )
@@ -242,7 +252,7 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
@@ -307,7 +317,8 @@ WITH request AS (
         finished_at = CASE WHEN l.outcome = 'discarded' THEN clock.now END,
         started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
         enqueued_at = CASE WHEN l.outcome = 'available' THEN clock.now ELSE j.enqueued_at END,
-        ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+        ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN clock.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
         due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
@@ -328,23 +339,23 @@ WITH request AS (
         CASE WHEN j.workflow_id IS NOT NULL AND l.outcome = 'discarded' THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt,
             l.was_started_at, clock.now, l.was_worker_id, NULL, j.error) END AS advances
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
-    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.lane, e.attempt, e.worker_id, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
+        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.lane, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
         FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
         UNION ALL
-        SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
+        SELECT 1, @failed_event_type::text, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
+        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -360,7 +371,7 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
@@ -380,23 +391,23 @@ WITH deleted AS (
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key,
+        retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key,
         progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
-        d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key,
+        d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
         d.progress, d.progress_message, d.progress_data, d.progress_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
     FROM deleted d
     RETURNING *
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, @node::integer,
         ojs.progress_data(d.progress, d.progress_message)
     FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
     UNION ALL
-    SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
+    SELECT @event_type::text, @source::text, d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', @node::integer, d.event_data
     FROM deleted d
 )
 SELECT
@@ -404,7 +415,7 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
@@ -424,13 +435,14 @@ WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
     RETURNING j.*
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
-    SELECT @event_type::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
+    SELECT @event_type::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.lane, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, @node::integer,
         ojs.unique_key_data(m.unique_key)
     FROM moved m
 )
@@ -474,7 +486,8 @@ WITH request AS (
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = 'available', enqueued_at = p.now, next_attempt_at = NULL,
-        ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+        ready_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         expires_at = p.expires_at, total_due_at = p.total_due_at, ttl_due_at = NULL,
         due_at = LEAST(p.expires_at, p.total_due_at, CASE WHEN j.cron_serial THEN p.now + interval '2 seconds' END),
         attempt = CASE WHEN p.anew THEN 0 ELSE j.attempt END,
@@ -503,30 +516,30 @@ WITH request AS (
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
         size = ojs.stored_size(COALESCE(sqlc.narg('args')::json, j.args), COALESCE(sqlc.narg('meta')::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
+    RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
         CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE @requeue_event_type::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.lane, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, @node::integer, e.data::json
     FROM (
-        SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
+        SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, m.lane, NULL::integer AS attempt,
             m.workflow_id, m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
             '{"reason":"moved"}' AS data
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.workflow_id, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
+        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, m.lane, NULL, m.workflow_id, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue,
+        SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue, m.lane,
             m.attempt, m.workflow_id, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
             CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' ELSE ojs.unique_key_data(m.unique_key)::text END
         FROM moved m
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.was, m.old_queue,
+SELECT m.id, m.type, m.queue, m.lane, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.was, m.old_queue,
     m.event_type::text AS event_type FROM moved m;
 
 -- name: JobDelete :many
@@ -534,16 +547,16 @@ SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at,
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY(@states::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, clock_timestamp() AS now
 ), deleted_done AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.id = ANY(@ids::uuid[]) AND d.state = ANY(@states::text[])
-    RETURNING d.id, d.type, d.queue, d.state, d.workflow_id, d.trace_id, clock_timestamp() AS now
+    RETURNING d.id, d.type, d.queue, d.lane, d.state, d.workflow_id, d.trace_id, clock_timestamp() AS now
 ), all_deleted AS (
     SELECT * FROM deleted UNION ALL SELECT * FROM deleted_done
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT @event_type::text, 'api', b.now, b.id, b.type, b.queue, b.workflow_id, b.trace_id, b.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT @event_type::text, 'api', b.now, b.id, b.type, b.queue, b.lane, b.workflow_id, b.trace_id, b.state, true, @node::integer, ('{"reason":"' || @reason::text || '"}')::json
     FROM all_deleted b
 )
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b;
@@ -573,15 +586,15 @@ WITH request AS (
             j.started_at + (COALESCE(j.timeout_ms, @default_timeout_ms::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
+    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), paced AS MATERIALIZED (
     SELECT b.*, @event_gap_s::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = @event_type::text AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => @event_gap_s::double precision)) AS emitted
     FROM extended b
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, node, data)
-    SELECT @event_type::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.workflow_id, b.trace_id, @node::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)
+    SELECT @event_type::text, b.source, b.now, b.id, b.type, b.queue, b.lane, b.attempt, b.beat_by, b.workflow_id, b.trace_id, @node::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM paced b WHERE b.emitted
 )
@@ -640,7 +653,7 @@ WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
             WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS reason,
-        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS queued
+        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AND j.limit_seq IS NULL AS queued
     FROM ojs.jobs j
     WHERE j.due_at >= @after AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
@@ -655,7 +668,8 @@ WITH due AS MATERIALIZED (
             ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
                 CASE WHEN d.queued THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.reason IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
+        ready_seq = CASE WHEN d.reason IS NULL AND NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN d.reason IS NULL AND NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
         finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
@@ -667,7 +681,7 @@ WITH due AS MATERIALIZED (
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
         CASE WHEN j.workflow_id IS NOT NULL AND d.reason IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL,
             clock.now, NULL, NULL, j.error) END AS advances,
         d.queued AND d.reason IS NULL AS queued,
@@ -675,8 +689,8 @@ WITH due AS MATERIALIZED (
         CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
             ELSE @requeue_event_type::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.workflow_id, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
         m.priority, m.ready_seq, @node::integer,
         CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
@@ -686,7 +700,7 @@ WITH due AS MATERIALIZED (
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, state, priority, attempt, ready_seq, cron, workflow_id, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
+SELECT id, type, queue, lane, state, priority, attempt, ready_seq, cron, workflow_id, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved;
 
 -- name: JobListByID :many
 -- Live and finished jobs. One snapshot covers both tables, so a job that is being moved is found exactly once. Large jobs
@@ -696,7 +710,7 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= @max_size::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
@@ -715,7 +729,7 @@ FROM (
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.* FROM (SELECT p.* FROM (

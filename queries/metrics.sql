@@ -71,13 +71,13 @@ WITH RECURSIVE level AS (
     (SELECT q.queue, f.priority, f.ready_seq, f.enqueued_at
      FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
         SELECT j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
+        WHERE j.state = 'available' AND j.queue = q.queue AND j.lane = '' AND j.ready_seq IS NOT NULL
         ORDER BY j.priority DESC, j.ready_seq LIMIT 1) f)
     UNION ALL
     SELECT l.queue, n.priority, n.ready_seq, n.enqueued_at
     FROM level l CROSS JOIN LATERAL (
         SELECT j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = '' AND j.priority < l.priority AND j.ready_seq IS NOT NULL
         ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
 )
 SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq, l.enqueued_at::timestamptz AS enqueued_at,
@@ -91,7 +91,7 @@ SELECT p.queue::text AS queue, p.priority::smallint AS priority, c.ready_seq::bi
 FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low) p
     CROSS JOIN LATERAL (
         SELECT j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
+        WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = '' AND j.priority = p.priority AND j.ready_seq >= p.low
         ORDER BY j.ready_seq LIMIT 1) c;
 
 -- name: MetricsXminHolder :many

@@ -69,7 +69,7 @@ func (n *Node) published(p eventlog.Published) {
 	}
 	for _, r := range p.Ready {
 		if r.Node != n.commits.Node { // this node has woken its own fetchers after the commit
-			n.domains.Jobs.NotifyReady(queue.Place{Queue: r.Queue, Priority: r.Priority, Seq: r.MinSeq})
+			n.domains.Jobs.NotifyReady(queue.Place{Queue: r.Queue, Lane: r.Lane, Priority: r.Priority, Seq: r.MinSeq})
 		}
 	}
 	if n.webhooks == nil {

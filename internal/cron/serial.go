@@ -62,7 +62,7 @@ func (s *Store) releaseQueued(ctx context.Context, names []string) (places []que
 		rows, err := q.CronReleaseQueued(ctx, names)
 		for _, r := range rows {
 			if r.ReadySeq.Valid {
-				places = append(places, queue.Place{Queue: r.Queue, Priority: r.Priority, Seq: r.ReadySeq.Int64})
+				places = append(places, queue.Place{Queue: r.Queue, Lane: r.Lane, Priority: r.Priority, Seq: r.ReadySeq.Int64})
 			}
 		}
 		return err

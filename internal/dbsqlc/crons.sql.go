@@ -357,7 +357,7 @@ func (q *Queries) CronListDue(ctx context.Context, maxRows int32) ([]CronListDue
 
 const cronListQueued = `-- name: CronListQueued :many
 SELECT j.cron::text AS cron, count(*) AS queued FROM ojs.jobs j
-WHERE j.cron = ANY($1::text[]) AND j.state = 'available' AND j.ready_seq IS NULL
+WHERE j.cron = ANY($1::text[]) AND j.state = 'available' AND j.ready_seq IS NULL AND j.limit_seq IS NULL
 GROUP BY j.cron
 `
 
@@ -520,9 +520,10 @@ const cronQueueJobs = `-- name: CronQueueJobs :exec
 UPDATE ojs.jobs j
 SET cron_serial = true,
     ready_seq = CASE WHEN j.state = 'available' THEN NULL ELSE j.ready_seq END,
+    limit_seq = NULL,
     due_at = CASE WHEN j.state = 'available' THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
 WHERE j.cron = $1::text AND j.id <> $2::uuid AND j.state IN ('available', 'active', 'retryable', 'scheduled', 'pending')
-    AND (NOT j.cron_serial OR j.state = 'available' AND j.ready_seq IS NOT NULL)
+    AND (NOT j.cron_serial OR j.state = 'available' AND (j.ready_seq IS NOT NULL OR j.limit_seq IS NOT NULL))
 `
 
 // Queues jobs of a cron that can be fetched, except keep: a manual run goes first, or the cron has just become serial.
@@ -618,11 +619,11 @@ WITH waiting AS MATERIALIZED (
     FROM (SELECT DISTINCT unnest($1::text[]) AS cron) n
     CROSS JOIN LATERAL (
         SELECT EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'active')
-            OR EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'available' AND o.ready_seq IS NOT NULL) AS blocked
+            OR EXISTS (SELECT FROM ojs.jobs o WHERE o.cron = n.cron AND o.state = 'available' AND (o.ready_seq IS NOT NULL OR o.limit_seq IS NOT NULL)) AS blocked
     ) b
     CROSS JOIN LATERAL (
         SELECT j.id, j.enqueued_at FROM ojs.jobs j
-        WHERE j.cron = n.cron AND j.state = 'available' AND j.ready_seq IS NULL AND j.cron_serial
+        WHERE j.cron = n.cron AND j.state = 'available' AND j.ready_seq IS NULL AND j.limit_seq IS NULL AND j.cron_serial
         ORDER BY j.enqueued_at, j.id LIMIT 2
         FOR UPDATE SKIP LOCKED
     ) h
@@ -630,18 +631,20 @@ WITH waiting AS MATERIALIZED (
     SELECT h.id, h.blocked, row_number() OVER (PARTITION BY h.cron ORDER BY h.enqueued_at, h.id) AS nth FROM waiting h
 ), released AS (
     UPDATE ojs.jobs j
-    SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked THEN nextval('ojs.ready_seq') END,
+    SET ready_seq = CASE WHEN p.nth = 1 AND NOT p.blocked AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN p.nth = 1 AND NOT p.blocked AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
     FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
-    RETURNING j.id, j.queue, j.priority, j.ready_seq
+    RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq
 )
-SELECT id, queue, priority, ready_seq FROM released
+SELECT id, queue, lane, priority, ready_seq FROM released
 `
 
 type CronReleaseQueuedRow struct {
 	ID       [16]byte
 	Queue    string
+	Lane     string
 	Priority int16
 	ReadySeq pgtype.Int8
 }
@@ -661,6 +664,7 @@ func (q *Queries) CronReleaseQueued(ctx context.Context, names []string) ([]Cron
 		if err := rows.Scan(
 			&i.ID,
 			&i.Queue,
+			&i.Lane,
 			&i.Priority,
 			&i.ReadySeq,
 		); err != nil {
@@ -749,8 +753,8 @@ FROM (
     SELECT cron_id, scheduled_at, kind, outcome, reason, job_id FROM ojs.cron_runs l WHERE l.cron_id = $1
     ORDER BY l.scheduled_at DESC, l.kind OFFSET $2::bigint LIMIT $3::bigint
 ) r
-    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs x WHERE x.id = r.job_id) j ON true
-    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs_done x WHERE x.id = r.job_id LIMIT 1) d ON true
+    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs x WHERE x.id = r.job_id) j ON true
+    LEFT JOIN LATERAL (SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM ojs.jobs_done x WHERE x.id = r.job_id LIMIT 1) d ON true
 ORDER BY r.scheduled_at DESC, r.kind
 `
 
@@ -933,6 +937,7 @@ const jobUpdateCron = `-- name: JobUpdateCron :many
 UPDATE ojs.jobs j
 SET cron = i.cron, cron_serial = i.serial,
     ready_seq = CASE WHEN i.serial AND i.queued THEN NULL ELSE j.ready_seq END,
+    limit_seq = CASE WHEN i.serial AND i.queued THEN NULL ELSE j.limit_seq END,
     due_at = CASE WHEN j.state = 'available' AND i.serial AND i.queued THEN LEAST(j.due_at, clock_timestamp() + interval '2 seconds') ELSE j.due_at END
 FROM (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS cron, unnest($3::boolean[]) AS serial, unnest($4::boolean[]) AS queued

@@ -96,10 +96,10 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT $13::text, $14::text, d.now, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, true, $15::integer, ('{"reason":"' || $16::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT $13::text, $14::text, d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, $15::integer, ('{"reason":"' || $16::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id
@@ -293,12 +293,12 @@ const deadLetterListPage = `-- name: DeadLetterListPage :many
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
-    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
-        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM (
-            SELECT o.id, o.type, o.queue, o.state, o.priority, o.attempt, o.max_attempts, o.ready_seq, o.due_at, o.created_at, o.enqueued_at, o.started_at, o.finished_at, o.scheduled_at, o.next_attempt_at, o.expires_at, o.total_due_at, o.ttl_due_at, o.worker_id, o.lease_until, o.lease_ms, o.stall_due_at, o.visibility_ms, o.timeout_ms, o.grace_ms, o.stall_ms, o.retry_delay_ms, o.result_ttl_s, o.previous_state, o.failed, o.dead_lettered_at, o.re_enqueued_at, o.replay_count, o.trace_id, o.cron, o.cron_serial, o.workflow_id, o.unique_key, o.retry, o.args, o.meta, o.extra, o.error, o.errors, o.previous_errors, o.progress, o.progress_message, o.progress_data, o.progress_at, o.checkpoint, o.checkpoint_seq, o.checkpoint_at, o.result, o.size FROM ojs.jobs o
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.lane, r.limit_key, r.limit_seq, r.on_limit, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
+        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM (
+            SELECT o.id, o.type, o.queue, o.state, o.priority, o.attempt, o.max_attempts, o.ready_seq, o.due_at, o.created_at, o.enqueued_at, o.started_at, o.finished_at, o.scheduled_at, o.next_attempt_at, o.expires_at, o.total_due_at, o.ttl_due_at, o.worker_id, o.lease_until, o.lease_ms, o.stall_due_at, o.visibility_ms, o.timeout_ms, o.grace_ms, o.stall_ms, o.retry_delay_ms, o.result_ttl_s, o.previous_state, o.failed, o.dead_lettered_at, o.re_enqueued_at, o.replay_count, o.trace_id, o.cron, o.cron_serial, o.workflow_id, o.unique_key, o.lane, o.limit_key, o.limit_seq, o.on_limit, o.retry, o.args, o.meta, o.extra, o.error, o.errors, o.previous_errors, o.progress, o.progress_message, o.progress_data, o.progress_at, o.checkpoint, o.checkpoint_seq, o.checkpoint_at, o.result, o.size FROM ojs.jobs o
             WHERE o.dead_lettered_at IS NOT NULL
                 AND o.dead_lettered_at >= $1::timestamptz AND o.dead_lettered_at <= $2::timestamptz
                 AND (o.dead_lettered_at, o.id) < ($3::timestamptz, $4::uuid)
@@ -390,6 +390,10 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -557,12 +561,12 @@ const jobDiscardedListPage = `-- name: JobDiscardedListPage :many
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
-    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
-        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM (
-            SELECT o.id, o.type, o.queue, o.state, o.priority, o.attempt, o.max_attempts, o.ready_seq, o.due_at, o.created_at, o.enqueued_at, o.started_at, o.finished_at, o.scheduled_at, o.next_attempt_at, o.expires_at, o.total_due_at, o.ttl_due_at, o.worker_id, o.lease_until, o.lease_ms, o.stall_due_at, o.visibility_ms, o.timeout_ms, o.grace_ms, o.stall_ms, o.retry_delay_ms, o.result_ttl_s, o.previous_state, o.failed, o.dead_lettered_at, o.re_enqueued_at, o.replay_count, o.trace_id, o.cron, o.cron_serial, o.workflow_id, o.unique_key, o.retry, o.args, o.meta, o.extra, o.error, o.errors, o.previous_errors, o.progress, o.progress_message, o.progress_data, o.progress_at, o.checkpoint, o.checkpoint_seq, o.checkpoint_at, o.result, o.size FROM ojs.jobs o
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.lane, r.limit_key, r.limit_seq, r.on_limit, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (
+        SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM (
+            SELECT o.id, o.type, o.queue, o.state, o.priority, o.attempt, o.max_attempts, o.ready_seq, o.due_at, o.created_at, o.enqueued_at, o.started_at, o.finished_at, o.scheduled_at, o.next_attempt_at, o.expires_at, o.total_due_at, o.ttl_due_at, o.worker_id, o.lease_until, o.lease_ms, o.stall_due_at, o.visibility_ms, o.timeout_ms, o.grace_ms, o.stall_ms, o.retry_delay_ms, o.result_ttl_s, o.previous_state, o.failed, o.dead_lettered_at, o.re_enqueued_at, o.replay_count, o.trace_id, o.cron, o.cron_serial, o.workflow_id, o.unique_key, o.lane, o.limit_key, o.limit_seq, o.on_limit, o.retry, o.args, o.meta, o.extra, o.error, o.errors, o.previous_errors, o.progress, o.progress_message, o.progress_data, o.progress_at, o.checkpoint, o.checkpoint_seq, o.checkpoint_at, o.result, o.size FROM ojs.jobs o
             WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
                 AND o.finished_at >= $1::timestamptz AND o.finished_at <= $2::timestamptz
                 AND (o.finished_at, o.id) < ($3::timestamptz, $4::uuid)
@@ -652,6 +656,10 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -689,10 +697,10 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, j.finished_at, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.finished_at, clock_timestamp() AS now
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT $5::text, 'scheduler', d.now, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, true, $6::integer, ('{"reason":"' || $7::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT $5::text, 'scheduler', d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, $6::integer, ('{"reason":"' || $7::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id

@@ -16,17 +16,18 @@ WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.state = 'pending' ORDER BY j.id FOR UPDATE
 ), moved AS (
     UPDATE ojs.jobs j
-    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+    SET state = 'available', enqueued_at = clock_timestamp(), ready_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
-    SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
+    SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.lane, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer,
         ojs.unique_key_data(m.unique_key)
     FROM moved m
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM moved
+SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM moved
 `
 
 type JobActivateParams struct {
@@ -74,6 +75,10 @@ type JobActivateRow struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -143,6 +148,10 @@ func (q *Queries) JobActivate(ctx context.Context, arg JobActivateParams) ([]Job
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -174,29 +183,29 @@ const jobCancel = `-- name: JobCancel :many
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY($2::uuid[]) AND j.state = ANY($3::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
             NULL, NULL, NULL) END AS advances
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key,
+        retry, args, meta, extra, error, errors, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key,
         progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'cancelled', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.cancelled_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, d.state,
         d.retry, d.args, d.meta, d.extra, d.error, d.errors,
-        d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key,
+        d.result_ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
         d.progress, d.progress_message, d.progress_data, d.progress_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.size
     FROM deleted d
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
-    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, $5::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, data)
+    SELECT 'job.progress', ojs.worker_source(d.worker_id), d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, NULL, NULL, $5::integer,
         ojs.progress_data(d.progress, d.progress_message)
     FROM deleted d WHERE d.state = 'active' AND ojs.progress_is_unsent(d.progress_at)
     UNION ALL
-    SELECT $6::text, $7::text, d.cancelled_at, d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', $5::integer, d.event_data
+    SELECT $6::text, $7::text, d.cancelled_at, d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.state, 'cancelled', $5::integer, d.event_data
     FROM deleted d
 )
 SELECT
@@ -204,7 +213,7 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
@@ -261,6 +270,10 @@ type JobCancelRow struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -338,6 +351,10 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -376,7 +393,7 @@ WITH setting AS MATERIALIZED (
         AND (j.progress_at IS NULL OR $7::boolean)
     RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
         j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
-        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $8::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
             COALESCE(NULLIF(($4::text[])[($5::integer[])[width_bucket(j.id, $3::uuid[])]], ''), j.worker_id),
@@ -384,21 +401,21 @@ WITH setting AS MATERIALIZED (
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
-        retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key,
+        retry, args, meta, extra, errors, result, result_ttl_s, re_enqueued_at, replay_count, previous_errors, cron, workflow_id, unique_key, lane, limit_key,
         progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
         d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($9::json[])[d.n] END,
-        d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key,
+        d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at,
         NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($9::json[])[d.n]::text), 0)), 8191)
     FROM deleted d
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
+    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
     SELECT $10::text, COALESCE(NULLIF(($11::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
-        d.id, d.type, d.queue, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', $12::integer,
+        d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', $12::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($13::json[])[d.n]
     FROM deleted d
 )
@@ -407,7 +424,7 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
@@ -470,6 +487,10 @@ type JobCompleteRow struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -563,6 +584,10 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -632,16 +657,16 @@ const jobDelete = `-- name: JobDelete :many
 WITH deleted AS (
     DELETE FROM ojs.jobs j
     WHERE j.id = ANY($1::uuid[]) AND j.state = 'discarded' AND 'discarded' = ANY($2::text[])
-    RETURNING j.id, j.type, j.queue, j.state, j.workflow_id, j.trace_id, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, clock_timestamp() AS now
 ), deleted_done AS (
     DELETE FROM ojs.jobs_done d
     WHERE d.id = ANY($1::uuid[]) AND d.state = ANY($2::text[])
-    RETURNING d.id, d.type, d.queue, d.state, d.workflow_id, d.trace_id, clock_timestamp() AS now
+    RETURNING d.id, d.type, d.queue, d.lane, d.state, d.workflow_id, d.trace_id, clock_timestamp() AS now
 ), all_deleted AS (
-    SELECT id, type, queue, state, workflow_id, trace_id, now FROM deleted UNION ALL SELECT id, type, queue, state, workflow_id, trace_id, now FROM deleted_done
+    SELECT id, type, queue, lane, state, workflow_id, trace_id, now FROM deleted UNION ALL SELECT id, type, queue, lane, state, workflow_id, trace_id, now FROM deleted_done
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT $3::text, 'api', b.now, b.id, b.type, b.queue, b.workflow_id, b.trace_id, b.state, true, $4::integer, ('{"reason":"' || $5::text || '"}')::json
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
+    SELECT $3::text, 'api', b.now, b.id, b.type, b.queue, b.lane, b.workflow_id, b.trace_id, b.state, true, $4::integer, ('{"reason":"' || $5::text || '"}')::json
     FROM all_deleted b
 )
 SELECT b.id::uuid AS id, b.type::text AS type, b.queue::text AS queue, b.state::text AS state, b.now::timestamptz AS now FROM all_deleted b
@@ -732,7 +757,8 @@ WITH request AS (
         finished_at = CASE WHEN l.outcome = 'discarded' THEN clock.now END,
         started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
         enqueued_at = CASE WHEN l.outcome = 'available' THEN clock.now ELSE j.enqueued_at END,
-        ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+        ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN clock.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
         due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
@@ -747,29 +773,29 @@ WITH request AS (
             ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock.now, l.release, l.was_worker_id, CASE WHEN l.release THEN j.attempt + 1 ELSE j.attempt END AS ended_attempt, l.error AS raw_error, l.event_error, l.reason, l.event_type,
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms,
         CASE WHEN j.workflow_id IS NOT NULL AND l.outcome = 'discarded' THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt,
             l.was_started_at, clock.now, l.was_worker_id, NULL, j.error) END AS advances
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
-    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
+    SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.lane, e.attempt, e.worker_id, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, $17::integer, e.ran_ms, e.data::json
     FROM (
-        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
+        SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.lane, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
         FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
         UNION ALL
-        SELECT 1, $18::text, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
+        SELECT 1, $18::text, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
         FROM failed f WHERE NOT f.release
         UNION ALL
-        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.attempt, f.worker_id, f.workflow_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
+        SELECT 2, f.event_type, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id, 'active', f.state, f.event_type = 'job.state_changed',
             f.priority, f.ready_seq, NULL,
             CASE f.state
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
@@ -785,7 +811,7 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
@@ -853,6 +879,10 @@ type JobFailRow struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -943,6 +973,10 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -972,51 +1006,52 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 
 const jobFetch = `-- name: JobFetch :many
 WITH probe AS (
-    SELECT unnest($1::text[]) AS queue, unnest($2::smallint[]) AS priority, unnest($3::bigint[]) AS low
+    SELECT unnest($1::text[]) AS queue, unnest($2::text[]) AS lane, unnest($3::smallint[]) AS priority, unnest($4::bigint[]) AS low,
+        unnest($5::integer[]) AS want
 ), found AS (
     SELECT c.id, c.ready_seq, c.size FROM probe p CROSS JOIN LATERAL (
         SELECT j.id, j.ready_seq, j.size FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = p.queue AND j.priority = p.priority AND j.ready_seq >= p.low
+        WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = p.lane AND j.priority = p.priority AND j.ready_seq >= p.low
             AND (j.due_at IS NULL OR j.due_at > now())
         ORDER BY j.ready_seq
-        LIMIT $4::integer
+        LIMIT p.want
         FOR UPDATE SKIP LOCKED
     ) c
     WHERE (SELECT q.status FROM ojs.queues q WHERE q.name = p.queue) IS DISTINCT FROM 'paused'
-    LIMIT $4::integer
+    LIMIT $6::integer
 ), picked AS MATERIALIZED (
     SELECT f.id, f.ready_seq, row_number() OVER w AS slot, sum(COALESCE(f.size, 8192)) OVER w - COALESCE(f.size, 8192) AS bytes_before
     FROM found f WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ), owned AS MATERIALIZED (
-    SELECT p.id, p.ready_seq, p.slot, ($5::text[])[o.n] AS worker_id, ($6::text[])[o.n] AS source,
-        NULLIF(($7::bigint[])[o.n], 0) AS lease_ms
-    FROM picked p CROSS JOIN LATERAL (SELECT ($8::integer[])[p.slot] AS n) o
-    WHERE p.bytes_before <= $9::bigint
+    SELECT p.id, p.ready_seq, p.slot, ($7::text[])[o.n] AS worker_id, ($8::text[])[o.n] AS source,
+        NULLIF(($9::bigint[])[o.n], 0) AS lease_ms
+    FROM picked p CROSS JOIN LATERAL (SELECT ($10::integer[])[p.slot] AS n) o
+    WHERE p.bytes_before <= $11::bigint
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
 ), claimed AS (
     UPDATE ojs.jobs j
-    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = $10::bigint, worker_id = NULLIF(o.worker_id, ''),
-        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, $11::bigint),
-        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, $11::bigint) * interval '1 millisecond',
-        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, $11::bigint),
-            COALESCE(j.timeout_ms, $12::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
+    SET state = 'active', attempt = j.attempt + 1, started_at = clock.now, ready_seq = $12::bigint, worker_id = NULLIF(o.worker_id, ''),
+        lease_ms = COALESCE(o.lease_ms, j.visibility_ms, $13::bigint),
+        lease_until = clock.now + COALESCE(o.lease_ms, j.visibility_ms, $13::bigint) * interval '1 millisecond',
+        due_at = LEAST(clock.now + LEAST(COALESCE(o.lease_ms, j.visibility_ms, $13::bigint),
+            COALESCE(j.timeout_ms, $14::bigint) + COALESCE(j.grace_ms, 0), j.stall_ms) * interval '1 millisecond', j.total_due_at),
         ttl_due_at = NULL, stall_due_at = clock.now + j.stall_ms * interval '1 millisecond',
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM owned o CROSS JOIN clock
     WHERE j.id = o.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot,
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_started(j.workflow_id, j.started_at) END AS starts_workflow
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms)
-    SELECT $13::text, c.source, c.started_at, c.id, c.type, c.queue, c.attempt, c.worker_id, c.workflow_id, c.trace_id, 'available', 'active', $14::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms)
+    SELECT $15::text, c.source, c.started_at, c.id, c.type, c.queue, c.lane, c.attempt, c.worker_id, c.workflow_id, c.trace_id, 'available', 'active', $16::integer,
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
 SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS ready_seq, due_at, created_at, enqueued_at,
     started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until,
     lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
-    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, retry, args, meta, extra, error,
+    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error,
     errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
     checkpoint_at, result, size
 FROM claimed ORDER BY slot
@@ -1024,8 +1059,10 @@ FROM claimed ORDER BY slot
 
 type JobFetchParams struct {
 	Queues           []string
+	Lanes            []string
 	Priorities       []int16
 	Lows             []int64
+	Wants            []int32
 	Want             int32
 	Workers          []string
 	Sources          []string
@@ -1078,6 +1115,10 @@ type JobFetchRow struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -1096,8 +1137,8 @@ type JobFetchRow struct {
 	Size            pgtype.Int4
 }
 
-// Claims the next available jobs. probe lists queues and priorities in dispatch order, each with the cursor of this node:
-// the lowest ready_seq of an available job. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
+// Claims the next available jobs. probe lists queues, lanes and priorities in dispatch order, each with the cursor of this node, the
+// lowest ready_seq of an available job, and the most jobs that it may give. The nested loop keeps that order, and the outer LIMIT ends it. The jobs are
 // picked in a CTE and not by WHERE id IN (SELECT … LIMIT): the planner may run such a subquery more than once and claim
 // more jobs than wanted. owners has, for each job in that order, the index of the fetch that gets it; workers, sources and
 // leases_ms have one element per fetch. They are read by subscript: a join with an unnest has no cheap plan but a hash
@@ -1109,8 +1150,10 @@ type JobFetchRow struct {
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
 		arg.Queues,
+		arg.Lanes,
 		arg.Priorities,
 		arg.Lows,
+		arg.Wants,
 		arg.Want,
 		arg.Workers,
 		arg.Sources,
@@ -1169,6 +1212,10 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -1198,28 +1245,34 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 
 const jobFetchSurvey = `-- name: JobFetchSurvey :many
 WITH RECURSIVE level AS (
-    (SELECT q.queue, f.priority, f.ready_seq
+    (SELECT q.queue, f.lane, f.priority, f.ready_seq
      FROM (SELECT unnest($1::text[]) AS queue) q CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq FROM ojs.jobs j
+        SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) f)
+        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1) f)
     UNION ALL
-    SELECT l.queue, n.priority, n.ready_seq
+    SELECT l.queue, n.lane, n.priority, n.ready_seq
     FROM level l CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.priority < l.priority AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+        (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+        ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
 )
-SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l
+SELECT l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l
 `
 
 type JobFetchSurveyRow struct {
 	Queue    string
+	Lane     string
 	Priority int16
 	ReadySeq int64
 }
 
-// The lowest ready_seq per priority of each queue, found by skipping from priority to priority. It has no lower bound,
+// The lowest ready_seq per lane and priority of each queue, found by skipping from one to the next. It has no lower bound,
 // so it finds jobs that a cursor has passed because their transaction committed late. Jobs without ready_seq wait for
 // another job of their cron and are left out.
 func (q *Queries) JobFetchSurvey(ctx context.Context, queues []string) ([]JobFetchSurveyRow, error) {
@@ -1231,7 +1284,12 @@ func (q *Queries) JobFetchSurvey(ctx context.Context, queues []string) ([]JobFet
 	var items []JobFetchSurveyRow
 	for rows.Next() {
 		var i JobFetchSurveyRow
-		if err := rows.Scan(&i.Queue, &i.Priority, &i.ReadySeq); err != nil {
+		if err := rows.Scan(
+			&i.Queue,
+			&i.Lane,
+			&i.Priority,
+			&i.ReadySeq,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -1264,15 +1322,15 @@ WITH request AS (
             j.started_at + (COALESCE(j.timeout_ms, $5::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM locked l CROSS JOIN clock
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
+    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, j.lease_until, j.due_at, clock.now, l.worker_id AS beat_by, l.source
 ), paced AS MATERIALIZED (
-    SELECT b.id, b.type, b.queue, b.attempt, b.workflow_id, b.trace_id, b.lease_until, b.due_at, b.now, b.beat_by, b.source, $6::double precision = 0 OR NOT EXISTS (
+    SELECT b.id, b.type, b.queue, b.lane, b.attempt, b.workflow_id, b.trace_id, b.lease_until, b.due_at, b.now, b.beat_by, b.source, $6::double precision = 0 OR NOT EXISTS (
         SELECT FROM ojs.events e WHERE e.job_id = b.id AND e.type = $7::text AND e.attempt = b.attempt
             AND e.time > b.now - make_interval(secs => $6::double precision)) AS emitted
     FROM extended b
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, node, data)
-    SELECT $7::text, b.source, b.now, b.id, b.type, b.queue, b.attempt, b.beat_by, b.workflow_id, b.trace_id, $8::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)
+    SELECT $7::text, b.source, b.now, b.id, b.type, b.queue, b.lane, b.attempt, b.beat_by, b.workflow_id, b.trace_id, $8::integer,
         ('{"visible_until":"' || ojs.time_text(b.lease_until) || '"}')::json
     FROM paced b WHERE b.emitted
 )
@@ -1372,23 +1430,26 @@ WITH clock AS MATERIALIZED (
         unnest($22::json[]) AS extra,
         unnest($23::integer[]) AS size,
         unnest($24::uuid[]) AS workflow_id,
-        unnest($25::text[]) AS unique_key
+        unnest($25::text[]) AS unique_key,
+        unnest($26::text[]) AS lane,
+        unnest($27::text[]) AS limit_key,
+        unnest($28::text[]) AS on_limit
 ), timed AS (
-    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, i.size, i.workflow_id, i.unique_key, clock.now,
+    SELECT i.id, i.type, i.queue, i.priority, i.max_attempts, i.pending, i.scheduled_at, i.scheduled_in_us, i.expires_at, i.expires_in_us, i.timeout_ms, i.visibility_ms, i.grace_ms, i.total_ms, i.ttl_ms, i.stall_ms, i.result_ttl_s, i.trace_id, i.retry, i.args, i.meta, i.extra, i.size, i.workflow_id, i.unique_key, i.lane, i.limit_key, i.on_limit, clock.now,
         CASE WHEN i.scheduled_in_us >= 0 THEN clock.now + i.scheduled_in_us * interval '1 microsecond' ELSE i.scheduled_at END AS run_at,
         CASE WHEN i.expires_in_us >= 0 THEN clock.now + i.expires_in_us * interval '1 microsecond' ELSE i.expires_at END AS dead_at,
         clock.now + NULLIF(i.total_ms, 0) * interval '1 millisecond' AS total_due_at,
         clock.now + NULLIF(i.ttl_ms, 0) * interval '1 millisecond' AS ttl_due_at
     FROM request i CROSS JOIN clock
 ), placed AS (
-    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.size, d.workflow_id, d.unique_key, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
+    SELECT d.id, d.type, d.queue, d.priority, d.max_attempts, d.pending, d.scheduled_at, d.scheduled_in_us, d.expires_at, d.expires_in_us, d.timeout_ms, d.visibility_ms, d.grace_ms, d.total_ms, d.ttl_ms, d.stall_ms, d.result_ttl_s, d.trace_id, d.retry, d.args, d.meta, d.extra, d.size, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.on_limit, d.now, d.run_at, d.dead_at, d.total_due_at, d.ttl_due_at, CASE WHEN d.pending THEN 'pending' WHEN d.run_at > d.now THEN 'scheduled' ELSE 'available' END AS state
     FROM timed d
 ), inserted AS (
     INSERT INTO ojs.jobs (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
         scheduled_at, expires_at, timeout_ms, visibility_ms, grace_ms, trace_id, retry, args, meta, extra,
-        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key)
+        total_due_at, ttl_due_at, stall_ms, result_ttl_s, size, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit)
     SELECT p.id, p.type, p.queue, p.state, p.priority, p.max_attempts,
-        CASE WHEN p.state = 'available' THEN nextval('ojs.ready_seq') END,
+        CASE WHEN p.state = 'available' AND p.limit_key = '' THEN nextval('ojs.ready_seq') END,
         LEAST(CASE WHEN p.state = 'scheduled' THEN p.run_at END, p.dead_at, p.total_due_at, p.ttl_due_at),
         p.now, CASE WHEN p.state = 'available' THEN p.now END,
         p.run_at, p.dead_at, NULLIF(p.timeout_ms, 0), NULLIF(p.visibility_ms, 0), NULLIF(p.grace_ms, 0), NULLIF(p.trace_id, ''),
@@ -1398,17 +1459,18 @@ WITH clock AS MATERIALIZED (
                 CASE WHEN p.scheduled_in_us >= 0 THEN '"scheduled_at":"' || ojs.time_text(p.run_at) || '"' END,
                 CASE WHEN p.expires_in_us >= 0 THEN '"expires_at":"' || ojs.time_text(p.dead_at) || '"' END) || '}')::json END,
         p.total_due_at, p.ttl_due_at, NULLIF(p.stall_ms, 0), NULLIF(p.result_ttl_s, -2), NULLIF(p.size, 0),
-        NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, '')
+        NULLIF(p.workflow_id, '00000000-0000-0000-0000-000000000000'), NULLIF(p.unique_key, ''),
+        p.lane, NULLIF(p.limit_key, ''), CASE WHEN p.state = 'available' AND p.limit_key <> '' THEN nextval('ojs.ready_seq') END, NULLIF(p.on_limit, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key,
+    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key, lane,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
 ), described AS (
-    SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.workflow_id, i.unique_key, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
+    SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.workflow_id, i.unique_key, i.lane, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
     FROM inserted i
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT d.event_type, $26::text, d.created_at, d.id, d.type, d.queue, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $27::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
+    SELECT d.event_type, $29::text, d.created_at, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $30::integer,
         CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json
             WHEN d.state = 'available' THEN ojs.unique_key_data(d.unique_key) END
     FROM described d
@@ -1442,6 +1504,9 @@ type JobInsertParams struct {
 	Sizes         []int32
 	WorkflowIds   [][16]byte
 	UniqueKeys    []string
+	Lanes         []string
+	LimitKeys     []string
+	OnLimits      []string
 	Source        string
 	Node          int32
 }
@@ -1491,6 +1556,9 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 		arg.Sizes,
 		arg.WorkflowIds,
 		arg.UniqueKeys,
+		arg.Lanes,
+		arg.LimitKeys,
+		arg.OnLimits,
 		arg.Source,
 		arg.Node,
 	)
@@ -1724,16 +1792,16 @@ SELECT
     m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
     m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
     m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
     (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
     m.progress_data, m.progress_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.checkpoint END)::json AS checkpoint, m.checkpoint_seq,
     m.checkpoint_at, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.result END)::json AS result, m.size
 FROM (
-    SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j WHERE j.id = ANY($2::uuid[])
+    SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j WHERE j.id = ANY($2::uuid[])
     UNION ALL
-    SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d WHERE d.id = ANY($2::uuid[])
+    SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d WHERE d.id = ANY($2::uuid[])
 ) m
 `
 
@@ -1776,6 +1844,10 @@ type JobListByIDRow struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -1844,6 +1916,10 @@ func (q *Queries) JobListByID(ctx context.Context, maxSize int32, ids [][16]byte
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -2222,15 +2298,15 @@ const jobListPage = `-- name: JobListPage :many
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
     s.stall_due_at, s.visibility_ms, s.timeout_ms, s.grace_ms, s.stall_ms, s.retry_delay_ms, s.result_ttl_s, s.previous_state, s.failed,
-    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
+    s.dead_lettered_at, s.re_enqueued_at, s.replay_count, s.trace_id, s.cron, s.cron_serial, s.workflow_id, s.unique_key, s.lane, s.limit_key, s.limit_seq, s.on_limit, s.retry, s.args, s.meta, s.extra, s.error, s.errors,
     s.previous_errors, s.progress, s.progress_message, s.progress_data, s.progress_at, s.checkpoint, s.checkpoint_seq, s.checkpoint_at,
     s.result, s.size FROM (
-    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.id, l.type, l.queue, l.state, l.priority, l.attempt, l.max_attempts, l.ready_seq, l.due_at, l.created_at, l.enqueued_at, l.started_at, l.finished_at, l.scheduled_at, l.next_attempt_at, l.expires_at, l.total_due_at, l.ttl_due_at, l.worker_id, l.lease_until, l.lease_ms, l.stall_due_at, l.visibility_ms, l.timeout_ms, l.grace_ms, l.stall_ms, l.retry_delay_ms, l.result_ttl_s, l.previous_state, l.failed, l.dead_lettered_at, l.re_enqueued_at, l.replay_count, l.trace_id, l.cron, l.cron_serial, l.workflow_id, l.unique_key, l.retry, l.args, l.meta, l.extra, l.error, l.errors, l.previous_errors, l.progress, l.progress_message, l.progress_data, l.progress_at, l.checkpoint, l.checkpoint_seq, l.checkpoint_at, l.result, l.size FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.workflow_id, p.unique_key, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
-    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
+    SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.lane, r.limit_key, r.limit_seq, r.on_limit, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.id, l.type, l.queue, l.state, l.priority, l.attempt, l.max_attempts, l.ready_seq, l.due_at, l.created_at, l.enqueued_at, l.started_at, l.finished_at, l.scheduled_at, l.next_attempt_at, l.expires_at, l.total_due_at, l.ttl_due_at, l.worker_id, l.lease_until, l.lease_ms, l.stall_due_at, l.visibility_ms, l.timeout_ms, l.grace_ms, l.stall_ms, l.retry_delay_ms, l.result_ttl_s, l.previous_state, l.failed, l.dead_lettered_at, l.re_enqueued_at, l.replay_count, l.trace_id, l.cron, l.cron_serial, l.workflow_id, l.unique_key, l.lane, l.limit_key, l.limit_seq, l.on_limit, l.retry, l.args, l.meta, l.extra, l.error, l.errors, l.previous_errors, l.progress, l.progress_message, l.progress_data, l.progress_at, l.checkpoint, l.checkpoint_seq, l.checkpoint_at, l.result, l.size FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.workflow_id, p.unique_key, p.lane, p.limit_key, p.limit_seq, p.on_limit, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
+    (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
      WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY j.id DESC LIMIT $2::bigint)
     UNION ALL
-    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d
+    (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d
      WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT $2::bigint)
 ) p ORDER BY p.id DESC LIMIT $2::bigint) l
@@ -2313,6 +2389,10 @@ func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job
 			&i.CronSerial,
 			&i.WorkflowID,
 			&i.UniqueKey,
+			&i.Lane,
+			&i.LimitKey,
+			&i.LimitSeq,
+			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
@@ -2474,7 +2554,7 @@ WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
             WHEN j.ttl_due_at <= now() THEN 'enqueue_ttl_expired' END AS reason,
-        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AS queued
+        j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AND j.limit_seq IS NULL AS queued
     FROM ojs.jobs j
     WHERE j.due_at >= $1 AND j.due_at <= now() AND j.state <> 'active'
     ORDER BY j.due_at
@@ -2489,7 +2569,8 @@ WITH due AS MATERIALIZED (
             ELSE LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
                 CASE WHEN d.queued THEN clock.now + interval '1 minute' WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         next_attempt_at = NULL,
-        ready_seq = CASE WHEN d.reason IS NOT NULL OR j.cron_serial THEN NULL ELSE nextval('ojs.ready_seq') END,
+        ready_seq = CASE WHEN d.reason IS NULL AND NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN d.reason IS NULL AND NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         enqueued_at = CASE WHEN d.reason IS NOT NULL OR d.queued THEN j.enqueued_at ELSE clock.now END,
         finished_at = CASE WHEN d.reason IS NOT NULL THEN clock.now END,
         previous_state = CASE WHEN d.reason IS NOT NULL THEN d.was END,
@@ -2501,7 +2582,7 @@ WITH due AS MATERIALIZED (
             ELSE j.error END
     FROM due d CROSS JOIN clock
     WHERE j.id = d.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
         CASE WHEN j.workflow_id IS NOT NULL AND d.reason IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL,
             clock.now, NULL, NULL, j.error) END AS advances,
         d.queued AND d.reason IS NULL AS queued,
@@ -2509,8 +2590,8 @@ WITH due AS MATERIALIZED (
         CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
             ELSE $3::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.attempt, m.workflow_id, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
         m.priority, m.ready_seq, $4::integer,
         CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
@@ -2520,7 +2601,7 @@ WITH due AS MATERIALIZED (
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, state, priority, attempt, ready_seq, cron, workflow_id, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved
+SELECT id, type, queue, lane, state, priority, attempt, ready_seq, cron, workflow_id, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved
 `
 
 type JobPromoteDueParams struct {
@@ -2534,6 +2615,7 @@ type JobPromoteDueRow struct {
 	ID         [16]byte
 	Type       string
 	Queue      string
+	Lane       string
 	State      string
 	Priority   int16
 	Attempt    int32
@@ -2569,6 +2651,7 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 			&i.ID,
 			&i.Type,
 			&i.Queue,
+			&i.Lane,
 			&i.State,
 			&i.Priority,
 			&i.Attempt,
@@ -2612,7 +2695,8 @@ WITH request AS (
 ), moved AS (
     UPDATE ojs.jobs j
     SET state = 'available', enqueued_at = p.now, next_attempt_at = NULL,
-        ready_seq = CASE WHEN NOT j.cron_serial THEN nextval('ojs.ready_seq') END,
+        ready_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
+        limit_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         expires_at = p.expires_at, total_due_at = p.total_due_at, ttl_due_at = NULL,
         due_at = LEAST(p.expires_at, p.total_due_at, CASE WHEN j.cron_serial THEN p.now + interval '2 seconds' END),
         attempt = CASE WHEN p.anew THEN 0 ELSE j.attempt END,
@@ -2641,30 +2725,30 @@ WITH request AS (
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
         size = ojs.stored_size(COALESCE($9::json, j.args), COALESCE($10::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
-    RETURNING j.id, j.type, j.queue, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
+    RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
         CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $12::text END AS event_type
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
+    SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.lane, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
         e.priority, e.ready_seq, $13::integer, e.data::json
     FROM (
-        SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, NULL::integer AS attempt,
+        SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, m.lane, NULL::integer AS attempt,
             m.workflow_id, m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
             '{"reason":"moved"}' AS data
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, NULL, m.workflow_id, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
+        SELECT 2, 'job.state_changed', m.enqueued_at, m.id, m.type, m.queue, m.lane, NULL, m.workflow_id, m.trace_id, NULL, m.was, true, NULL, NULL, '{"reason":"moved"}'
         FROM moved m WHERE m.old_queue <> m.queue
         UNION ALL
-        SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue,
+        SELECT 3, m.event_type, m.enqueued_at, m.id, m.type, m.queue, m.lane,
             m.attempt, m.workflow_id, m.trace_id, m.was, 'available', m.event_type = 'job.state_changed', m.priority, m.ready_seq,
             CASE WHEN m.was = 'retryable' THEN '{"reason":"retry"}' ELSE ojs.unique_key_data(m.unique_key)::text END
         FROM moved m
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.was, m.old_queue,
+SELECT m.id, m.type, m.queue, m.lane, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.was, m.old_queue,
     m.event_type::text AS event_type FROM moved m
 `
 
@@ -2688,6 +2772,7 @@ type JobRetryRow struct {
 	ID         [16]byte
 	Type       string
 	Queue      string
+	Lane       string
 	Priority   int16
 	Attempt    int32
 	ReadySeq   pgtype.Int8
@@ -2731,6 +2816,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 			&i.ID,
 			&i.Type,
 			&i.Queue,
+			&i.Lane,
 			&i.Priority,
 			&i.Attempt,
 			&i.ReadySeq,

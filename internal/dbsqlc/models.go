@@ -56,6 +56,7 @@ type Event struct {
 	ToState    pgtype.Text
 	Internal   bool
 	Priority   pgtype.Int2
+	Lane       string
 	ReadySeq   pgtype.Int8
 	Node       pgtype.Int4
 	DurationMs pgtype.Int8
@@ -135,6 +136,10 @@ type Job struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -192,6 +197,10 @@ type JobDone struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
@@ -249,6 +258,10 @@ type JobFinished struct {
 	CronSerial      bool
 	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
+	Lane            string
+	LimitKey        pgtype.Text
+	LimitSeq        pgtype.Int8
+	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte

@@ -184,11 +184,11 @@ WITH request AS (
             j.started_at + (COALESCE(j.timeout_ms, $11::bigint) + COALESCE(j.grace_ms, 0)) * interval '1 millisecond')
     FROM decided l
     WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_data, j.progress_at,
         j.lease_until, j.due_at, l.now, l.emitted, l.worker_id AS reported_by, l.event_data, l.source
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, node, data)
-    SELECT $12::text, CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.attempt,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)
+    SELECT $12::text, CASE WHEN m.source = '' THEN ojs.worker_source(m.worker_id) ELSE m.source END, m.now, m.id, m.type, m.queue, m.lane, m.attempt,
         COALESCE(NULLIF(m.reported_by, ''), m.worker_id), m.workflow_id, m.trace_id, $13::integer,
         ('{"progress_percent":' || trim_scale(round((COALESCE(m.progress, 0) * 100)::numeric, 6)) || m.event_data
             || ',"visible_until":"' || ojs.time_text(m.lease_until) || '"}')::json
@@ -288,16 +288,16 @@ const jobProgressFlush = `-- name: JobProgressFlush :many
 WITH request AS (
     SELECT unnest($1::uuid[]) AS id, unnest($2::text[]) AS worker_id, unnest($3::integer[]) AS attempt
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.type, j.queue, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM request r CROSS JOIN LATERAL (
-        SELECT j.id, j.type, j.queue, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM ojs.jobs j
+    SELECT j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM request r CROSS JOIN LATERAL (
+        SELECT j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.progress, j.progress_message, j.progress_at FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND j.progress_at IS NOT NULL
             AND (r.worker_id = '' OR j.worker_id IS NULL OR j.worker_id = r.worker_id)
             AND (r.attempt < 0 OR j.attempt = r.attempt)
         FOR UPDATE SKIP LOCKED
     ) j
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, attempt, worker_id, workflow_id, trace_id, node, data)
-    SELECT 'job.progress', ojs.worker_source(l.worker_id), clock_timestamp(), l.id, l.type, l.queue, l.attempt, l.worker_id, l.workflow_id, l.trace_id, $4::integer,
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, node, data)
+    SELECT 'job.progress', ojs.worker_source(l.worker_id), clock_timestamp(), l.id, l.type, l.queue, l.lane, l.attempt, l.worker_id, l.workflow_id, l.trace_id, $4::integer,
         ojs.progress_data(l.progress, l.progress_message)
     FROM locked l WHERE ojs.progress_is_unsent(l.progress_at)
 )

@@ -85,7 +85,7 @@ func TestListener(t *testing.T) {
 		require.Empty(t, await(t, other))
 
 		b.notify(t, "ojs_published", `{"w":7,"q":[["a",1,2,3]]}`)
-		require.Equal(t, Published{Watermark: 7, Ready: []Ready{{"a", 1, 2, 3}}}, await(t, b.published))
+		require.Equal(t, Published{Watermark: 7, Ready: []Ready{{"a", "", 1, 2, 3}}}, await(t, b.published))
 		b.notify(t, "ojs_wake", "")
 		await(t, b.woken)
 		b.notify(t, "other", "x")

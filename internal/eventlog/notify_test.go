@@ -192,7 +192,7 @@ func TestPublished(t *testing.T) {
 		got := decodePublished(client.next(t))
 		require.False(t, got.All)
 		require.EqualValues(t, 5, got.Watermark)
-		require.ElementsMatch(t, []Ready{{"a", 0, 11, 7}, {"a", 5, 13, 7}, {`b"`, 0, 14, 0}}, got.Ready)
+		require.ElementsMatch(t, []Ready{{"a", "", 0, 11, 7}, {"a", "", 5, 13, 7}, {`b"`, "", 0, 14, 0}}, got.Ready)
 	})
 
 	t.Run("SaysAllIfTooMany", func(t *testing.T) {

@@ -9,15 +9,16 @@ type Published struct {
 	All       bool    // the list was too long, or notifications may be lost: jobs may be available everywhere
 }
 
-// Ready says that jobs became available in a queue with a priority, the first of them with MinSeq.
+// Ready says that jobs became available in a lane of a queue with a priority, the first of them with MinSeq.
 type Ready struct {
 	Queue    string
+	Lane     string
 	Priority int16
 	MinSeq   int64
 	Node     int32 // the node that made them available; 0: an application in SQL
 }
 
-// decodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node],…]}. An unreadable payload means All: a wake-up too
+// decodePublished reads {"w":…,"q":[[queue,priority,min_ready_seq,node,lane],…]}; jobs without a lane have no lane. An unreadable payload means All: a wake-up too
 // many is harmless, one too few is not.
 func decodePublished(payload string) Published {
 	var message struct {
@@ -30,8 +31,8 @@ func decodePublished(payload string) Published {
 	p := Published{Watermark: message.Watermark, Ready: make([]Ready, 0, len(message.Queues))}
 	for _, q := range message.Queues {
 		var r Ready
-		if len(q) != 4 || json.Unmarshal(q[0], &r.Queue) != nil || json.Unmarshal(q[1], &r.Priority) != nil ||
-			json.Unmarshal(q[2], &r.MinSeq) != nil || json.Unmarshal(q[3], &r.Node) != nil {
+		if len(q) < 4 || len(q) > 5 || json.Unmarshal(q[0], &r.Queue) != nil || json.Unmarshal(q[1], &r.Priority) != nil ||
+			json.Unmarshal(q[2], &r.MinSeq) != nil || json.Unmarshal(q[3], &r.Node) != nil || len(q) == 5 && json.Unmarshal(q[4], &r.Lane) != nil {
 			return Published{Watermark: message.Watermark, All: true}
 		}
 		p.Ready = append(p.Ready, r)

@@ -124,7 +124,7 @@ func makeRows(t *testing.T, pool *pgxpool.Pool) {
 			trace_id text DEFAULT NULL, from_state text DEFAULT NULL, to_state text DEFAULT NULL, priority smallint DEFAULT NULL,
 			duration_ms bigint DEFAULT NULL, data json DEFAULT NULL) RETURNS ojs.events LANGUAGE sql AS $$
 			SELECT ROW(7, 0, type, 'api', timestamptz '2026-05-04T03:02:06.5Z', subject, job_id, job_type, queue, attempt, worker_id,
-				workflow_id, trace_id, from_state, to_state, false, priority, NULL, NULL, duration_ms, data)::ojs.events
+				workflow_id, trace_id, from_state, to_state, false, priority, NULL, NULL, NULL, duration_ms, data)::ojs.events
 		$$`)
 	require.NoError(t, err)
 }

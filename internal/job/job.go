@@ -34,6 +34,9 @@ type Job struct {
 	Unique     *Unique  // nil: no policy
 	UniqueKey  string   // fingerprint by Unique; "": no policy
 	WorkflowID [16]byte // root of the workflow to which the job belongs; zero: none
+	Lane       string   // the part of its queue in which it waits; "": none
+	LimitKey   string   // key of its rate limit; "": none
+	OnLimit    string   // what that limit does when it blocks the job: reschedule or drop; "": it waits
 
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert

@@ -48,6 +48,10 @@ type Record struct {
 	CronSerial      bool               // one job of the cron runs at a time
 	WorkflowID      pgtype.UUID        // root of its workflow; NULL: it belongs to none
 	UniqueKey       pgtype.Text        // fingerprint by its unique policy; NULL: it has none
+	Lane            string             // the part of its queue in which it waits; "" for most
+	LimitKey        pgtype.Text        // key of its rate limit; NULL: it has none
+	LimitSeq        pgtype.Int8        // its place in the fetch order, while its rate limit holds it back
+	OnLimit         pgtype.Text        // what the limit does when it blocks the job: reschedule or drop; NULL: it waits
 	Retry           []byte             // merged policy; nil: the default one
 	Args            []byte
 	Meta            []byte        // nil: {}

@@ -22,7 +22,7 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 		eventlog.Emit(ctx, s.commits, rows, activateChange)
 		job := (*job.Record)(&rows[0])
 		var a afterCommit
-		a.add(job.Queue, job.Priority, job.ReadySeq, job.Cron)
+		a.add(job.Queue, job.Lane, job.Priority, job.ReadySeq, job.Cron)
 		s.notify(ctx, a)
 		s.commits.Committed()
 		return job, nil

@@ -16,10 +16,10 @@ type afterCommit struct {
 	timed    bool // earliest is set
 }
 
-// add records a job. An available job without ready_seq waits for another job of its cron, so no fetch can find it.
-func (a *afterCommit) add(queue string, priority int16, seq pgtype.Int8, cron pgtype.Text) {
+// add records a job. An available job without ready_seq waits for another job of its cron or for a limit, so no fetch can find it.
+func (a *afterCommit) add(queue, lane string, priority int16, seq pgtype.Int8, cron pgtype.Text) {
 	if seq.Valid {
-		a.places = append(a.places, Place{queue, priority, seq.Int64})
+		a.places = append(a.places, Place{queue, lane, priority, seq.Int64})
 	}
 	if cron.Valid && !slices.Contains(a.crons, cron.String) {
 		a.crons = append(a.crons, cron.String)

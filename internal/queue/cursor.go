@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -26,14 +28,15 @@ type cursors struct {
 
 // queueCursor is what this node knows of one queue. A queue gets one at the first fetch that asks for it.
 type queueCursor struct {
-	levels     []*level      // by priority, highest first
+	levels     []*level      // by lane and priority, highest first
 	surveyed   bool          // the latest survey succeeded. If not, each fetch begins with one: levels may be missing
 	surveyedAt time.Time     // when the latest survey was begun; zero: one is due
 	surveyCost time.Duration // how long the latest one took, which decides how soon the next may follow
 }
 
-// level is one priority of a queue.
+// level is one priority of a lane of a queue.
 type level struct {
+	lane     string
 	priority int16
 	low      int64    // no available job has a lower ready_seq; noJobs: there is no available job
 	probes   []*probe // of claims and surveys in flight
@@ -54,6 +57,7 @@ type probe struct {
 // Place is where an available job is in the dispatch order.
 type Place struct {
 	Queue    string
+	Lane     string
 	Priority int16
 	Seq      int64 // ready_seq
 }
@@ -70,7 +74,7 @@ func (c *cursors) lower(p Place) {
 	if q == nil {
 		return // no fetch has asked for the queue; the first one surveys it
 	}
-	q.level(p.Priority).lower(p.Seq)
+	q.level(p.Lane, p.Priority).lower(p.Seq)
 }
 
 // lower moves the cursor back, and keeps the claims and surveys in flight from raising it above seq again.
@@ -81,11 +85,13 @@ func (l *level) lower(seq int64) {
 	}
 }
 
-// level finds a priority, or adds it without jobs. Levels are few and stay sorted, because claims read them in that order.
-func (q *queueCursor) level(priority int16) *level {
-	at, found := slices.BinarySearchFunc(q.levels, priority, func(l *level, p int16) int { return int(p) - int(l.priority) })
+// level finds a priority of a lane, or adds it without jobs. Levels are few and stay sorted, because claims read them in that order.
+func (q *queueCursor) level(lane string, priority int16) *level {
+	at, found := slices.BinarySearchFunc(q.levels, lane, func(l *level, lane string) int {
+		return cmp.Or(strings.Compare(l.lane, lane), int(priority)-int(l.priority))
+	})
 	if !found {
-		q.levels = slices.Insert(q.levels, at, &level{priority: priority, low: noJobs})
+		q.levels = slices.Insert(q.levels, at, &level{lane: lane, priority: priority, low: noJobs})
 	}
 	return q.levels[at]
 }
@@ -216,7 +222,7 @@ func (c *cursors) endSurvey(s survey, found []Place) {
 	first := map[*level]int64{}
 	for _, f := range found {
 		if q := c.queues[f.Queue]; q != nil {
-			first[q.level(f.Priority)] = f.Seq
+			first[q.level(f.Lane, f.Priority)] = f.Seq
 		}
 	}
 	for _, p := range s.probes {

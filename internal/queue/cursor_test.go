@@ -18,16 +18,16 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		"FailedClaim": func(c *cursors, probes []*probe) { c.fail(probes) },
 		"EmptySurvey": func(c *cursors, probes []*probe) { c.endSurvey(survey{[]string{"q"}, probes, time.Time{}}, nil) },
 		"LateSurvey": func(c *cursors, probes []*probe) {
-			c.endSurvey(survey{[]string{"q"}, probes, time.Time{}}, []Place{{"q", 0, 9}})
+			c.endSurvey(survey{[]string{"q"}, probes, time.Time{}}, []Place{{"q", "", 0, 9}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
-			l := c.queues["q"].level(0)
+			l := c.queues["q"].level("", 0)
 			l.low = announced + 1
 			probes := c.begin([]string{"q"})
-			c.lower(Place{"q", 0, announced})
+			c.lower(Place{"q", "", 0, announced})
 			finish(c, probes)
 			require.EqualValues(t, announced, l.low)
 			require.Empty(t, l.probes)
@@ -38,7 +38,7 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 	t.Run("AFailedClaimMovesItBack", func(t *testing.T) {
 		t.Parallel()
 		c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
-		l := c.queues["q"].level(0)
+		l := c.queues["q"].level("", 0)
 		l.low = 1
 		locking := c.begin([]string{"q"})
 		c.end(c.begin([]string{"q"}), nil, false)
@@ -49,7 +49,7 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 	t.Run("RisesOtherwise", func(t *testing.T) {
 		t.Parallel()
 		c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
-		l := c.queues["q"].level(0)
+		l := c.queues["q"].level("", 0)
 		l.low = 1
 		probes := c.begin([]string{"q"})
 		c.end(probes, map[*probe]int64{probes[0]: 9}, true)

@@ -43,7 +43,7 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 		if r.Was == string(ojs.StateRetryable) {
 			retried++
 		}
-		a.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)
 		if r.State == string(ojs.StateDiscarded) {
 			s.awaiting.ended(r.ID)
 		}

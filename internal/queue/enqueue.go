@@ -192,12 +192,12 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[1
 	for i := range res {
 		r := &res[i]
 		if r.job != nil && !claimed[r.job.ID] && !r.over {
-			a.add(r.job.Queue, r.job.Priority, r.job.ReadySeq, pgtype.Text{})
+			a.add(r.job.Queue, r.job.Lane, r.job.Priority, r.job.ReadySeq, pgtype.Text{})
 			a.due(r.job.DueAt, r.job.CreatedAt)
 		}
 		for _, old := range r.replaced {
 			s.awaiting.ended(old.ID)
-			a.add("", 0, pgtype.Int8{}, old.Cron)
+			a.add("", "", 0, pgtype.Int8{}, old.Cron)
 		}
 	}
 	eventlog.Emit(ctx, s.commits, res, insertChange)

@@ -105,7 +105,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
 	var a afterCommit
 	for i, r := range rows {
-		a.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)
 		a.due(r.DueAt, failedAt((*job.Record)(&rows[i])))
 		if r.State == string(ojs.StateDiscarded) {
 			s.awaiting.ended(r.ID)

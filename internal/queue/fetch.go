@@ -89,7 +89,7 @@ func (s *Store) survey(ctx context.Context, queues []string) ([]Place, error) {
 	}
 	found := make([]Place, len(rows))
 	for i, r := range rows {
-		found[i] = Place{r.Queue, r.Priority, r.ReadySeq}
+		found[i] = Place{r.Queue, r.Lane, r.Priority, r.ReadySeq}
 	}
 	s.cursors.endSurvey(survey, found)
 	return found, nil
@@ -196,6 +196,9 @@ func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) 
 		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
 	}
 	c.params.Want = int32(len(c.owners))
+	for i := range c.params.Wants {
+		c.params.Wants[i] = c.params.Want
+	}
 	return c, true
 }
 
@@ -229,8 +232,10 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		Sources:          make([]string, len(claimants)),
 		LeasesMs:         make([]int64, len(claimants)),
 		Queues:           make([]string, len(probes)),
+		Lanes:            make([]string, len(probes)),
 		Priorities:       make([]int16, len(probes)),
 		Lows:             make([]int64, len(probes)),
+		Wants:            make([]int32, len(probes)),
 		DefaultLeaseMs:   s.config.DefaultVisibility.Milliseconds(),
 		DefaultTimeoutMs: s.config.DefaultTimeout.Milliseconds(),
 		MaxBytes:         job.MaxBytes,
@@ -239,7 +244,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		EventType:        ojs.EventJobStarted,
 	}
 	for i, p := range probes {
-		params.Queues[i], params.Priorities[i], params.Lows[i] = p.queue, p.level.priority, p.low
+		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i] = p.queue, p.level.lane, p.level.priority, p.low
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
@@ -275,7 +280,7 @@ func lastClaimed(probes []*probe, rows []dbsqlc.JobFetchRow) map[*probe]int64 {
 	last := make(map[*probe]int64, 1)
 	for _, r := range rows {
 		for _, p := range probes {
-			if p.level.priority == r.Priority && p.queue == r.Queue {
+			if p.level.priority == r.Priority && p.queue == r.Queue && p.level.lane == r.Lane {
 				last[p] = max(last[p], r.ReadySeq.Int64)
 				break
 			}

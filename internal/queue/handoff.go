@@ -153,7 +153,7 @@ func (c *cursors) beginWith(queues []string, jobs []*job.Job) []*probe {
 	expected := map[*level]bool{}
 	for _, j := range jobs {
 		if q := c.queues[j.Queue]; q != nil {
-			expected[q.level(j.Priority)] = true
+			expected[q.level(j.Lane, j.Priority)] = true
 		}
 	}
 	return c.beginLocked(queues, func(l *level) int64 {

@@ -251,6 +251,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
 		Sizes: make([]int32, n), WorkflowIds: make([][16]byte, n), UniqueKeys: make([]string, n),
+		Lanes: make([]string, n), LimitKeys: make([]string, n), OnLimits: make([]string, n),
 		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
@@ -266,6 +267,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		}
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
 		p.Sizes[n], p.WorkflowIds[n], p.UniqueKeys[n] = j.StoredSize(), j.WorkflowID, j.UniqueKey
+		p.Lanes[n], p.LimitKeys[n], p.OnLimits[n] = j.Lane, j.LimitKey, j.OnLimit
 	}
 	return p
 }
@@ -293,7 +295,7 @@ func (in *insertion) statement(ctx context.Context, node int32) func(db dbsqlc.D
 func (in *insertion) plain() bool {
 	for _, i := range in.todo {
 		j := in.jobs[i]
-		if j.ClientID || j.WorkflowID != [16]byte{} || j.UniqueKey != "" || j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
+		if j.ClientID || j.WorkflowID != [16]byte{} || j.UniqueKey != "" || j.Lane != "" || j.LimitKey != "" || j.Pending || j.ScheduledAt.Set || j.ExpiresAt.Set || j.ResultTTL != nil ||
 			j.GraceMS|j.TotalTimeoutMS|j.EnqueueTTLMS|j.HeartbeatTimeoutMS != 0 {
 			return false
 		}
@@ -335,7 +337,8 @@ func newRecord(j *job.Job, r *dbsqlc.JobInsertRow) *job.Record {
 	job := &job.Record{
 		ID: r.ID, Type: j.Type, Queue: j.Queue, State: r.State, Priority: j.Priority, MaxAttempts: j.MaxAttempts,
 		ReadySeq: r.ReadySeq, DueAt: r.DueAt, CreatedAt: r.CreatedAt, ScheduledAt: r.ScheduledAt, ExpiresAt: r.ExpiresAt,
-		TraceID: pg.Text(j.TraceID), WorkflowID: pgtype.UUID{Bytes: j.WorkflowID, Valid: j.WorkflowID != [16]byte{}}, UniqueKey: pg.Text(j.UniqueKey), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
+		TraceID: pg.Text(j.TraceID), WorkflowID: pgtype.UUID{Bytes: j.WorkflowID, Valid: j.WorkflowID != [16]byte{}}, UniqueKey: pg.Text(j.UniqueKey), Lane: j.Lane, LimitKey: pg.Text(j.LimitKey),
+		OnLimit: pg.Text(j.OnLimit), Args: j.Args, Meta: j.Meta, Extra: r.Extra,
 	}
 	if job.Extra == nil {
 		job.Extra = j.Extra

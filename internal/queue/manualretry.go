@@ -161,7 +161,7 @@ func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
 	eventlog.Emit(ctx, s.commits, rows, retryChange)
 	var a afterCommit
 	for _, r := range rows {
-		a.add(r.Queue, r.Priority, r.ReadySeq, r.Cron)
+		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)
 		a.due(r.DueAt, r.EnqueuedAt)
 	}
 	s.notify(ctx, a)

@@ -1,8 +1,8 @@
 -- +goose Up
--- JSON Schemas of job arguments.
+-- Maintenance, pools and schemas.
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT 7 $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT 9 $$;
 -- +goose StatementEnd
 
 -- schemas has a row for each version of the schema of a job type. At most 10 000 rows (SchemaInsert).
@@ -29,5 +29,5 @@ CREATE TABLE ojs.schema_change (
 DROP TABLE ojs.schema_change, ojs.schemas;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer
-LANGUAGE sql IMMUTABLE AS $$ SELECT 6 $$;
+LANGUAGE sql IMMUTABLE AS $$ SELECT 8 $$;
 -- +goose StatementEnd
