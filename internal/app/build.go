@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -69,11 +70,13 @@ func (n *Node) buildLoops() error {
 	})
 	n.liveness = worker.NewLiveness(n.archetype, n.domains.Workers)
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
+	n.schemas = schema.NewFollower(n.archetype, n.domains.Schemas)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
 	}, n.relay)
 	n.services = []startstop.Service{
 		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower,
+		n.schemas,
 	}
 	return nil
 }

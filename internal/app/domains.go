@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -61,19 +62,19 @@ type Domains struct {
 
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
-	workers := cache.New()
-	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
+	workers, schemas := cache.New(), schema.New(d.DB, d.Logger)
+	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Queue)
 	domains := Domains{
 		Cache: workers,
 		Domains: api.Domains{
-			DB: d.DB, Jobs: jobs,
+			DB: d.DB, Jobs: jobs, Schemas: schemas,
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
-			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
-			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
+			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Cron),
+			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
 		},
 	}
@@ -95,6 +96,7 @@ func (d Domains) ServeTimer(t *timer.Timer) {
 func (d Domains) Forget() {
 	d.Jobs.Forget()
 	d.Cache.Forget()
+	d.Schemas.Forget()
 }
 
 // statementTimeout bounds every statement, waiting for a connection included.

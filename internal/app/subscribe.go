@@ -26,6 +26,7 @@ func (n *Node) subscribe() {
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
+	n.listener.Handle("ojs_schemas", func(string) { n.schemas.Notify() })
 	n.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
 			n.domains.Forget()

@@ -11,6 +11,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 )
 
@@ -31,6 +32,7 @@ type Deps struct {
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
+	Schemas *schema.Store
 }
 
 // Store registers and fires crons. Use New.
@@ -41,13 +43,15 @@ type Store struct {
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
+	schemas *schema.Store
 	config  Config
 }
 
 // New returns a registry on the database. Package queue calls it when a job of a serial cron has ended, to release the next.
 func New(deps Deps, config Config) *Store {
 	s := &Store{
-		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
+		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
+		schemas: deps.Schemas, config: config,
 	}
 	deps.Jobs.OnCronJobs(s.release)
 	return s

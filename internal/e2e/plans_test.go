@@ -136,6 +136,11 @@ func (a *node) exercise(t *testing.T) {
 	}
 	a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(acks, ",")+`]}`).is(200)
 
+	schema := "/ojs/v1/admin/schemas/schema." + q + "/1"
+	a.put(schema, `{"schema":{"minItems":1},"enforce":true}`).is(201)
+	a.post("/ojs/v1/jobs", `{"type":"schema.`+q+`","args":[],"queue":"`+q+`"}`).is(422)
+	a.del(schema).is(200)
+
 	// Unique jobs, alone and in batches.
 	unique := func(more string) string {
 		return `"type":"t","args":[],"queue":"` + q + `","unique":{"keys":["queue"]` + more + `}`
@@ -324,6 +329,7 @@ func (l *planLog) requireStatements() {
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
 		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",
 		"WorkflowStepValues", "WorkflowEventInsert", "WorkflowStepListTree", "WorkflowListPageByState", "WorkflowListLeft",
+		"SchemaChangeVersion", "SchemaListAll", "SchemaGet",
 	} {
 		if !l.seen[name] {
 			l.t.Errorf("no plan of %s was logged; seen: %v", name, l.seen)

@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/ojs"
@@ -43,7 +44,7 @@ type Config struct {
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-// Deps are the parts of a node that the store uses. All but Tracer are required.
+// Deps are the parts of a node that the store uses. All but Tracer and Schemas are required.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -51,6 +52,7 @@ type Deps struct {
 	Workers *cache.Workers
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
+	Schemas *schema.Store   // checks new jobs
 }
 
 // Store performs the state changes of jobs. Use New.
@@ -61,6 +63,7 @@ type Store struct {
 	workers *cache.Workers
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
+	schemas *schema.Store
 	config  Config
 
 	enqueue       *batch.Batcher[*job.Job, enqueued]
@@ -92,7 +95,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, draining: make(chan struct{}),
+		schemas: deps.Schemas, config: config, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},

@@ -13,7 +13,7 @@ import (
 
 const (
 	// budget is what one check may cost. A step takes up to 300 ns, and about 200 bytes for an error that it finds.
-	budget = 1_000_000
+	budget = 400_000
 
 	// visitsPerElement is how often one schema object looks at an element of an array or object: items, contains, propertyNames, …
 	visitsPerElement = 4

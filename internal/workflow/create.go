@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -43,6 +44,9 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 			}
 			p = newPass(s, tx)
 			p.source = "api"
+			if err := p.checkSchemas(bounded, def); err != nil {
+				return err
+			}
 			if err := p.create(bounded, treeOf(def)); err != nil {
 				return err
 			}
@@ -61,6 +65,20 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 	p.committed(ctx)
 	s.logChange(ctx, "workflow created", w)
 	return answer, nil
+}
+
+// checkSchemas refuses a definition with a job whose args violate a schema. Later steps are inserted without another check: a
+// schema that is registered meanwhile must not end a workflow that runs.
+func (p *pass) checkSchemas(ctx context.Context, def *Definition) error {
+	jobs := make([]*job.Job, len(def.jobs))
+	for i, j := range def.jobs {
+		jobs[i] = j.Job
+	}
+	at, err := p.s.schemas.Check(ctx, p.q, jobs...)
+	if wire, ok := errors.AsType[*ojs.Error](err); ok {
+		return job.At(def.jobs[at].path, wire)
+	}
+	return err
 }
 
 // createQueues creates the queues of the first jobs before the transaction, so that other producers do not wait for its end.
