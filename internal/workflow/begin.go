@@ -267,6 +267,11 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	if len(jobs) == 0 {
 		return nil
 	}
+	if p.later != nil {
+		if err := p.later.Flush(ctx); err != nil {
+			return err
+		}
+	}
 	in, err := p.s.jobs.InsertTx(ctx, p.tx, jobs)
 	if err != nil {
 		return err
