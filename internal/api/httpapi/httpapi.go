@@ -177,6 +177,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/bulk/delete", a.withBody(many, a.bulkHandler(job.BulkDelete)))
 	get(v1, "/jobs/:id", notLiteral(a.getJob))
 	v1.DELETE("/jobs/:id", notLiteral(a.deleteJob))
+	get(v1, "/jobs/:id/explain", a.getExplanation)
 	v1.POST("/jobs/:id/activate", a.withBody(one, a.activateJob))
 
 	v1.POST("/workers/fetch", a.withBody(one, a.postFetch))
