@@ -115,7 +115,7 @@ BEGIN
     wait_s := GREATEST(0, date_part('epoch', l.blocked_until - now), (ahead + 1) / l.concurrency::double precision * run_s,
         ceil((ahead + 1 - l.room) / l.rate::double precision) * l.rate_us / 1000000,
         date_part('epoch', l.last_start - now) + (ahead + 1) * l.throttle_us / 1000000.0);
-    reason := ojs.explain_reason('limited', format('Its rate limit %s lets %s start now, and %s of the limit before it.', j.limit_key,
+    reason := ojs.explain_reason('limited', format('Its rate limit %s lets %s start now, and %s before it.', j.limit_key,
             CASE WHEN COALESCE(l.room, 0) = 0 THEN 'no job' ELSE ojs.explain_count(l.room, 2147483647, 'job') END, ojs.explain_count(ahead, most, 'job')
             || CASE WHEN ahead = 1 THEN ' waits' ELSE ' wait' END),
         json_build_object('key', j.limit_key, 'room', l.room, 'waiting_ahead', LEAST(ahead, most - 1), 'more', ahead >= most, 'concurrency', l.concurrency, 'active', CASE WHEN l.concurrency IS NOT NULL THEN l.active END,
