@@ -20,6 +20,7 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 		return nil, err
 	}
 	assignID(j)
+	j.Producer = producerOf(ctx)
 	span := s.tracer.Enqueue(ctx, j)
 	res, err := s.enqueuer(j).Do(ctx, j)
 	if res.busy {
@@ -45,7 +46,7 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 			stored = whole
 		}
 	}
-	s.advanceReplaced(ctx, j)
+	s.followEnqueued(ctx, j)
 	return stored, err
 }
 
@@ -56,7 +57,7 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 		if j.Unique != nil {
 			return s.enqueueUnique
 		}
-		if j.ClientID {
+		if j.ClientID || j.Limit != nil {
 			b = s.enqueueNamed
 		}
 	}
@@ -109,8 +110,10 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 }
 
 func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
+	producer := producerOf(ctx)
 	for _, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 	}
 	spans := s.beginEnqueues(ctx, jobs)
 	res, failed := s.enqueueMany(ctx, jobs)
@@ -130,7 +133,7 @@ func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 		errs = nil
 	}
 	endEnqueues(spans, jobs, stored)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, errs
 }
 
@@ -139,9 +142,10 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 	if at, err := s.checkSchemas(ctx, jobs...); err != nil {
 		return nil, at, err
 	}
-	ids := make(map[[16]byte]bool)
+	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
 	for i, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 		if job.ClientID {
 			if ids[job.ID] {
 				return nil, i, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
@@ -166,7 +170,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 	}
 	endEnqueues(spans, jobs, stored)
 	s.afterEnqueue(ctx, res, nil)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, -1, nil
 }
 

@@ -181,7 +181,9 @@ func TestExplainOtherStates(t *testing.T) {
 	require.Equal(t, "pending", b.explain(pending).codes())
 
 	large := `["` + strings.Repeat("x\\u0000", 100_000) + `"]`
-	id := b.Enqueued(domaintest.With(func(j *job.Job) { j.Args, j.Meta, j.Extra = []byte(large), []byte(`{"\u0000":1}`), []byte(`{"\u0000":1}`) }))[0].ID
+	id := b.Enqueued(domaintest.With(func(j *job.Job) {
+		j.Args, j.Meta, j.Extra = []byte(large), []byte(`{"\u0000":1}`), []byte(`{"\u0000":1}`)
+	}))[0].ID
 	b.Fetched(1, "q")
 	e = b.explain(id)
 	require.Equal(t, "running", e.codes())

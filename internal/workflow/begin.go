@@ -174,7 +174,7 @@ func (p *pass) add(ctx context.Context, it *item) error {
 func (p *pass) prepare(ctx context.Context, it *item) {
 	j := it.job
 	j.ID, j.ClientID = job.NewID(), false
-	j.WorkflowID, j.Source = p.root.ID, p.source
+	j.WorkflowID, j.Source, j.Admitted = p.root.ID, p.source, true
 	j.Meta = job.WithWorkflowMeta(j.Meta, p.root.Meta, it.passed.trace)
 	j.TraceID = job.TraceID(j.Meta)
 	j.Extra = appendAttributes(j.Extra, p.root.ID, it)
