@@ -158,6 +158,7 @@ DECLARE
     q       record;
     m       record;
     most    bigint;
+    rated   boolean;
     active  bigint;
 BEGIN
     IF to_regclass('ojs.maintenance') IS NOT NULL THEN
@@ -172,8 +173,17 @@ BEGIN
         reasons := reasons || ojs.explain_reason('queue_paused', format('Queue %s is paused%s.', job_queue, ' since ' || ojs.time_text(q.paused_at)),
             json_build_object('since', ojs.time_text(q.paused_at)));
     END IF;
-    SELECT (COALESCE(q.config ->> 'concurrency', o.config ->> 'concurrency'))::bigint INTO most
+    SELECT (COALESCE(q.config ->> 'concurrency', o.config ->> 'concurrency'))::bigint, COALESCE(q.config -> 'rate_limit', o.config -> 'rate_limit') IS NOT NULL INTO most, rated
     FROM (SELECT) one LEFT JOIN ojs.queues o ON o.name = '_default';
+    IF rated THEN -- counted by claims
+        SELECT o.rate, o.rate_us, o.throttle_us, o.blocked_until, u.started INTO m FROM ojs.limits o CROSS JOIN LATERAL ojs.limit_usage(o, now) u
+        WHERE o.key = 'queue:' || job_queue AND ojs.limit_room(o, now, 0, u.started, u.last_start) = 0;
+        IF FOUND THEN
+            reasons := reasons || ojs.explain_reason('queue_limited', format('The rate limit of queue %s lets no job start now.', job_queue),
+                json_build_object('rate_limit', m.rate, 'rate_period_ms', m.rate_us / 1000, 'started_in_period', CASE WHEN m.rate IS NOT NULL THEN m.started END,
+                    'throttle_interval_ms', m.throttle_us / 1000, 'blocked_until', CASE WHEN m.blocked_until > now THEN ojs.time_text(m.blocked_until) END));
+        END IF;
+    END IF;
     IF most IS NOT NULL THEN
         SELECT c.count INTO active FROM ojs.queue_counts c WHERE c.queue = job_queue AND c.state = 'active';
         IF COALESCE(active, 0) >= most THEN
