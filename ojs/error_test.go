@@ -36,6 +36,7 @@ func TestCatalogue(t *testing.T) {
 		KindInternal: {"internal_error", true, "BACKEND_ERROR"}, KindUnavailable: {"backend_error", true, "BACKEND_UNAVAILABLE"},
 		KindTimeout: {"backend_error", true, "BACKEND_TIMEOUT"}, KindJobTypeNotAllowed: {"x_job_type_not_allowed", false, "X_JOB_TYPE_NOT_ALLOWED"},
 		KindWaitTimeout: {"x_wait_timeout", true, "X_WAIT_TIMEOUT"}, KindResultPruned: {"x_result_pruned", false, "X_RESULT_PRUNED"},
+		KindSchemaExists:  {"conflict", false, "X_SCHEMA_EXISTS"},
 		KindCursorExpired: {"x_cursor_expired", false, "X_CURSOR_EXPIRED"},
 	}
 	require.Len(t, catalogue, len(want))

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -30,6 +31,7 @@ type Domains struct {
 	Stats       *stats.Store
 	Limits      *limit.Store
 	Webhooks    *webhook.Store
+	Schemas     *schema.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -53,6 +54,7 @@ type Node struct {
 	pruner   *retention.Pruner
 	liveness *worker.Liveness
 	follower *workflow.Follower
+	schemas  *schema.Follower
 	limits   *limit.Follower
 	webhooks *webhook.Dispatcher // nil: switched off
 	fanOut   *webhook.FanOut     // nil: webhooks is

@@ -20,6 +20,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -79,6 +80,7 @@ func (n *Node) buildLoops() error {
 		n.domains.Jobs.NotifyAll()
 	})
 	n.follower = workflow.NewFollower(n.archetype, n.domains.Workflows)
+	n.schemas = schema.NewFollower(n.archetype, n.domains.Schemas)
 	n.limits = limit.NewFollower(n.archetype, n.domains.Limits)
 	maintainer := eventlog.NewMaintainer(n.archetype, n.pool, eventlog.MaintainerConfig{
 		RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount, RetentionDone: c.Retention.Completed,
@@ -91,7 +93,7 @@ func (n *Node) buildLoops() error {
 		return retention.Done(view, c.Retention.Completed)
 	})
 	n.services = []startstop.Service{
-		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits, upkeep,
+		n.relay, n.listener, n.feed, maintainer, n.timer, n.pruner, queue.NewPoller(n.archetype, n.domains.Jobs), n.liveness, n.follower, n.limits, upkeep, n.schemas,
 		queueconfig.NewWatcher(n.archetype, n.domains.Configured), queueadmin.NewFinisher(n.archetype, n.domains.Queues),
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -73,26 +74,27 @@ type Domains struct {
 
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
-	workers, configured := cache.New(), queueconfig.NewCache(d.DB, d.Logger)
+	workers, configured, schemas := cache.New(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
 	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
 		limits.QueueRetry = configured.Retry
 	}
 	upkeep := maintenance.New(d.DB, d.Logger)
 	jobs := queue.New(queue.Deps{
 		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
+		Schemas: schemas,
 	}, c.Queue)
 	domains := Domains{
 		Cache: workers, Configured: configured,
 		Domains: api.Domains{
-			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB),
+			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB), Schemas: schemas,
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
-			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep}, c.Cron),
-			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
+			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep, Schemas: schemas}, c.Cron),
+			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow),
 			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
 		},
@@ -116,6 +118,7 @@ func (d Domains) Forget() {
 	d.Jobs.Forget()
 	d.Maintenance.Forget()
 	d.Cache.Forget()
+	d.Schemas.Forget()
 	d.Configured.Forget()
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 )
 
@@ -32,6 +33,7 @@ type Deps struct {
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
+	Schemas *schema.Store
 
 	Maintenance *maintenance.Switch
 }
@@ -44,6 +46,7 @@ type Store struct {
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
+	schemas *schema.Store
 	config  Config
 
 	maintenance *maintenance.Switch
@@ -53,7 +56,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
-		maintenance: deps.Maintenance,
+		maintenance: deps.Maintenance, schemas: deps.Schemas,
 	}
 	deps.Jobs.OnCronJobs(s.release)
 	return s

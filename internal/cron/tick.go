@@ -100,7 +100,7 @@ func (f *firing) run(ctx context.Context) error {
 	for i := range rows {
 		f.ticks = append(f.ticks, f.newTick(ctx, (*Record)(&rows[i].Cron), rows[i].Now.Time))
 	}
-	for _, step := range []func(context.Context) error{f.findBusy, f.findDraining, f.findPrevious, f.fireAll, f.skipAll, f.recordGaps} {
+	for _, step := range []func(context.Context) error{f.findInvalid, f.findBusy, f.findDraining, f.findPrevious, f.fireAll, f.skipAll, f.recordGaps} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -420,6 +420,21 @@ type QueueVersion struct {
 	Version int64
 }
 
+type Schema struct {
+	Type          string
+	Version       string
+	VersionNumber bool
+	Uri           string
+	Schema        []byte
+	Enforce       bool
+	CreatedAt     pgtype.Timestamptz
+}
+
+type SchemaChange struct {
+	ID      bool
+	Version int64
+}
+
 type StatsHour struct {
 	Queue      string
 	Hour       pgtype.Timestamptz

@@ -123,6 +123,7 @@ func (a *node) exercise(t *testing.T) {
 	defer a.open(allEvents).cancel()
 	a.push(`"type":"t","args":[],"queue":"%s"`, q)
 	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, q, newID())
+	a.get("/ojs/v1/jobs/" + a.push(`"type":"t","args":[],"queue":"%s"`, q) + "/explain").is(200)
 	a.pushMany(t, q, 20)
 	a.fetch(q, `"count":10`, `"worker_id":"w-`+q+`"`)
 	for _, id := range a.fetch(q, `"count":4`).list("jobs", "id") {
@@ -135,6 +136,11 @@ func (a *node) exercise(t *testing.T) {
 		acks = append(acks, `{"job_id":"`+id+`"}`)
 	}
 	a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(acks, ",")+`]}`).is(200)
+
+	schema := "/ojs/v1/admin/schemas/schema." + q + "/1"
+	a.put(schema, `{"schema":{"minItems":1},"enforce":true}`).is(201)
+	a.post("/ojs/v1/jobs", `{"type":"schema.`+q+`","args":[],"queue":"`+q+`"}`).is(422)
+	a.del(schema).is(200)
 
 	// Unique jobs, alone and in batches.
 	unique := func(more string) string {
@@ -357,6 +363,7 @@ func (l *planLog) requireStatements() {
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
 		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",
 		"WorkflowStepValues", "WorkflowEventInsert", "WorkflowStepListTree", "WorkflowListPageByState", "WorkflowListLeft",
+		"SchemaChangeVersion", "SchemaListAll", "SchemaGet", "JobExplain",
 	} {
 		if !l.seen[name] {
 			l.t.Errorf("no plan of %s was logged; seen: %v", name, l.seen)

@@ -18,6 +18,9 @@ type Job struct {
 	Meta  []byte // nil: {}
 	Extra []byte // one object with every other attribute that is echoed, under canonical names; nil: none. See WithoutTimeout
 
+	Schema        string // the URI of a schema, as sent; "": not sent
+	SchemaVersion string // the text of the attribute version, if it is a string or an integer
+
 	Pending     bool
 	ScheduledAt When
 	ExpiresAt   When

@@ -16,6 +16,9 @@ import (
 
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
 func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, err error) {
+	if _, err := s.checkSchemas(ctx, j); err != nil {
+		return nil, err
+	}
 	assignID(j)
 	j.Producer = producerOf(ctx)
 	span := s.tracer.Enqueue(ctx, j)
@@ -107,6 +110,15 @@ func isBusy(e enqueued) bool { return e.busy }
 
 // EnqueueEach stores the jobs that can be stored. errs has the errors of the others; it is nil if none failed.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
+	if errs := s.schemas.CheckEach(ctx, s.db.Q, jobs); errs != nil {
+		valid, at := without(jobs, errs)
+		stored, failed := s.enqueueEach(ctx, valid)
+		return spread(errs, at, stored, failed), errs
+	}
+	return s.enqueueEach(ctx, jobs)
+}
+
+func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
 	if len(jobs) == 0 {
 		return nil, nil
 	}
@@ -156,6 +168,9 @@ func (s *Store) tryEnqueueEach(ctx context.Context, jobs []*job.Job, todo []int,
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that was refused, or -1.
 func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
+	if at, err := s.checkSchemas(ctx, jobs...); err != nil {
+		return nil, at, err
+	}
 	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
 	for i, job := range jobs {
 		assignID(job)

@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/ojs"
@@ -54,7 +55,7 @@ type Config struct {
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-// Deps are the parts of a node that the store uses. All but Tracer are required.
+// Deps are the parts of a node that the store uses. All but Tracer and Schemas are required.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -63,6 +64,7 @@ type Deps struct {
 	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
+	Schemas *schema.Store   // checks new jobs
 
 	Maintenance *maintenance.Switch
 }
@@ -75,6 +77,7 @@ type Store struct {
 	workers *cache.Workers
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
+	schemas *schema.Store
 	config  Config
 
 	maintenance *maintenance.Switch
@@ -117,7 +120,7 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
+		config: config, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		parked:     parkedQueues{queues: map[string]*parkedQueue{}},

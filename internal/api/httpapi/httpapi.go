@@ -185,6 +185,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/bulk/delete", a.withBody(many, a.bulkHandler(job.BulkDelete)))
 	get(v1, "/jobs/:id", notLiteral(a.getJob))
 	v1.DELETE("/jobs/:id", notLiteral(a.deleteJob))
+	get(v1, "/jobs/:id/explain", a.getExplanation)
 	v1.POST("/jobs/:id/activate", a.withBody(one, a.activateJob))
 
 	v1.POST("/workers/fetch", a.withBody(one, a.postFetch))
@@ -210,6 +211,7 @@ func (a *API) routes(e *echo.Echo) {
 	a.cronRoutes(v1)
 	a.workflowRoutes(v1)
 	a.priorityRoutes(v1)
+	a.schemaRoutes(v1)
 	a.queueRoutes(v1)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)
