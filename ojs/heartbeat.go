@@ -67,6 +67,7 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	}
 	var answer struct {
 		State         string   `json:"state"`
+		JobsExtended  []string `json:"jobs_extended"`
 		JobsCancelled []string `json:"jobs_cancelled"`
 		JobsLost      []string `json:"jobs_lost"`
 	}
@@ -81,6 +82,14 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	}
 	for _, id := range answer.JobsLost {
 		w.taken(listed[id], ErrJobLost)
+	}
+	if answer.JobsExtended != nil { // what another worker has completed is in none of the three
+		for _, id := range answer.JobsExtended {
+			delete(listed, id)
+		}
+		for _, r := range listed {
+			w.taken(r, ErrJobLost)
+		}
 	}
 	w.obey(answer.State)
 	return nil

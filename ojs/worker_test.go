@@ -313,6 +313,23 @@ func TestWorkerHeartbeats(t *testing.T) {
 		s.RequireState(t, id, ojs.StateCompleted)
 	})
 
+	t.Run("CancelTheContextOfAJobThatAnotherWorkerHasCompleted", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
+		s.FailNext(1000, http.MethodPost, "/workers/heartbeat", 503, nil)
+		id := enqueue(t, c)
+		stop := start(t, b.Worker)
+		receive(t, b.began)
+		s.LoseLease(id)
+		s.RequireState(t, id, ojs.StateAvailable)
+		s.Complete(id)
+		s.Heal()
+		require.ErrorIs(t, receive(t, b.ended), ojs.ErrJobLost)
+		require.NoError(t, stop())
+		s.RequireState(t, id, ojs.StateCompleted)
+	})
+
 	t.Run("AnOlderRunOfTheSameJobIsLost", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)

@@ -129,6 +129,23 @@ func (s *Server) LoseLease(id string) {
 	}
 }
 
+// Complete ends a job well, as if another worker had done it.
+func (s *Server) Complete(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.jobs[id]; j != nil && !j.State.Terminal() {
+		s.end(j, ojs.StateCompleted)
+		s.wake()
+	}
+}
+
+// Heal forgets the failures that are still to come.
+func (s *Server) Heal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = nil
+}
+
 // Drain runs a worker until no job is available or active, then stops it. It fails the test if that takes longer than limit. Jobs that
 // wait for their time are left; see [Server.Advance].
 func (s *Server) Drain(t testing.TB, w *ojs.Worker, limit time.Duration) {
