@@ -238,6 +238,7 @@ func (w *Worker) ended(ctx context.Context, r *run, err error) {
 	rep := w.outcome(ctx, r, err)
 	w.mu.Lock()
 	w.running--
+	r.ended = true
 	w.mu.Unlock()
 	signal(w.slotFree)
 	signal(w.changed)

@@ -78,27 +78,28 @@ func (w *Worker) beat(ctx context.Context, started time.Time) error {
 	}
 	// Only runs that were listed: one that was fetched again meanwhile has the same id.
 	for _, id := range answer.JobsCancelled {
-		w.taken(listed[id], ErrJobCancelled)
+		w.taken(listed[id], ErrJobCancelled, true)
 	}
 	for _, id := range answer.JobsLost {
-		w.taken(listed[id], ErrJobLost)
+		w.taken(listed[id], ErrJobLost, true)
 	}
-	if answer.JobsExtended != nil { // what another worker has completed is in none of the three
+	if answer.JobsExtended != nil { // what is completed is in none of the three: by another worker, if it still runs here
 		for _, id := range answer.JobsExtended {
 			delete(listed, id)
 		}
 		for _, r := range listed {
-			w.taken(r, ErrJobLost)
+			w.taken(r, ErrJobLost, false)
 		}
 	}
 	w.obey(answer.State)
 	return nil
 }
 
-// taken loses a run, unless its outcome was reported while the heartbeat was on its way.
-func (w *Worker) taken(r *run, cause error) {
+// taken loses a run, unless its outcome was reported while the heartbeat was on its way. evenEnded says what of a run whose outcome is to be
+// reported again, because it is not known whether it arrived.
+func (w *Worker) taken(r *run, cause error, evenEnded bool) {
 	w.mu.Lock()
-	ours := r != nil && w.inHand[r.ID] == r && !r.reporting
+	ours := r != nil && w.inHand[r.ID] == r && !r.reporting && (evenEnded || !r.ended)
 	w.mu.Unlock()
 	if ours {
 		w.lose(r, cause)

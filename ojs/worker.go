@@ -81,6 +81,7 @@ type run struct {
 
 	// Guarded by Worker.mu.
 	lost      bool // nothing is to be reported
+	ended     bool // the handler has returned
 	reporting bool // the report is on its way, and its answer tells what became of it
 }
 
