@@ -1,3 +1,14 @@
+// Package ojs_test has the tests of the SDK. What a complete SDK needs, and where it is tested:
+//
+//	transport layer: base path, content type, errors   TestHTTPTransport, TestInjectedTransport
+//	enqueue, enqueue batch, get, cancel                TestClient, TestRepeats
+//	poll loop, handlers, ack and nack, heartbeats      TestWorkerOutcomes, TestWorkerFetches, TestWorkerHeartbeats, TestWorkerReports
+//	concurrency control                                TestWorkerConcurrency
+//	graceful shutdown                                  TestWorkerStop, TestWorkerDirectives; by a signal: TestSDKExample of internal/e2e
+//	enqueue middleware, execution middleware           TestEnqueueMiddleware, TestExecutionMiddleware, TestMiddlewareChain
+//	chain, group, batch                                TestWorkflowDefinitions, TestWorkflows
+//	structured errors                                  TestErrorKinds, TestHTTPTransport
+//	against a real server                              TestSDK… of internal/e2e
 package ojs_test
 
 import (
