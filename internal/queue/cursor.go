@@ -273,6 +273,15 @@ func (c *cursors) surveySoon() {
 	}
 }
 
+// surveyAgain lets the next fetch from the queue survey it: jobs that were held back can be claimed, and cursors may be above them.
+func (c *cursors) surveyAgain(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.queues[name]; q != nil {
+		q.surveyed = false
+	}
+}
+
 // forget drops all cursors, after a reset of the database.
 func (c *cursors) forget() {
 	c.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -146,8 +147,14 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, share
 	return b
 }
 
-// flushFetch claims jobs for all claimants in one statement.
+// flushFetch claims jobs for all claimants, in one statement unless one of their queues has a limit.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, error) {
+	if limited, err := s.limitedQueues(ctx, claimants[0].queues); err != nil || len(limited) > 0 {
+		if err != nil {
+			return nil, err
+		}
+		return s.flushLimited(ctx, claimants, limited)
+	}
 	c, ok := s.beginClaim(claimants, s.cursors.begin(claimants[0].queues))
 	if !ok {
 		return make([]share, len(claimants)), nil
@@ -185,12 +192,16 @@ type claim struct {
 // beginClaim returns false if nothing can be claimed, and has then ended the probes. It assigns slots in turn, so that few
 // jobs are spread over many claimants; the jobs of each claimant stay in dispatch order.
 func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) {
-	c := claim{owners: assignSlots(claimants, s.workers.Quiet), probes: probes}
-	if len(c.owners) == 0 || len(probes) == 0 {
+	owners := assignSlots(claimants, s.workers.Quiet)
+	if len(owners) == 0 || len(probes) == 0 {
 		s.cursors.fail(probes)
-		return c, false
+		return claim{}, false
 	}
-	c.params = s.fetchParams(probes, claimants)
+	return s.newClaim(claimants, probes, owners), true
+}
+
+func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int) claim {
+	c := claim{owners: owners, probes: probes, params: s.fetchParams(probes, claimants)}
 	c.params.Owners = make([]int32, len(c.owners))
 	for slot, owner := range c.owners {
 		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
@@ -199,29 +210,58 @@ func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) 
 	for i := range c.params.Wants {
 		c.params.Wants[i] = c.params.Want
 	}
-	return c, true
+	return c
 }
 
 // endClaim raises the cursors, and reports whether the claim was cut at its bytes. A claim that was cut is like one that got
 // all that it wanted: it has not read beyond its last job.
 func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
+	cut = c.cut(rows)
+	open := s.openProbes(c.probes)
+	s.cursors.end(open, lastClaimed(open, rows), cut || len(rows) == len(c.owners))
+	return cut
+}
+
+// cut reports whether the claim ended because its jobs are large.
+func (c claim) cut(rows []dbsqlc.JobFetchRow) bool {
 	bytes := int64(0)
 	for i := range rows {
 		bytes += int64((*job.Record)(&rows[i]).Weight())
 	}
-	cut = bytes > c.params.MaxBytes
-	s.cursors.end(c.probes, lastClaimed(c.probes, rows), cut || len(rows) == len(c.owners))
-	return cut
+	return bytes > c.params.MaxBytes
+}
+
+// openProbes leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
+// the first fetch after the pause has to find.
+func (s *Store) openProbes(probes []*probe) []*probe {
+	if view := s.configured.Latest(); view == nil || view.Plain() {
+		return probes
+	}
+	var open, paused []*probe
+	for _, p := range probes {
+		if q := s.configured.Known(p.queue); q != nil && q.Status == queueconfig.Paused {
+			paused = append(paused, p)
+		} else {
+			open = append(open, p)
+		}
+	}
+	s.cursors.fail(paused)
+	return open
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
 func (s *Store) afterClaim(ctx context.Context, c claim, rows []dbsqlc.JobFetchRow) [][]*job.Record {
 	res := make([][]*job.Record, len(c.params.Workers))
 	eventlog.Emit(ctx, s.commits, rows, fetchChange)
+	limited := false
 	for slot := range rows {
 		job, owner := (*job.Record)(&rows[slot]), c.owners[slot]
 		res[owner] = append(res[owner], job)
 		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
+		limited = limited || job.LimitKey.Valid
+	}
+	if limited {
+		s.onLimitedStarts()
 	}
 	return res
 }

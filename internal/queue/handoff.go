@@ -24,7 +24,7 @@ type handoff struct {
 
 // handoff takes parked fetches that wait for the queues of the jobs; nil if there are none.
 func (s *Store) handoff(jobs []*job.Job) *handoff {
-	waiters := s.cursors.take(jobs)
+	waiters := s.cursors.take(jobs, s.isLimited)
 	if len(waiters) == 0 {
 		return nil
 	}
@@ -44,6 +44,11 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 // should be tried, which knows what to do about an error of the statements.
 func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff) (res []enqueued, ok bool, err error) {
 	in := newInsertion(jobs, false)
+	if err := s.admit(ctx, s.db.Pool, in); err != nil || len(in.todo) == 0 {
+		s.cursors.fail(h.claim.probes)
+		hand(h.waiters, nil)
+		return in.res, true, err
+	}
 	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
 		s.cursors.fail(h.claim.probes)
@@ -72,7 +77,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []dbsqlc.JobFetchRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	if err := s.createQueues(ctx, s.db.Pool, in.jobs); err != nil {
+	if err := s.createQueues(ctx, s.db.Pool, in.open()); err != nil {
 		return nil, nil, err
 	}
 	insert, started := in.statement(ctx, s.commits.Node), time.Now()
@@ -112,8 +117,8 @@ func (c *cursors) withdraw(w *waiter) (taken bool) {
 func (w *waiter) offered() bool { return w.waiting && !w.taken && len(w.wake) == 0 }
 
 // take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues, because a
-// claim follows one order.
-func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
+// claim follows one order. Fetches from limited queues are left out: they claim under the locks of the limits.
+func (c *cursors) take(jobs []*job.Job, limited func(queues []string) bool) (taken []*waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.waiters) == 0 || c.newest == 0 {
@@ -124,7 +129,7 @@ func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
 			continue
 		}
 		for _, w := range c.waiters[j.Queue] {
-			if w.offered() && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) {
+			if w.offered() && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) && !limited(w.fetch.Queues) {
 				w.taken = true
 				taken = append(taken, w)
 				break

@@ -16,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/ojs"
@@ -38,6 +39,9 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
+	// StrictQueues refuses jobs of queues that nobody has created.
+	StrictQueues bool
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
@@ -49,6 +53,7 @@ type Deps struct {
 	Commits *eventlog.Commits
 	Timer   *timer.Timer
 	Workers *cache.Workers
+	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
 }
@@ -63,8 +68,10 @@ type Store struct {
 	tracer  *tracing.Tracer
 	config  Config
 
+	configured *queueconfig.Cache
+
 	enqueue       *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
+	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
 	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
 	complete      operation[job.Ack]
 	fail          operation[nack]
@@ -77,12 +84,15 @@ type Store struct {
 	cursors  cursors
 	awaiting resultWaiters
 	queues   knownQueues
+	rooms    roomWakes
 
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	onCronJobs     func(ctx context.Context, crons []string)
-	onWorkflowJobs func(ctx context.Context, roots [][16]byte)
+	onCronJobs      func(ctx context.Context, crons []string)
+	onWorkflowJobs  func(ctx context.Context, roots [][16]byte)
+	onLimitedJobs   func(ctx context.Context, keys []string)
+	onLimitedStarts func()
 
 	maxLooked int64         // pg.MaxLooked; only tests change it
 	busyFor   time.Duration // maxBusy; only tests change it
@@ -92,11 +102,13 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, draining: make(chan struct{}),
+		config: config, configured: deps.Queues, draining: make(chan struct{}),
 		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		rooms:      roomWakes{until: map[string]time.Time{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
+		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
 		maxLooked: pg.MaxLooked, busyFor: maxBusy,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }
