@@ -190,6 +190,14 @@ func TestSDKClient(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, stats.Scheduled)
 		require.Equal(t, "active", stats.Status)
+		require.NoError(t, c.PauseQueue(ctx, q))
+		stats, err = c.QueueStats(ctx, q)
+		require.NoError(t, err)
+		require.Equal(t, "paused", stats.Status)
+		require.NoError(t, c.ResumeQueue(ctx, q))
+		queues, err := c.ListQueues(ctx, ojs.PageOptions{Limit: 1})
+		require.NoError(t, err)
+		require.NotEmpty(t, queues.Items[0].Name)
 	})
 
 	t.Run("BatchBulkAndUnique", func(t *testing.T) {
