@@ -248,7 +248,7 @@ func (w *Worker) sent(r *report, err error) {
 	var e *Error
 	switch {
 	case err == nil:
-		w.drop(r.run, r.kind == reportAck)
+		w.drop(r.run)
 		return
 	case isRepeatable(err):
 		w.again(r, err)
@@ -265,7 +265,7 @@ func (w *Worker) sent(r *report, err error) {
 	default:
 		w.logger.Error("the outcome of a job was refused", "job_id", r.run.ID, "job_type", r.run.Type, "error", err)
 	}
-	w.drop(r.run, false)
+	w.drop(r.run)
 }
 
 // again sends a report later.
@@ -281,13 +281,10 @@ func (w *Worker) again(r *report, err error) {
 }
 
 // drop takes a job out of those in hand.
-func (w *Worker) drop(r *run, completed bool) {
+func (w *Worker) drop(r *run) {
 	w.mu.Lock()
 	if w.inHand[r.ID] == r {
 		delete(w.inHand, r.ID)
-	}
-	if completed {
-		w.completed++
 	}
 	w.mu.Unlock()
 	signal(w.slotFree)
@@ -303,7 +300,7 @@ func (w *Worker) lose(r *run, cause error) {
 	w.delayed = slices.DeleteFunc(w.delayed, ofRun)
 	w.mu.Unlock()
 	r.cancel(cause)
-	w.drop(r, false)
+	w.drop(r)
 	if already {
 		return
 	}

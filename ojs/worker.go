@@ -59,17 +59,16 @@ type Worker struct {
 	reportNow chan struct{} // a report is ready
 	changed   chan struct{} // something that a stop waits for has ended
 
-	mu        sync.Mutex
-	handlers  map[string]HandlerFunc
-	state     string // a directive, as in the heartbeats
-	began     bool
-	stop      context.CancelCauseFunc // begins the graceful stop
-	inHand    map[string]*run         // by id of the job: all that this worker keeps reserved
-	running   int                     // handlers that have not returned
-	ready     []*report
-	delayed   []*report // wait for their time
-	sending   int       // requests of reports on their way
-	completed int64
+	mu       sync.Mutex
+	handlers map[string]HandlerFunc
+	state    string // a directive, as in the heartbeats
+	began    bool
+	stop     context.CancelCauseFunc // begins the graceful stop
+	inHand   map[string]*run         // by id of the job: all that this worker keeps reserved
+	running  int                     // handlers that have not returned
+	ready    []*report
+	delayed  []*report // wait for their time
+	sending  int       // requests of reports on their way
 }
 
 // run is an attempt in the hands of this worker.

@@ -64,7 +64,7 @@ type uniquePolicy struct {
 	OnConflict string         `json:"on_conflict"`
 }
 
-func (s *Server) serveJobs(route string, path []string, r *ojs.Request) answer {
+func (s *Server) serveJobs(path []string, r *ojs.Request) answer {
 	switch {
 	case len(path) == 0 && r.Method == http.MethodPost:
 		return s.enqueueOne(r)
@@ -95,7 +95,6 @@ func (s *Server) serveJobs(route string, path []string, r *ojs.Request) answer {
 	case action == "progress":
 		return ok(object{"job_id": j.ID, "state": j.State, "progress": j.Progress, "data": j.ProgressData})
 	}
-	_ = route
 	return noRoute(r)
 }
 

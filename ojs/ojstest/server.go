@@ -217,7 +217,6 @@ func (a answer) response() (*ojs.Response, error) {
 // serve finds the route.
 func (s *Server) serve(ctx context.Context, r *ojs.Request) answer {
 	path := strings.Split(strings.Trim(r.Path, "/"), "/")
-	route := r.Method + " " + path[0]
 	switch {
 	case r.Path == "/ojs/manifest":
 		return ok(object{"specversion": "1.0", "implementation": object{"name": "ojstest", "version": "1.0"}, "extensions": s.extensions, "capabilities": object{}})
@@ -234,7 +233,7 @@ func (s *Server) serve(ctx context.Context, r *ojs.Request) answer {
 	defer s.wake()
 	switch path[0] {
 	case "jobs":
-		return s.serveJobs(route, path[1:], r)
+		return s.serveJobs(path[1:], r)
 	case "workers":
 		return s.serveWorkers(path[1:], r)
 	case "workflows":
