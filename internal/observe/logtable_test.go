@@ -2,7 +2,6 @@ package observe
 
 import (
 	"log/slog"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,8 +18,8 @@ func TestLineOf(t *testing.T) {
 		t.Parallel()
 		for _, eventType := range ojs.EventTypes {
 			_, logged := lineOf(&eventlog.Change{Type: eventType})
-			// Domains write no queue changes, and SQL writes workflow.started; the event that follows job.failed is logged instead of it.
-			notWritten := strings.HasPrefix(eventType, "queue.") || eventType == ojs.EventWorkflowStarted
+			// SQL writes workflow.started; the event that follows job.failed is logged instead of it.
+			notWritten := eventType == ojs.EventWorkflowStarted
 			require.Equal(t, !notWritten && eventType != ojs.EventJobFailed, logged, eventType)
 		}
 	})

@@ -23,7 +23,7 @@ func (b *bundle) inEachState() (ids [][16]byte) {
 		domaintest.NewJob("q"),
 		domaintest.With(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} }),
 		domaintest.With(func(j *job.Job) { j.Pending = true }),
-		domaintest.With(func(j *job.Job) { j.LimitKey = "k" }),
+		domaintest.With(func(j *job.Job) { j.LimitKey, j.Limit = "k", &job.LimitPolicy{Concurrency: new(int64)} }),
 	)
 	ids = [][16]byte{retryable.ID}
 	for _, j := range stored {
