@@ -81,12 +81,10 @@ func (s *Store) admit(ctx context.Context, db pg.Conn, in *insertion) error {
 	return nil
 }
 
-// view is what is known of queues. In the transaction of a caller it is not read, because that would need a second connection.
+// view is what is known of queues.
 func (s *Store) view(ctx context.Context, db pg.Conn) (*queueconfig.View, error) {
 	if !s.isPool(db) {
-		if view := s.configured.Latest(); view != nil {
-			return view, nil
-		}
+		return s.configured.InTx(ctx, dbsqlc.New(db))
 	}
 	return s.configured.View(ctx)
 }

@@ -58,7 +58,7 @@ func (c *Cache) View(ctx context.Context) (*View, error) {
 	view, age := c.view.Load(), time.Since(c.began)-time.Duration(c.looked.Load())
 	switch {
 	case view == nil || age > Settled && !c.listening():
-		return c.look(ctx, Settled)
+		return c.look(ctx, c.db.Q, Settled)
 	case age > lookAfter:
 		c.wake()
 	}
@@ -82,6 +82,15 @@ func (c *Cache) Get(ctx context.Context, names ...string) (found map[string]*Que
 	return found, nil
 }
 
+// InTx is what was read last, for callers in a transaction: a look would need a second connection, and all could be in transactions that
+// wait for one. What was never read is read on the connection of q.
+func (c *Cache) InTx(ctx context.Context, q *dbsqlc.Queries) (*View, error) {
+	if view := c.view.Load(); view != nil {
+		return view, nil
+	}
+	return c.look(ctx, q, Settled)
+}
+
 // Latest is what was read last; nil: nothing yet.
 func (c *Cache) Latest() *View { return c.view.Load() }
 
@@ -93,16 +102,13 @@ func (c *Cache) Known(name string) *Queue {
 	return nil
 }
 
-// Retry is the policy that jobs of the queue inherit; see Config.Retry. It is job.Limits.QueueRetry.
+// Retry is the policy that jobs of the queue inherit; see Config.Retry. It is job.Limits.QueueRetry. It never reads the database: jobs are
+// decoded in transactions, too, where a look would need a second connection. The Watcher reads in time.
 func (c *Cache) Retry(name string) (retry.Policy, bool) {
-	view, err := c.View(context.Background()) // the decoder has no context; a look is bounded by the statement timeout
-	if err != nil {
-		view = c.view.Load() // the insert that follows reports that the database is away
+	if time.Since(c.began)-time.Duration(c.looked.Load()) > lookAfter {
+		c.wake()
 	}
-	if view == nil || view.Plain() {
-		return retry.Policy{}, false
-	}
-	if q := view.Queue(name); q != nil {
+	if q := c.Known(name); q != nil {
 		return q.Config.Retry()
 	}
 	return retry.Policy{}, false
@@ -123,7 +129,7 @@ func (c *Cache) Forget() {
 
 // Refresh reads what has changed, after a commit of this node.
 func (c *Cache) Refresh(ctx context.Context) error {
-	_, err := c.look(ctx, 0)
+	_, err := c.look(ctx, c.db.Q, 0)
 	return err
 }
 
@@ -136,7 +142,7 @@ func (c *Cache) wake() {
 
 // look compares the number of changes with that of the view, and reads the queues if it has moved. A caller that finds a look
 // younger than fresh when its turn has come needs none of its own.
-func (c *Cache) look(ctx context.Context, fresh time.Duration) (*View, error) {
+func (c *Cache) look(ctx context.Context, q *dbsqlc.Queries, fresh time.Duration) (*View, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, view := time.Since(c.began), c.view.Load()
@@ -146,7 +152,7 @@ func (c *Cache) look(ctx context.Context, fresh time.Duration) (*View, error) {
 	ctx, cancel := c.db.Bounded(ctx)
 	defer cancel()
 	if view != nil {
-		version, err := c.db.Q.QueueConfigVersion(ctx)
+		version, err := q.QueueConfigVersion(ctx)
 		if err != nil {
 			return nil, pg.ClientError(err)
 		}
@@ -155,7 +161,7 @@ func (c *Cache) look(ctx context.Context, fresh time.Duration) (*View, error) {
 			return view, nil
 		}
 	}
-	rows, err := c.db.Q.QueueConfigList(ctx, maxQueues)
+	rows, err := q.QueueConfigList(ctx, maxQueues)
 	if err != nil {
 		return nil, pg.ClientError(err)
 	}

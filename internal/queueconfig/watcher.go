@@ -3,6 +3,7 @@ package queueconfig
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/riverqueue/river/rivershared/baseservice"
 	"github.com/riverqueue/river/rivershared/startstop"
@@ -31,12 +32,19 @@ func (w *Watcher) Start(ctx context.Context) error {
 	go func() {
 		started()
 		defer stopped()
+		w.runOnce(ctx) // before the first request
+		tick := time.NewTicker(lookAfter)
+		defer tick.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-w.cache.kick:
 				w.runOnce(ctx)
+			case <-tick.C:
+				if !w.cache.listening() { // nobody tells of changes
+					w.runOnce(ctx)
+				}
 			}
 		}
 	}()
@@ -49,7 +57,7 @@ func (w *Watcher) runOnce(ctx context.Context) {
 	if w.cache.stale.Swap(false) {
 		fresh = 0
 	}
-	if _, err := w.cache.look(ctx, fresh); err != nil && ctx.Err() == nil {
+	if _, err := w.cache.look(ctx, w.cache.db.Q, fresh); err != nil && ctx.Err() == nil {
 		w.Logger.WarnContext(ctx, "read the configuration of queues", slog.String("category", "queue"), slog.Any("error", err))
 	}
 }
