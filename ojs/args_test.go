@@ -21,13 +21,13 @@ func TestDecodeArgs(t *testing.T) {
 		return (&ojs.JobInfo{RawArgs: json.RawMessage(args)}).DecodeArgs(into)
 	}
 	var (
-		one   email
-		ptr   *email
-		whole tuple
-		n     int
-		list  []int
-		bytes []byte
-		any   any
+		one      email
+		ptr      *email
+		whole    tuple
+		n        int
+		list     []int
+		bytes    []byte
+		whatever any
 	)
 	require.NoError(t, decode(`[{"to":"a"},2]`, &one))
 	require.Equal(t, email{"a"}, one)
@@ -43,7 +43,7 @@ func TestDecodeArgs(t *testing.T) {
 	require.Equal(t, []int{1, 2}, list)
 	require.NoError(t, decode(`["YQ=="]`, &bytes))
 	require.Equal(t, "a", string(bytes))
-	require.NoError(t, decode(`[1]`, &any))
+	require.NoError(t, decode(`[1]`, &whatever))
 	require.NoError(t, decode(`[]`, &one), "no arguments leave the zero value")
 	require.ErrorContains(t, decode(`["x","y"]`, &whole), "element 1")
 	require.Error(t, decode(`{}`, &one))

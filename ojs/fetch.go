@@ -26,7 +26,7 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 		jobs, waited, err := w.fetch(stopping, life, count)
 		switch {
 		case err != nil && stopping.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the worker stops, which ends its fetches
 		case err != nil && !worked && !Retryable(err):
 			w.stop(err)
 			return err

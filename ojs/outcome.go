@@ -52,8 +52,7 @@ func (e *TransportError) Unwrap() error { return e.Err }
 // the server could not find out. A request that only reads, an enqueue with the same id and an ack with worker and attempt can be
 // sent again.
 func OutcomeUnknown(err error) bool {
-	var t *TransportError
-	if errors.As(err, &t) {
+	if t, ok := errors.AsType[*TransportError](err); ok {
 		return t.Sent && !slices.Contains([]int{http.StatusTooManyRequests, http.StatusServiceUnavailable}, t.Status) && (t.Status < 300 || t.Status >= 500)
 	}
 	var e *Error
@@ -65,8 +64,7 @@ func OutcomeUnknown(err error) bool {
 
 // Retryable reports whether the same request may succeed later. It may have been carried out: see [OutcomeUnknown].
 func Retryable(err error) bool {
-	var t *TransportError
-	if errors.As(err, &t) {
+	if t, ok := errors.AsType[*TransportError](err); ok {
 		return t.Status == 0 || t.Status == http.StatusTooManyRequests || t.Status >= 500 || t.Status < 300
 	}
 	var e *Error
@@ -75,12 +73,10 @@ func Retryable(err error) bool {
 
 // RetryAfter is how long the server asks to wait before the request is sent again; 0: it did not say.
 func RetryAfter(err error) time.Duration {
-	var t *TransportError
-	if errors.As(err, &t) {
+	if t, ok := errors.AsType[*TransportError](err); ok {
 		return t.retryAfter
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter
 	}
 	return 0

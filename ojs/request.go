@@ -3,6 +3,7 @@ package ojs
 import (
 	"encoding/json"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -121,7 +122,7 @@ func WithUnique(p UniquePolicy) EnqueueOption { return func(r *JobRequest) { r.U
 
 // WithTags adds tags.
 func WithTags(tags ...string) EnqueueOption {
-	return func(r *JobRequest) { r.Tags = append(r.Tags[:len(r.Tags):len(r.Tags)], tags...) }
+	return func(r *JobRequest) { r.Tags = append(slices.Clip(r.Tags), tags...) }
 }
 
 // WithMeta adds one member to meta.

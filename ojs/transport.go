@@ -84,12 +84,12 @@ func (t *HTTPTransport) Do(ctx context.Context, request *Request) (*Response, er
 	fail := func(err error) error {
 		return &TransportError{Method: request.Method, Path: request.Path, Sent: sent.Load(), Err: err}
 	}
-	cancel := func() {}
 	if !request.Stream {
 		timeout := t.Timeout
 		if timeout <= 0 {
 			timeout = defaultTimeout
 		}
+		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout+request.Wait)
 		defer cancel()
 	}

@@ -16,6 +16,17 @@ func (a *node) exec(sql string, args ...any) {
 	require.NoError(a.t, err)
 }
 
+// inReadCommitted is exec in a transaction of that isolation, whatever the default of the database is.
+func (a *node) inReadCommitted(sql string, args ...any) {
+	a.t.Helper()
+	conn := a.connect()
+	defer func() { _ = conn.Close(context.Background()) }()
+	require.NoError(a.t, pgx.BeginTxFunc(a.t.Context(), conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		_, err := tx.Exec(a.t.Context(), sql, args...)
+		return err
+	}))
+}
+
 // connect opens a connection to the node's database.
 func (a *node) connect() *pgx.Conn {
 	a.t.Helper()

@@ -50,7 +50,7 @@ func TestGRPCMetadata(t *testing.T) {
 		header, err := call(r.ctx("x-ojs-request-id", "my-id-1"))
 		require.Equal(t, []string{"my-id-1"}, header.Get("x-ojs-request-id"))
 		require.Equal(t, []string{"1.2.3"}, header.Get("x-ojs-server-version"))
-		require.Equal(t, []string{"3"}, header.Get("x-ojs-conformance-level"))
+		require.Equal(t, []string{"4"}, header.Get("x-ojs-conformance-level"))
 		require.Equal(t, "my-id-1", refused(t, err, codes.NotFound, "not_found").metadata["request_id"])
 		require.Empty(t, header.Get("retry-after"))
 		s := r.listenEvents(&ojsv1.StreamEventsRequest{})

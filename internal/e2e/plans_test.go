@@ -166,7 +166,7 @@ func (a *node) exercise(t *testing.T) {
 	}
 	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, bounded, newID())
 	a.exec(`SELECT ojs.cancel(id) FROM ojs.jobs WHERE queue = $1 AND state = 'available'`, bounded)
-	a.exec(`SELECT ojs.enqueue('t', '[]', $1)`, bounded)
+	a.inReadCommitted(`SELECT ojs.enqueue('t', '[]', $1)`, bounded)
 
 	// A worker reports, and then dies with its job.
 	mine := a.busy(queue(), `,"timeout_ms":60000`)
@@ -305,6 +305,7 @@ var rare = map[string]bool{
 	"MetricsTables":        true,
 	"JobListByDeadWorkers": true, // reads what is due within the longest reservation, once for all workers that died
 	"MetricsReadyHeads":    true, // once per queue; then MetricsReadyHeadsFrom skips the dead entries
+	"JobPriorityList":      true, // of a dashboard; reads the dead entries at the head like MetricsReadyHeads
 	"StatsQueueOldest":     true, // of an administrator; reads the dead entries at the head like MetricsReadyHeads
 	"WebhookDeliveryList":  true, // of an administrator; planned anew for each call
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// SetPriority changes the priority of a job that is available or scheduled (docs/reference/jobs.md, Changing the priority). It returns
+// SetPriority changes the priority of a job that is available or scheduled (docs/reference/jobs.md, Priority). It returns
 // the job and the priority that it had.
 func (s *Store) SetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
 	err = s.RetryLocked(ctx, func() error {

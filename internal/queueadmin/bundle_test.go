@@ -52,7 +52,12 @@ func (b *bundle) status(name string) string {
 	return strings.Join(b.Texts(`SELECT status || CASE WHEN deletion IS NULL THEN '' ELSE ' deleting' END FROM ojs.queues WHERE name = $1`, name), "")
 }
 
-func requireKind(t *testing.T, kind ojs.ErrorKind, err error) *ojs.Error {
+func requireKind(t *testing.T, kind ojs.ErrorKind, err error) {
+	t.Helper()
+	_ = wireError(t, kind, err)
+}
+
+func wireError(t *testing.T, kind ojs.ErrorKind, err error) *ojs.Error {
 	t.Helper()
 	var wire *ojs.Error
 	require.ErrorAs(t, err, &wire)

@@ -103,7 +103,7 @@ func TestDrain(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, status.Remaining)
 		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
-		wire := requireKind(t, ojs.KindQueuePaused, err)
+		wire := wireError(t, ojs.KindQueuePaused, err)
 		require.Equal(t, "draining", wire.Details["status"])
 		require.Len(t, b.Fetched(5, "q"), 1)
 

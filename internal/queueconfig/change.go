@@ -52,10 +52,8 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 			continue
 		}
 		path := field(f).path()
-		expected := ""
-		if !storable(v) {
-			expected = "text without U+0000 and without halves of surrogate pairs, nested at most 32 levels"
-		} else {
+		expected := "text without U+0000 and without halves of surrogate pairs, nested at most 32 levels"
+		if storable(v) {
 			expected = specs[f].read(&config, v)
 		}
 		if expected != "" {

@@ -70,8 +70,8 @@ func Workflows(view *queueconfig.View, server time.Duration) time.Duration {
 
 // pruneQueues deletes what queues keep for a shorter time than all others. Without such queues it sends no statement.
 func (p *Pruner) pruneQueues(ctx context.Context, view *queueconfig.View) (deleted int64, err error) {
-	params, any := p.keeping(view)
-	if !any {
+	params, looks := p.keeping(view)
+	if !looks {
 		return 0, nil
 	}
 	for range walkBatches {
@@ -105,14 +105,14 @@ func (p *Pruner) looked(ctx context.Context, params dbsqlc.JobListForRetentionPa
 	return p.db.Q.JobListForRetention(ctx, params)
 }
 
-// keeping says what a walk looks for; any: something at all.
-func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetentionParams, any bool) {
+// keeping says what a walk looks for; looks: something at all.
+func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetentionParams, looks bool) {
 	dropped := Done(view, p.config.Completed)
 	shorter := func(d, than time.Duration) int64 {
 		if d == 0 && than == 0 || d != 0 && than != 0 && d >= than || d == 0 {
 			return keepElse
 		}
-		any = true
+		looks = true
 		return d.Milliseconds()
 	}
 	base := standard(view)
@@ -125,14 +125,14 @@ func (p *Pruner) keeping(view *queueconfig.View) (params dbsqlc.JobListForRetent
 	view.Each(func(q *queueconfig.Queue) {
 		own := keptOf(q.Config.Retention)
 		if q.Discarded != nil {
-			any, own[1] = true, q.Discarded.Milliseconds()
+			looks, own[1] = true, q.Discarded.Milliseconds()
 		}
 		if own != k {
 			keeps[q.Name] = own
 		}
 	})
 	params.Keeps, _ = json.Marshal(keeps) // strings and numbers always marshal
-	return params, any
+	return params, looks
 }
 
 // ownDiscarded are the queues that set for themselves how long discarded jobs are kept.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -149,12 +150,7 @@ func (b *bounds) checkObject(object map[string]any, depth int) error {
 
 func knownDraft(text string) bool {
 	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(text, "#"), "https"), "http")
-	for _, d := range drafts {
-		if text == d {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(drafts, text)
 }
 
 // numberFits reports whether a number can be computed with in little time.

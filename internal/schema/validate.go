@@ -15,30 +15,30 @@ import (
 func (c *compiled) check(args []byte) *ojs.Error {
 	value, err := decodeJSON(args)
 	if err != nil { // rawjson has accepted it: it is nested deeper than the standard library reads
-		return c.refuse("$.args", err.Error())
+		return c.refuse(err.Error())
 	}
 	var at []string // of the value inside args
 	if list, _ := value.([]any); c.object {
 		if len(list) != 1 {
-			return c.refuse("$.args", "the schema describes an object, so args must be an array of one object, got "+strconv.Itoa(len(list))+" elements")
+			return c.refuse("the schema describes an object, so args must be an array of one object, got " + strconv.Itoa(len(list)) + " elements")
 		}
 		at, value = []string{"0"}, list[0]
 	}
 	if !numbersFit(value) {
-		return c.refuse("$.args", "a number has more than 400 digits, or an exponent beyond 400")
+		return c.refuse("a number has more than 400 digits, or an exponent beyond 400")
 	}
 	invalid, err := c.run(value)
 	switch {
 	case err != nil:
-		return c.refuse("$.args", "it takes too long to check args of this size against this schema; send less in one job, or make the schema simpler")
+		return c.refuse("it takes too long to check args of this size against this schema; send less in one job, or make the schema simpler")
 	case invalid != nil:
 		return c.refusal(flatten(invalid, "$.args", at, payload.MaxProblems))
 	}
 	return nil
 }
 
-func (c *compiled) refuse(path, message string) *ojs.Error {
-	return c.refusal([]payload.Violation{{Path: path, Message: message}})
+func (c *compiled) refuse(message string) *ojs.Error {
+	return c.refusal([]payload.Violation{{Path: "$.args", Message: message}})
 }
 
 // run validates a value within the budget. Its errors are errBudget and what hostile schemas make the library panic with.

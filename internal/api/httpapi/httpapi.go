@@ -205,7 +205,6 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
 	a.adminRoutes(v1)
-
 	get(v1, "/unique-jobs", a.listUnique)
 	a.rateLimitRoutes(v1, one)
 	a.cronRoutes(v1)
@@ -213,15 +212,19 @@ func (a *API) routes(e *echo.Echo) {
 	a.priorityRoutes(v1)
 	a.schemaRoutes(v1)
 	a.queueRoutes(v1)
-	get(v1, "/events", a.listEvents)
-	get(v1, "/events/:id", a.getEvent)
-	get(v1, "/events/:id/history", a.getEventHistory)
+	a.eventRoutes(v1)
 	a.streamRoutes(v1)
 	a.webhookRoutes(v1)
-
 	if a.config.TestReset {
 		v1.POST("/admin/reset", a.postReset)
 	}
+}
+
+func (a *API) eventRoutes(v1 *echo.Group) {
+	get := []string{http.MethodGet, http.MethodHead}
+	v1.Match(get, "/events", a.listEvents)
+	v1.Match(get, "/events/:id", a.getEvent)
+	v1.Match(get, "/events/:id/history", a.getEventHistory)
 }
 
 // notLiteral answers 405 where the last segment is the name of a collection that only POST knows, not an id.

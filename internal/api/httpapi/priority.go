@@ -19,7 +19,7 @@ func (a *API) priorityRoutes(v1 *echo.Group) {
 	v1.Match([]string{http.MethodGet, http.MethodHead}, "/queues/:name/priority-stats", a.getPriorityStats)
 }
 
-// patchJob changes the priority of a job (docs/reference/jobs.md, Changing the priority).
+// patchJob changes the priority of a job (docs/reference/jobs.md, Priority).
 func (a *API) patchJob(c echo.Context, body []byte) error {
 	priority, wire := job.DecodePriority(body)
 	if wire != nil {

@@ -213,7 +213,8 @@ func (a *API) rateLimitHeaders(c echo.Context, j *job.Job) {
 	if err != nil || p == nil {
 		return
 	}
-	most, left, reset := int64(0), int64(0), p.NextAt
+	var most, left int64
+	reset := p.NextAt
 	if w := p.Policy.Rate; w != nil {
 		most, left, reset = w.Limit, max(0, w.Limit-p.Started), p.ResetAt
 	} else if most = p.Policy.Throttle.Limit; !p.NextAt.After(p.ResetAt) {
