@@ -16,15 +16,18 @@ func (a *node) exec(sql string, args ...any) {
 	require.NoError(a.t, err)
 }
 
-// inReadCommitted is exec in a transaction of that isolation, whatever the default of the database is.
+// inReadCommitted is exec in a transaction of that isolation, whatever the default of the database is. It is one round trip, because the
+// database may end transactions that wait for their client.
 func (a *node) inReadCommitted(sql string, args ...any) {
 	a.t.Helper()
 	conn := a.connect()
 	defer func() { _ = conn.Close(context.Background()) }()
-	require.NoError(a.t, pgx.BeginTxFunc(a.t.Context(), conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(a.t.Context(), sql, args...)
-		return err
-	}))
+	var b pgx.Batch
+	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
+	b.Queue("SET LOCAL statement_timeout = 0")
+	b.Queue(sql, args...)
+	b.Queue("COMMIT")
+	require.NoError(a.t, conn.SendBatch(a.t.Context(), &b).Close())
 }
 
 // connect opens a connection to the node's database.
