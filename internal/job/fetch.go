@@ -21,6 +21,7 @@ type Fetch struct {
 	VisibilityMS int64         // 0: the job's or the server's value
 	Wait         time.Duration // up to 20 s; 0: answer at once
 	MaxBytes     int           // the answer ends with the job that exceeds it; 0: MaxBytes
+	Tenant       string        // whose jobs it takes; "": those of all
 }
 
 const (

@@ -20,6 +20,12 @@ func TenantOf(lane string) string {
 	return tenant
 }
 
+// FairKeyOf is the fairness key of the jobs in a lane; "": none.
+func FairKeyOf(lane string) string {
+	_, key, _ := strings.Cut(lane, "/")
+	return key
+}
+
 // ValidTenant reports whether s is ^[A-Za-z0-9._-]{1,128}$.
 func ValidTenant(s string) bool {
 	if s == "" || len(s) > maxTenantBytes {

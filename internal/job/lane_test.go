@@ -16,6 +16,7 @@ func TestLane(t *testing.T) {
 	} {
 		require.Equal(t, c.lane, job.Lane(c.tenant, c.fairKey))
 		require.Equal(t, c.tenant, job.TenantOf(c.lane), c.lane)
+		require.Equal(t, c.fairKey, job.FairKeyOf(c.lane), c.lane)
 	}
 }
 

@@ -38,7 +38,8 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
 	}
-	if due := s.cursors.surveyDue(f.Queues, false); len(due) > 0 {
+	seen := scopes(f.Queues, f.Tenant)
+	if due := s.cursors.surveyDue(seen, false); len(due) > 0 {
 		if _, err := s.survey(ctx, due); err != nil {
 			return nil, err
 		}
@@ -47,7 +48,7 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if err != nil || len(jobs) > 0 {
 		return jobs, err
 	}
-	due := s.cursors.surveyDue(f.Queues, true)
+	due := s.cursors.surveyDue(seen, true)
 	if len(due) == 0 {
 		return nil, nil
 	}
@@ -61,7 +62,7 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 // one, it takes part in the next: each has at least one job. If the connection broke, it tries once more when the jobs that it
 // may have claimed are available again.
 func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
-	b, c := s.fetchers.get(s, f.Queues), newClaimant(f)
+	b, c := s.fetchers.get(s, f), newClaimant(f)
 	for again := false; ; {
 		res, err := b.Do(ctx, c)
 		if pg.IsUnknown(err) && !again && s.handBackLost(ctx) == nil {
@@ -74,30 +75,10 @@ func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	}
 }
 
-// survey reads the first available job per priority of the queues, without the lower bound of the cursors.
-func (s *Store) survey(ctx context.Context, queues []string) ([]Place, error) {
-	if len(queues) == 0 {
-		return nil, nil
-	}
-	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
-	defer cancel()
-	survey := s.cursors.beginSurvey(queues)
-	rows, err := s.db.Q.JobFetchSurvey(ctx, queues)
-	if err != nil {
-		s.cursors.failSurvey(survey)
-		return nil, pg.ClientError(err)
-	}
-	found := make([]Place, len(rows))
-	for i, r := range rows {
-		found[i] = Place{r.Queue, r.Lane, r.Priority, r.ReadySeq}
-	}
-	s.cursors.endSurvey(survey, found)
-	return found, nil
-}
-
 // claimant is one fetch in a claim that several fetches share.
 type claimant struct {
 	queues  []string
+	tenant  string
 	count   int
 	worker  string
 	source  string
@@ -112,10 +93,10 @@ type share struct {
 }
 
 func newClaimant(f job.Fetch) claimant {
-	return claimant{queues: f.Queues, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS, bytes: cmp.Or(f.MaxBytes, job.MaxBytes)}
+	return claimant{queues: f.Queues, tenant: f.Tenant, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS, bytes: cmp.Or(f.MaxBytes, job.MaxBytes)}
 }
 
-// fetchers has one batcher for each list of queues, because a claim follows one order.
+// fetchers has one batcher for each list of queues and tenant, because a claim follows one order.
 type fetchers struct {
 	mu       sync.Mutex
 	byQueues map[string]*batch.Batcher[claimant, share]
@@ -128,8 +109,11 @@ const (
 
 // get returns the batcher of a list of queues. Lists of the same queues in another order do not share one, because the order is the
 // first rule of a claim.
-func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, share] {
-	key := strings.Join(queues, ",")
+func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
+	key := strings.Join(of.Queues, ",")
+	if of.Tenant != "" {
+		key += "/" + of.Tenant
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b := f.byQueues[key]
@@ -146,72 +130,99 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, share
 	return b
 }
 
-// flushFetch claims jobs for all claimants in one statement.
+// flushFetch claims jobs for all claimants in one statement. Only if lanes or priorities share the jobs, and those whose turn it was had
+// too few, others follow for the rest.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, error) {
-	c, ok := s.beginClaim(claimants, s.cursors.begin(claimants[0].queues))
-	if !ok {
-		return make([]share, len(claimants)), nil
-	}
+	shares := make([]share, len(claimants))
+	owners := assignSlots(claimants, s.workers.Quiet)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	var rows []dbsqlc.JobFetchRow
-	err := s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+	bytes := int64(0) // of the jobs claimed so far
+	for spare := minSpare; ; spare = min(4*spare, maxSpare) {
+		c, ok := s.beginClaim(claimants, owners, spare)
+		if !ok {
+			return shares, nil
+		}
+		c.params.MaxBytes -= bytes
+		rows, err := s.sendClaim(ctx, c)
+		if err != nil && bytes == 0 {
+			return nil, err
+		}
+		if err != nil { // the jobs of the statements before are answered
+			return shares, nil
+		}
+		claimed, cut := s.endClaim(c, rows)
+		bytes += claimed
+		for i, jobs := range s.afterClaim(ctx, c, rows) {
+			shares[i].jobs, shares[i].cut = append(shares[i].jobs, jobs...), cut
+		}
+		if len(rows) > 0 {
+			s.commits.Committed()
+		}
+		owners = owners[len(rows):]
+		if !c.last || cut || len(owners) == 0 {
+			return shares, nil
+		}
+	}
+}
+
+// sendClaim runs the statement.
+func (s *Store) sendClaim(ctx context.Context, c claim) (rows []dbsqlc.JobFetchRow, err error) {
+	err = s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
 		rows, err = dbsqlc.New(conn).JobFetch(ctx, c.params)
 		return err
 	})
 	if err != nil {
 		s.cursors.fail(c.probes)
 		s.lost.add(c.params.Claim, err)
-		return nil, err
 	}
-	cut := s.endClaim(c, rows)
-	shares := make([]share, len(claimants))
-	for i, jobs := range s.afterClaim(ctx, c, rows) {
-		shares[i] = share{jobs, cut}
-	}
-	if len(rows) > 0 {
-		s.commits.Committed()
-	}
-	return shares, nil
+	return rows, err
 }
+
+// A statement may read some lanes more than it has slots for, in case those whose turn it is have too few jobs; each further
+// statement of a claim four times as many.
+const (
+	minSpare = 16
+	maxSpare = 4096
+)
 
 // claim is one statement JobFetch.
 type claim struct {
 	owners []int // the claimant of each slot
 	probes []*probe
+	last   bool                  // there is more to claim from than the statement reads
 	params dbsqlc.JobFetchParams // with one worker per claimant
 }
 
-// beginClaim returns false if nothing can be claimed, and has then ended the probes. It assigns slots in turn, so that few
-// jobs are spread over many claimants; the jobs of each claimant stay in dispatch order.
-func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) {
-	c := claim{owners: assignSlots(claimants, s.workers.Quiet), probes: probes}
-	if len(c.owners) == 0 || len(probes) == 0 {
-		s.cursors.fail(probes)
+// beginClaim returns false if nothing can be claimed, and has then ended the probes.
+func (s *Store) beginClaim(claimants []claimant, owners []int, spare int) (claim, bool) {
+	c := claim{owners: owners}
+	if len(owners) == 0 {
 		return c, false
 	}
-	c.params = s.fetchParams(probes, claimants)
-	c.params.Owners = make([]int32, len(c.owners))
-	for slot, owner := range c.owners {
+	c.probes, c.last = s.cursors.begin(want{claimants[0].queues, claimants[0].tenant, len(owners), spare, s.weights})
+	if len(c.probes) == 0 {
+		return c, false
+	}
+	c.params = s.fetchParams(c.probes, claimants)
+	c.params.Owners = make([]int32, len(owners))
+	for slot, owner := range owners {
 		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
 	}
-	c.params.Want = int32(len(c.owners))
-	for i := range c.params.Wants {
-		c.params.Wants[i] = c.params.Want
-	}
+	c.params.Want = int32(len(owners))
 	return c, true
 }
 
-// endClaim raises the cursors, and reports whether the claim was cut at its bytes. A claim that was cut is like one that got
+// endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one that got
 // all that it wanted: it has not read beyond its last job.
-func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
-	bytes := int64(0)
+func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (bytes int64, cut bool) {
 	for i := range rows {
 		bytes += int64((*job.Record)(&rows[i]).Weight())
 	}
 	cut = bytes > c.params.MaxBytes
-	s.cursors.end(c.probes, lastClaimed(c.probes, rows), cut || len(rows) == len(c.owners))
-	return cut
+	tally(c.probes, rows)
+	s.cursors.end(c.probes, cut || len(rows) == len(c.owners))
+	return bytes, cut
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
@@ -244,7 +255,8 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		EventType:        ojs.EventJobStarted,
 	}
 	for i, p := range probes {
-		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i] = p.queue, p.level.lane, p.level.priority, p.low
+		rank := p.level.party.rank
+		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = rank.queue.name, p.level.lane, rank.priority, p.low, int32(p.want)
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
@@ -275,16 +287,18 @@ func assignSlots(claimants []claimant, quiet func(worker string) bool) []int {
 	return owners
 }
 
-// lastClaimed is the highest claimed ready_seq per probe.
-func lastClaimed(probes []*probe, rows []dbsqlc.JobFetchRow) map[*probe]int64 {
-	last := make(map[*probe]int64, 1)
-	for _, r := range rows {
-		for _, p := range probes {
-			if p.level.priority == r.Priority && p.queue == r.Queue && p.level.lane == r.Lane {
-				last[p] = max(last[p], r.ReadySeq.Int64)
+// tally counts the claimed jobs of each probe. They come in the order of the probes.
+func tally(probes []*probe, rows []dbsqlc.JobFetchRow) {
+	at := 0
+	for i := range rows {
+		r := &rows[i]
+		for range probes {
+			if p := probes[at]; p.level.lane == r.Lane && p.level.party.rank.priority == r.Priority && p.level.party.rank.queue.name == r.Queue {
+				p.got++
+				p.last = max(p.last, r.ReadySeq.Int64)
 				break
 			}
+			at = (at + 1) % len(probes)
 		}
 	}
-	return last
 }

@@ -88,28 +88,31 @@ const maxWoken = 1000
 
 // NotifyAvailable wakes fetches for jobs that a commit of this node made available.
 func (s *Store) NotifyAvailable(places []Place) {
-	counts := make(map[string]int, 4)
+	counts := make(map[scope]int, 4)
 	for _, p := range places {
 		s.cursors.lower(p)
-		counts[p.Queue]++
+		counts[p.scope()]++
 	}
-	for queue, n := range counts {
-		s.cursors.wake(queue, n)
+	for of, n := range counts {
+		s.cursors.wake(of, n)
 	}
 }
+
+// scope is that of the fetches of the tenant whose job it is.
+func (p Place) scope() scope { return scope{p.Queue, job.TenantOf(p.Lane)} }
 
 // NotifyReady wakes fetches for jobs that another node, or an application in SQL, made available: at least one at the place,
 // and none before it.
 func (s *Store) NotifyReady(p Place) {
 	s.cursors.lower(p)
-	s.cursors.wake(p.Queue, maxWoken)
+	s.cursors.wake(p.scope(), maxWoken)
 }
 
 // NotifyAll is for notifications that do not name their jobs. It lets the fetches of every queue survey it.
 func (s *Store) NotifyAll() {
 	s.cursors.surveySoon()
-	for _, q := range s.cursors.awaited() {
-		s.cursors.wake(q, maxWoken)
+	for _, of := range s.cursors.awaited() {
+		s.cursors.wake(of, maxWoken)
 	}
 }
 
@@ -120,13 +123,9 @@ func (s *Store) poll(ctx context.Context) error {
 	if err := s.handBackLost(ctx); err != nil {
 		return err
 	}
-	queues := s.cursors.awaited()
-	if len(queues) == 0 {
-		return nil
-	}
-	found, err := s.survey(ctx, s.cursors.surveyDue(queues, true))
+	found, err := s.survey(ctx, s.cursors.surveyDue(s.cursors.awaited(), true))
 	for _, f := range found {
-		s.cursors.wake(f.Queue, 1)
+		s.cursors.wake(f.scope(), 1)
 	}
 	return err
 }
@@ -137,8 +136,8 @@ func (c *cursors) park(f job.Fetch) *waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.parked++
-	for _, q := range f.Queues {
-		c.waiters[q] = append(c.waiters[q], w)
+	for _, of := range scopes(f.Queues, f.Tenant) {
+		c.waiters[of] = append(c.waiters[of], w)
 	}
 	return w
 }
@@ -148,54 +147,63 @@ func (c *cursors) leave(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.parked--
-	for _, q := range w.fetch.Queues {
-		left := slices.DeleteFunc(c.waiters[q], func(o *waiter) bool { return o == w })
+	own := scopes(w.fetch.Queues, w.fetch.Tenant)
+	for _, of := range own {
+		left := slices.DeleteFunc(c.waiters[of], func(o *waiter) bool { return o == w })
 		if len(left) == 0 {
-			delete(c.waiters, q)
+			delete(c.waiters, of)
 		} else {
-			c.waiters[q] = left
+			c.waiters[of] = left
 		}
 	}
 	select {
 	case <-w.wake:
-		for _, q := range w.fetch.Queues {
-			c.wakeLocked(q, 1)
+		for _, of := range own {
+			c.wakeLocked(of, 1)
 		}
 	default:
 	}
 }
 
-// wake lets up to n waiters of the queue claim again.
-func (c *cursors) wake(queue string, n int) {
+// wake lets up to n waiters claim again that take jobs of the tenant in the queue.
+func (c *cursors) wake(of scope, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wakeLocked(queue, n)
+	c.wakeLocked(of, n)
 }
 
-// wakeLocked is wake for callers that have locked c.mu.
-func (c *cursors) wakeLocked(queue string, n int) {
-	for _, w := range c.waiters[queue] {
-		if n <= 0 {
+// wakeLocked is wake for callers that have locked c.mu. Waiters that take jobs of one tenant only come first.
+func (c *cursors) wakeLocked(of scope, n int) {
+	for _, w := range c.waiters[of] {
+		if n -= w.awaken(n); n <= 0 {
 			return
 		}
-		if w.taken {
-			continue
-		}
-		select {
-		case w.wake <- struct{}{}:
-			n--
-		default: // has been woken already
-		}
+	}
+	if of.tenant != "" {
+		c.wakeLocked(scope{of.queue, ""}, n)
 	}
 }
 
-// awaited returns the queues for which fetches are parked.
-func (c *cursors) awaited() []string {
+// awaken lets a waiter claim again, unless something else does, and returns how many of n it has woken.
+func (w *waiter) awaken(n int) int {
+	if n <= 0 || w.taken {
+		return 0
+	}
+	select {
+	case w.wake <- struct{}{}:
+		return 1
+	default: // has been woken already
+		return 0
+	}
+}
+
+// awaited returns the queues, and tenants in them, for which fetches are parked.
+func (c *cursors) awaited() []scope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	queues := make([]string, 0, len(c.waiters))
-	for q := range c.waiters {
-		queues = append(queues, q)
+	all := make([]scope, 0, len(c.waiters))
+	for of := range c.waiters {
+		all = append(all, of)
 	}
-	return queues
+	return all
 }

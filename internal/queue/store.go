@@ -93,7 +93,7 @@ func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
 		config: config, draining: make(chan struct{}),
-		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
+		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[scope][]*waiter{}},
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},

@@ -1,0 +1,3 @@
+package queue
+
+func (s *Store) weights(queue string) weights { return weights{} }
