@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -27,10 +28,13 @@ const (
 	opEvents
 	opWorkflow
 	opCancelWorkflow
+	opConfigure
+	opCommand
+	opExplain
 	opCount
 )
 
-var opNames = [opCount]string{"connect", "enqueue", "enqueue batch", "fetch", "ack", "ack batch", "list events", "create workflow", "cancel workflow"}
+var opNames = [opCount]string{"connect", "enqueue", "enqueue batch", "fetch", "ack", "ack batch", "list events", "create workflow", "cancel workflow", "configure queue", "change queue", "explain"}
 
 // target is the server under test.
 type target struct {
@@ -129,7 +133,7 @@ func (c *client) request(method, path string) *fasthttp.Request {
 	req := &fasthttp.Request{}
 	req.Header.SetMethod(method)
 	req.SetRequestURI(c.target.base + path)
-	if method == "POST" {
+	if method != http.MethodGet {
 		req.Header.SetContentType("application/openjobspec+json")
 	}
 	// Without this header, the answer to an enqueue carries the job's members a second time, at the top level.

@@ -20,7 +20,7 @@ type config struct {
 
 	Against string `name:"against" placeholder:"PATH" help:"A second ojsd binary, which is measured beside the first in the same rounds, in turn; the figures then have ratios, of the first to the second. Needs --private."`
 
-	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, unique, batch, drain, mixed, latency, streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, steady. Default: all that the given access allows; cost not with --short, workflow and steady only by name."`
+	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, unique, batch, drain, mixed, latency, streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, steady. Default: all that the given access allows; cost not with --short, workflow, control and steady only by name."`
 	Rounds    int      `default:"1" help:"How many times each figure is measured; the output shows median, min and max."`
 	Short     bool     `help:"Use small sizes: for a quick look, not for figures to publish."`
 
@@ -38,7 +38,7 @@ type config struct {
 	WaitMS       int           `name:"wait-ms" default:"1000" placeholder:"MS" help:"wait_ms of the fetches of mixed, latency, streams and webhooks, 1 to 20000 (1000)."`
 	PollInterval time.Duration `name:"poll" default:"5ms" placeholder:"TIME" help:"Pause of the event poller of latency after an empty page (5ms)."`
 	Backlog      int           `default:"10000" placeholder:"N" help:"Jobs that stay waiting in backlog and pinned (10000)."`
-	Crowd        int           `placeholder:"N" help:"Jobs that wait in other queues in crowd (200000; short 20000)."`
+	Crowd        int           `placeholder:"N" help:"Jobs that wait in other queues in crowd, and of others in control (200000; short 20000)."`
 	Drain        int           `placeholder:"N" help:"Jobs of one measurement of backlog and pinned (20000; short 5000)."`
 	Scheduled    int           `placeholder:"N" help:"Jobs of schedule that become due over the next hour (100000; short 10000)."`
 	Burst        int           `placeholder:"N" help:"Jobs of schedule that become due at the same moment (50000; short 5000)."`
