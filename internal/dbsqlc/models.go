@@ -355,12 +355,18 @@ type Queue struct {
 	CreatedAt pgtype.Timestamptz
 	UpdatedAt pgtype.Timestamptz
 	UsedAt    pgtype.Timestamptz
+	Deletion  []byte
 }
 
 type QueueCount struct {
 	Queue string
 	State string
 	Count int64
+}
+
+type QueueVersion struct {
+	One     bool
+	Version int64
 }
 
 type StatsMinute struct {

@@ -109,7 +109,7 @@ func (q *Queries) QueueExists(ctx context.Context, name string) (bool, error) {
 }
 
 const queueGet = `-- name: QueueGet :one
-SELECT name, status, paused_at, config, created_at, updated_at, used_at FROM ojs.queues WHERE name = $1
+SELECT name, status, paused_at, config, created_at, updated_at, used_at, deletion FROM ojs.queues WHERE name = $1
 `
 
 // A queue by name.
@@ -124,6 +124,7 @@ func (q *Queries) QueueGet(ctx context.Context, name string) (Queue, error) {
 		&i.CreatedAt,
 		&i.UpdatedAt,
 		&i.UsedAt,
+		&i.Deletion,
 	)
 	return i, err
 }

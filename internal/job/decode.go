@@ -151,6 +151,7 @@ func (d *decoder) job(size int) (*Job, *ojs.Error) {
 	if d.has(labelAttrs) {
 		d.labels()
 		d.uniqueness(j)
+		d.rateLimit(j)
 	}
 	d.unknownDepth()
 	if err := d.problems.Err(); err != nil {

@@ -251,7 +251,6 @@ func TestDecodeJobDepth(t *testing.T) {
 		{job(options(`"x_deep":%[1]s`)), "invalid_payload", "x_deep"},
 		{job(`"meta":%[2]s`), "invalid_metadata", "meta"},
 		{job(options(`"metadata":%[2]s`)), "invalid_metadata", "metadata"},
-		{job(`"rate_limit":%[2]s`), "invalid_payload", "rate_limit"},
 		{job(`"retry":%[2]s`), "invalid_payload", "retry"},
 	} {
 		accept(t, strings.NewReplacer("%[1]s", arrays(32), "%[2]s", objects(32)).Replace(c.format))

@@ -28,12 +28,13 @@ type Job struct {
 	HeartbeatTimeoutMS int64  // 0: none
 	ResultTTL          *int64 // seconds; nil: the server's default, 0: do not keep, -1: keep with the row
 
-	Unique     *Unique  // nil: no policy
-	UniqueKey  string   // fingerprint by Unique; "": no policy
-	WorkflowID [16]byte // root of the workflow to which the job belongs; zero: none
-	Lane       string   // the part of its queue in which it waits; "": none
-	LimitKey   string   // key of its rate limit; "": none
-	OnLimit    string   // what that limit does when it blocks the job: reschedule or drop; "": it waits
+	Unique     *Unique      // nil: no policy
+	UniqueKey  string       // fingerprint by Unique; "": no policy
+	WorkflowID [16]byte     // root of the workflow to which the job belongs; zero: none
+	Lane       string       // the part of its queue in which it waits; "": none
+	LimitKey   string       // key of its rate limit; "": none
+	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
+	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert

@@ -10,7 +10,7 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// labels checks what is stored and echoed without being used: schema, tags, rate_limit, and the nesting of retry.
+// labels checks what is stored and echoed without being used: schema, tags, and the nesting of retry.
 func (d *decoder) labels() {
 	if g := d.pick(schemaAttr); g.value != nil {
 		text, ok := d.text(g)
@@ -20,14 +20,6 @@ func (d *decoder) labels() {
 	}
 	if g := d.pick(tagsAttr); g.value != nil && !validTags(g.value) {
 		d.refuse(ojs.KindInvalidPayload, g, "an array of non-empty strings without U+0000")
-	}
-	if g := d.pick(rateLimitAttr); g.value != nil {
-		switch {
-		case g.value[0] != '{':
-			d.refuse(ojs.KindInvalidPayload, g, "an object")
-		case d.tooDeep(g.value):
-			d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
-		}
 	}
 	if g := d.pick(retryAttr, retryPolicyAttr); d.tooDeep(g.value) {
 		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))

@@ -1,0 +1,361 @@
+package job
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// LimitPolicy is what may start of a partition: the jobs with one key, or all jobs of a queue.
+type LimitPolicy struct {
+	Concurrency *int64  // most active jobs; nil: no limit, 0: none may start
+	Rate        *Window // most starts within any period; nil: no limit
+	Throttle    *Window // starts are at least Period/Limit apart; nil: no limit
+	OnLimit     string  // LimitReschedule or LimitDrop: what a fetch does with a job that may not start; "": it waits
+	Scope       string  // LimitGlobal: one partition for all tenants; "": one for each
+}
+
+// Window is a number of starts in a period.
+type Window struct {
+	Limit      int64
+	Period     time.Duration
+	PeriodText string // as the client wrote it, shown again
+}
+
+// What a fetch does with a job that may not start, and the scope of a key that tenants share.
+const (
+	LimitReschedule = "reschedule"
+	LimitDrop       = "drop"
+	LimitGlobal     = "global"
+)
+
+const (
+	// QueueLimitPrefix begins the key of the partition of a whole queue. No client may choose such a key.
+	QueueLimitPrefix = "queue:"
+
+	maxLimit    = 1_000_000_000
+	maxLimitKey = 255
+)
+
+// Equal reports whether two policies permit the same and show the same.
+func (p *LimitPolicy) Equal(o *LimitPolicy) bool {
+	if p == nil || o == nil {
+		return p == o
+	}
+	return equalPointers(p.Concurrency, o.Concurrency) && equalPointers(p.Rate, o.Rate) && equalPointers(p.Throttle, o.Throttle) &&
+		p.OnLimit == o.OnLimit && p.Scope == o.Scope
+}
+
+func equalPointers[T comparable](a, b *T) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// Encode gives the policy as it is stored and shown, in its normal form: concurrency, rate, throttle, and on_limit and scope.
+func (p *LimitPolicy) Encode() []byte {
+	b := []byte{'{'}
+	member := func(name string) {
+		if len(b) > 1 {
+			b = append(b, ',')
+		}
+		b = append(append(append(b, '"'), name...), `":`...)
+	}
+	if p.Concurrency != nil {
+		member("concurrency")
+		b = strconv.AppendInt(b, *p.Concurrency, 10)
+	}
+	if p.Rate != nil {
+		member("rate")
+		b = p.Rate.append(b)
+	}
+	if p.Throttle != nil {
+		member("throttle")
+		b = p.Throttle.append(b)
+	}
+	if p.OnLimit != "" {
+		member("on_limit")
+		b = appendText(b, p.OnLimit)
+	}
+	if p.Scope != "" {
+		member("scope")
+		b = appendText(b, p.Scope)
+	}
+	return append(b, '}')
+}
+
+func (w *Window) append(b []byte) []byte {
+	b = strconv.AppendInt(append(b, `{"limit":`...), w.Limit, 10)
+	return append(appendText(append(b, `,"period":`...), w.PeriodText), '}')
+}
+
+// ValidLimitKey reports whether clients may name a partition so.
+func ValidLimitKey(key string) bool {
+	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && payload.AllIn(key, isLimitKeyByte)
+}
+
+func isAlphanumeric(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+}
+
+func isLimitKeyByte(c byte) bool {
+	return isAlphanumeric(c) || c == '.' || c == '_' || c == ':' || c == '-'
+}
+
+// rateLimit reads rate_limit. A policy without key is that of the whole queue.
+func (d *decoder) rateLimit(j *Job) {
+	g := d.pick(rateLimitAttr)
+	switch {
+	case g.value == nil:
+		return
+	case g.value[0] != '{':
+		d.refuse(ojs.KindInvalidPayload, g, "an object")
+		return
+	case d.tooDeep(g.value):
+		d.refuse(ojs.KindInvalidPayload, g, shallow(d.lim))
+		return
+	}
+	r := limitReader{problems: &d.problems, field: "rate_limit.", path: g.path() + "."}
+	j.Limit = r.read(g.value, limitNames)
+	j.LimitKey, j.OnLimit = r.key(), j.Limit.OnLimit
+	if r.fields.Get("key") == nil {
+		r.needsKey("concurrency")
+		r.needsKey("throttle")
+		if r.fields.Get("rate") != nil && r.fields.Get("rate")[0] == '{' {
+			r.needsKey("rate")
+		}
+		if j.Limit.Rate == nil && r.fields.Get("concurrency") == nil && r.fields.Get("throttle") == nil {
+			r.refuse("key", "the name of the partition, or max_per_second or limit and period for the whole queue", nil)
+		}
+	}
+}
+
+// ParseQueueLimit reads the policy of a whole queue, as its configuration has it; nil if it is refused.
+func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Problems) *LimitPolicy {
+	if v[0] != '{' {
+		problems.Add(ojs.KindInvalidPayload, field, path, "an object such as {\"limit\":100,\"period\":\"PT1M\"}, or null", v)
+		return nil
+	}
+	r := limitReader{problems: problems, field: field + ".", path: path + "."}
+	before := len(*problems)
+	p := r.read(v, limitNames)
+	if key := r.fields.Get("key"); key != nil {
+		r.refuse("key", "absent: the policy holds for all jobs of the queue", key)
+	}
+	if scope := r.fields.Get("scope"); scope != nil {
+		r.refuse("scope", "absent: the policy holds for all jobs of the queue", scope)
+	}
+	if len(*problems) == before && p.unlimited() {
+		problems.Add(ojs.KindInvalidPayload, field, path, "an object with a limit: concurrency, rate, throttle, max_per_second, or limit and period", v)
+	}
+	if len(*problems) > before {
+		return nil
+	}
+	return p
+}
+
+func (p *LimitPolicy) unlimited() bool {
+	return p.Concurrency == nil && p.Rate == nil && p.Throttle == nil
+}
+
+// LimitOverride replaces parts of a policy.
+type LimitOverride struct {
+	LimitPolicy
+	ExpiresAt time.Time // zero: until it is deleted
+}
+
+// DecodeLimitOverride reads the body of an override.
+func DecodeLimitOverride(body []byte) (*LimitOverride, *ojs.Error) {
+	v, err := rawjson.Check(body)
+	if err != nil {
+		return nil, err
+	}
+	var problems payload.Problems
+	r := limitReader{problems: &problems, path: "$."}
+	o := &LimitOverride{LimitPolicy: *r.read(v, limitOverrideNames)}
+	if at := r.fields.Get("expires_at"); at != nil {
+		text, _ := rawjson.Text(at)
+		when, ok := ParseWhen(text)
+		if !ok || when.Relative {
+			r.refuse("expires_at", "an RFC 3339 time", at)
+		}
+		o.ExpiresAt = when.At
+	}
+	if len(problems) == 0 && o.unlimited() {
+		r.refuse("limit", "one or more of concurrency, rate, throttle, or limit and period", nil)
+	}
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+var (
+	limitNames         = []string{"key", "concurrency", "rate", "throttle", "limit", "period", "max_per_second", "on_limit", "scope"}
+	limitOverrideNames = []string{"concurrency", "rate", "throttle", "limit", "period", "max_per_second", "expires_at"}
+	windowNames        = []string{"limit", "period"}
+)
+
+// limitReader reads a policy in any of its forms.
+type limitReader struct {
+	problems    *payload.Problems
+	field, path string // in front of the names of members
+	fields      payload.Fields
+}
+
+func (r *limitReader) refuse(name, expected string, v jsontext.Value) {
+	r.problems.Add(ojs.KindInvalidPayload, r.field+name, r.path+name, expected, v)
+}
+
+func (r *limitReader) needsKey(name string) {
+	if v := r.fields.Get(name); v != nil {
+		r.refuse(name, "absent, or together with a key", v)
+	}
+}
+
+func (r *limitReader) read(v jsontext.Value, names []string) *LimitPolicy {
+	var unknown []payload.Member
+	r.fields, unknown = payload.Read(v, names)
+	for _, m := range unknown {
+		r.refuse(string(m.Name), "absent: a rate limit has no such property", m.Value)
+	}
+	p := &LimitPolicy{}
+	if n, ok := r.integer("concurrency", r.fields.Get("concurrency"), 0); ok {
+		p.Concurrency = &n
+	}
+	p.Rate = r.rate()
+	if w := r.fields.Get("throttle"); w != nil {
+		p.Throttle = r.window("throttle", w)
+	}
+	if len(names) == len(limitNames) {
+		r.words(p)
+	}
+	return p
+}
+
+func (r *limitReader) words(p *LimitPolicy) {
+	if v := r.fields.Get("on_limit"); v != nil {
+		switch text, _ := rawjson.Text(v); text {
+		case "wait":
+		case LimitReschedule, LimitDrop:
+			p.OnLimit = text
+		default:
+			r.refuse("on_limit", "one of wait, reschedule, drop", v)
+		}
+	}
+	if v := r.fields.Get("scope"); v != nil {
+		switch text, _ := rawjson.Text(v); text {
+		case LimitGlobal:
+			p.Scope = text
+		case "tenant":
+		default:
+			r.refuse("scope", "tenant or global", v)
+		}
+	}
+}
+
+func (r *limitReader) key() string {
+	v := r.fields.Get("key")
+	if v == nil {
+		return ""
+	}
+	key, _ := rawjson.Text(v)
+	switch {
+	case !ValidLimitKey(key):
+		r.refuse("key", "1 to 255 letters, digits, '.', '_', ':' or '-', the first a letter or a digit", v)
+	case strings.HasPrefix(key, QueueLimitPrefix):
+		r.refuse("key", "a name that does not begin with 'queue:', which is for the limits of whole queues", v)
+	}
+	return key
+}
+
+// rate reads the forms of a rate: an object, or a number beside a period.
+func (r *limitReader) rate() *Window {
+	rate, limit, second := r.fields.Get("rate"), r.fields.Get("limit"), r.fields.Get("max_per_second")
+	period := r.fields.Get("period")
+	switch {
+	case rate != nil && rate[0] == '{':
+		r.absent("a rate was given", "limit", "period", "max_per_second")
+		return r.window("rate", rate)
+	case rate != nil:
+		r.absent("a rate was given", "limit", "max_per_second")
+		return r.numbers("rate", rate, "period", period)
+	case limit != nil || period != nil:
+		r.absent("a limit was given", "max_per_second")
+		return r.numbers("limit", limit, "period", period)
+	case second != nil:
+		if n, ok := r.integer("max_per_second", second, 1); ok {
+			return &Window{Limit: n, Period: time.Second, PeriodText: "PT1S"}
+		}
+	}
+	return nil
+}
+
+func (r *limitReader) absent(because string, names ...string) {
+	for _, name := range names {
+		if v := r.fields.Get(name); v != nil {
+			r.refuse(name, "absent, because "+because, v)
+		}
+	}
+}
+
+func (r *limitReader) window(name string, v jsontext.Value) *Window {
+	if v[0] != '{' {
+		r.refuse(name, `an object such as {"limit":30,"period":"PT1M"}`, v)
+		return nil
+	}
+	fields, unknown := payload.Read(v, windowNames)
+	for _, m := range unknown {
+		r.refuse(name+"."+string(m.Name), "absent: it has limit and period only", m.Value)
+	}
+	return r.numbers(name+".limit", fields.Get("limit"), name+".period", fields.Get("period"))
+}
+
+func (r *limitReader) numbers(limitName string, limit jsontext.Value, periodName string, period jsontext.Value) *Window {
+	n, ok := r.integer(limitName, limit, 1)
+	if limit == nil {
+		r.refuse(limitName, "an integer >= 1", nil)
+	}
+	text, _ := rawjson.Text(period)
+	d, valid := parsePeriod(text)
+	if !valid {
+		r.refuse(periodName, "a duration above zero such as PT1M, 30s or minute", period)
+	}
+	if !ok || !valid {
+		return nil
+	}
+	return &Window{Limit: n, Period: d, PeriodText: text}
+}
+
+func (r *limitReader) integer(name string, v jsontext.Value, low int64) (n int64, ok bool) {
+	if v == nil {
+		return 0, false
+	}
+	n, kind := rawjson.Int(v)
+	if kind != rawjson.IsInt || n < low || n > maxLimit {
+		r.refuse(name, "an integer from "+strconv.FormatInt(low, 10)+" to 1000000000", v)
+		return 0, false
+	}
+	return n, true
+}
+
+// parsePeriod reads a duration, or the name of a unit, which stands for one of it.
+func parsePeriod(text string) (time.Duration, bool) {
+	switch text {
+	case "second":
+		return time.Second, true
+	case "minute":
+		return time.Minute, true
+	case "hour":
+		return time.Hour, true
+	case "day":
+		return 24 * time.Hour, true
+	}
+	d, err := duration.Parse(text)
+	return d, err == nil && d > 0
+}

@@ -1,0 +1,139 @@
+package queueconfig_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river/rivershared/riversharedtest"
+	"github.com/riverqueue/river/rivershared/startstoptest"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbtest"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+)
+
+type bundle struct {
+	pool  *pgxpool.Pool
+	cache *queueconfig.Cache
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	pool := dbtest.New(t)
+	return &bundle{pool, queueconfig.NewCache(pg.New(pool, 10*time.Second), slog.New(slog.DiscardHandler))}
+}
+
+func (b *bundle) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	_, err := b.pool.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+func (b *bundle) version(t *testing.T) (version int64) {
+	t.Helper()
+	require.NoError(t, b.pool.QueryRow(t.Context(), "SELECT COALESCE(max(version), 0) FROM ojs.queue_version").Scan(&version))
+	return version
+}
+
+func TestCacheGet(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO ojs.queues (name, status, config) VALUES ('plain', 'active', NULL), ('paused', 'paused', NULL), ('set', 'active', '{"concurrency":3}')`)
+	found, err := b.cache.Get(t.Context(), "plain", "paused", "set", "unknown")
+	require.NoError(t, err)
+	require.Len(t, found, 2)
+	require.Equal(t, queueconfig.Paused, found["paused"].Status)
+	require.EqualValues(t, 3, *found["set"].Config.Concurrency)
+
+	b.exec(t, `INSERT INTO ojs.queues (name, config) VALUES ('_default', '{"default_timeout":60}')`)
+	require.NoError(t, b.cache.Refresh(t.Context()))
+	found, err = b.cache.Get(t.Context(), "plain", "set", "unknown")
+	require.NoError(t, err)
+	require.Len(t, found, 3)
+	require.Equal(t, "unknown", found["unknown"].Name)
+	require.EqualValues(t, 60_000, *found["unknown"].Config.DefaultTimeoutMS)
+	require.EqualValues(t, 3, *found["set"].Config.Concurrency)
+	require.EqualValues(t, 60_000, *found["set"].Config.DefaultTimeoutMS)
+	require.JSONEq(t, `{"concurrency":3}`, string(found["set"].Own()))
+	require.JSONEq(t, `{}`, string(found["unknown"].Own()))
+
+	b.exec(t, `DELETE FROM ojs.queues WHERE name IN ('_default', 'set', 'paused')`)
+	require.NoError(t, b.cache.Refresh(t.Context()))
+	found, err = b.cache.Get(t.Context(), "plain", "set", "unknown")
+	require.NoError(t, err)
+	require.Nil(t, found)
+}
+
+// Without notifications, a change holds within Settled.
+func TestCacheLooksWithoutNotifications(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, err := b.cache.Get(t.Context(), "a")
+	require.NoError(t, err)
+	b.exec(t, `INSERT INTO ojs.queues (name, status) VALUES ('a', 'draining')`)
+	require.Eventually(t, func() bool {
+		found, err := b.cache.Get(t.Context(), "a")
+		return err == nil && found["a"] != nil
+	}, queueconfig.Settled+time.Second, 10*time.Millisecond)
+}
+
+// A node that listens reads in the background, so that no request waits.
+func TestWatcherReadsAfterNotification(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.cache.OnListening(func() bool { return true })
+	_, err := b.cache.Get(t.Context(), "a")
+	require.NoError(t, err)
+	watcher := queueconfig.NewWatcher(riversharedtest.BaseServiceArchetype(t), b.cache)
+	require.NoError(t, watcher.Start(t.Context()))
+	t.Cleanup(watcher.Stop)
+	b.exec(t, `INSERT INTO ojs.queues (name, status) VALUES ('a', 'draining')`)
+	b.cache.Changed()
+	require.Eventually(t, func() bool { return b.cache.Known("a") != nil }, 5*time.Second, time.Millisecond)
+}
+
+func TestWatcherStartStopStress(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	startstoptest.Stress(t.Context(), t, queueconfig.NewWatcher(riversharedtest.BaseServiceArchetype(t), b.cache))
+}
+
+// What enqueues write must neither move the version nor notify anybody.
+func TestQueueVersion(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO ojs.queues (name) VALUES ('a') ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at`)
+	b.exec(t, `INSERT INTO ojs.queues (name) VALUES ('a') ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at`)
+	require.Zero(t, b.version(t))
+	last := int64(0)
+	for _, sql := range []string{
+		`UPDATE ojs.queues SET status = 'paused' WHERE name = 'a'`, `UPDATE ojs.queues SET config = '{}' WHERE name = 'a'`,
+		`DELETE FROM ojs.queues WHERE name = 'a'`, `INSERT INTO ojs.queues (name, config) VALUES ('b', '{}')`,
+	} {
+		b.exec(t, sql)
+		require.Greater(t, b.version(t), last, sql)
+		last = b.version(t)
+	}
+	b.exec(t, `SELECT ojs.reset()`)
+	b.exec(t, `INSERT INTO ojs.queues (name, config) VALUES ('b', '{}')`)
+	require.Greater(t, b.version(t), last, "a number is not used again after a reset")
+}
+
+// Transactions that change several queues in different orders do not deadlock.
+func TestQueueVersionIsLockedLast(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO ojs.queues (name) VALUES ('a'), ('b')`)
+	first, err := b.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = first.Rollback(t.Context()) }()
+	_, err = first.Exec(t.Context(), `UPDATE ojs.queues SET status = 'paused' WHERE name = 'a'`)
+	require.NoError(t, err)
+	b.exec(t, `UPDATE ojs.queues SET status = 'paused' WHERE name = 'b'`) // does not wait for the first
+	_, err = first.Exec(t.Context(), `UPDATE ojs.queues SET status = 'draining' WHERE name = 'b'`)
+	require.NoError(t, err)
+	require.NoError(t, first.Commit(t.Context()))
+}

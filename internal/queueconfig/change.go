@@ -1,0 +1,220 @@
+package queueconfig
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// MaxBytes bounds the stored configuration of a queue.
+const MaxBytes = 64 << 10
+
+// values are the fields of a configuration object; nil: absent. In a change, null takes a value away.
+type values [fieldCount]jsontext.Value
+
+// Change is what a client wants to be different.
+type Change struct{ values }
+
+// Empty reports whether nothing is to be different.
+func (c *Change) Empty() bool {
+	for _, v := range c.values {
+		if v != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// Sets reports whether the change gives any field a value.
+func (c *Change) Sets() bool {
+	for _, v := range c.values {
+		if !rawjson.IsNull(v) {
+			return true
+		}
+	}
+	return false
+}
+
+// ParseChange reads a configuration object, which rawjson.Check has accepted; where is its JSONPath, such as $ or $.config. Members
+// that are no setting are ignored.
+func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
+	var change Change
+	var problems payload.Problems
+	change.collect(object, &problems, where)
+	var config Config
+	for f, v := range change.values {
+		if rawjson.IsNull(v) {
+			continue
+		}
+		path := field(f).path()
+		expected := ""
+		if !storable(v) {
+			expected = "text without U+0000 and without halves of surrogate pairs, nested at most 32 levels"
+		} else {
+			expected = specs[f].read(&config, v)
+		}
+		if expected != "" {
+			problems.Add(ojs.KindInvalidPayload, path, where+"."+path, expected, v)
+		}
+	}
+	if err := problems.Err(); err != nil {
+		return Change{}, err
+	}
+	for f, v := range change.values {
+		if v != nil {
+			change.values[f] = bytes.Clone(v)
+		}
+	}
+	return change, nil
+}
+
+// storable reports whether SQL functions can read the value, too.
+func storable(v jsontext.Value) bool {
+	return !bytes.Contains(v, []byte(`\u0000`)) && v.IsValid(jsontext.AllowDuplicateNames(true)) && rawjson.Depth(v) <= maxLevels
+}
+
+// collect sorts the members into fields. The name of a field wins over an alias of it.
+func (vs *values) collect(object jsontext.Value, problems *payload.Problems, where string) {
+	for literal, value := range rawjson.Members(object) {
+		if f, ok := aliases[string(rawjson.Name(literal))]; ok {
+			vs[f] = value
+		}
+	}
+	for literal, value := range rawjson.Members(object) {
+		name := string(rawjson.Name(literal))
+		switch name {
+		case "backpressure":
+			vs.collectGroup(maxDepth, warningThreshold, value, problems, where)
+		case "retention":
+			if value[0] == '"' { // one for all three
+				vs[keepCompleted], vs[keepDiscarded], vs[keepCancelled] = value, value, value
+				continue
+			}
+			vs.collectGroup(keepCompleted, keepCancelled, value, problems, where)
+		default:
+			for f := range fieldCount {
+				if specs[f].group == "" && specs[f].name == name {
+					vs[f] = value
+				}
+			}
+		}
+	}
+}
+
+// collectGroup is collect for the object of the fields from first to last.
+func (vs *values) collectGroup(first, last field, object jsontext.Value, problems *payload.Problems, where string) {
+	switch {
+	case rawjson.IsNull(object):
+		for f := first; f <= last; f++ {
+			vs[f] = object
+		}
+	case object[0] != '{':
+		group := specs[first].group
+		expected := "an object"
+		if first == keepCompleted {
+			expected = "an object, or one duration for all states"
+		}
+		problems.Add(ojs.KindInvalidPayload, group, where+"."+group, expected, object)
+	default:
+		for f := first; f <= last; f++ {
+			if v := payload.Find(object, specs[f].name); v != nil {
+				vs[f] = v
+			}
+		}
+	}
+}
+
+// Apply gives the stored configuration after the change; nil if nothing is left of it.
+func (c *Change) Apply(stored []byte) ([]byte, *ojs.Error) {
+	merged := overlay(stored, c.values)
+	if len(merged) > MaxBytes {
+		return nil, ojs.ErrTooLarge("config", MaxBytes, len(merged))
+	}
+	return merged, nil
+}
+
+// overlay gives the object with the values over those of an object that is stored, or nil.
+func overlay(stored []byte, over values) []byte {
+	vs := read(stored)
+	for f, v := range over {
+		if v != nil {
+			vs[f] = v
+		}
+	}
+	return vs.encode()
+}
+
+// read gives the fields of a stored object; what is no object has none.
+func read(stored []byte) (vs values) {
+	if object, invalid := rawjson.Check(stored); invalid == nil {
+		vs.collect(object, new(payload.Problems), "$")
+	}
+	return vs
+}
+
+// encode gives the object of the fields, nil if there are none.
+func (vs *values) encode() []byte {
+	b, group := []byte{'{'}, ""
+	end := func() {
+		if group != "" {
+			b, group = append(b, '}'), ""
+		}
+	}
+	for f, v := range vs {
+		if rawjson.IsNull(v) {
+			continue
+		}
+		s := &specs[f]
+		if s.group != group {
+			end()
+			if group = s.group; group != "" {
+				b = payload.AppendMember(b, payload.Quote(group), nil)
+				b = append(b, '{')
+			}
+		}
+		b = payload.AppendMember(b, payload.Quote(s.name), v)
+	}
+	if end(); len(b) == 1 {
+		return nil
+	}
+	return append(b, '}')
+}
+
+// Decode reads a stored configuration; nil has no field set. A field that this release cannot read is left out of the result, and
+// named by the error.
+func Decode(stored []byte) (Config, error) {
+	config := Config{raw: stored}
+	if stored == nil {
+		return config, nil
+	}
+	if _, invalid := rawjson.Check(stored); invalid != nil {
+		return Config{}, errors.New("decode queue configuration: not a JSON object")
+	}
+	var err error
+	for f, v := range read(stored) {
+		if rawjson.IsNull(v) {
+			continue
+		}
+		if expected := specs[f].read(&config, v); expected != "" {
+			err = fmt.Errorf("decode queue configuration: %s is not %s", field(f).path(), expected)
+		}
+	}
+	return config, err
+}
+
+// Effective is the configuration of a queue by its own stored values over those of Default.
+func Effective(own, inherited []byte) (Config, error) {
+	if own == nil || inherited == nil {
+		if own == nil {
+			own = inherited
+		}
+		return Decode(own)
+	}
+	return Decode(overlay(inherited, read(own)))
+}

@@ -1,0 +1,138 @@
+package queueconfig_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// apply gives the stored configuration after changes, one after another.
+func apply(t *testing.T, changes ...string) []byte {
+	t.Helper()
+	var stored []byte
+	for _, text := range changes {
+		object, invalid := rawjson.Check([]byte(text))
+		require.Nil(t, invalid)
+		change, refused := queueconfig.ParseChange(object, "$")
+		require.Nil(t, refused, text)
+		stored, refused = change.Apply(stored)
+		require.Nil(t, refused)
+	}
+	return stored
+}
+
+func TestChangeApply(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		changes []string
+		stored  string // "": nothing
+	}{
+		"StoresInOneOrder":         {[]string{`{"retention":{"completed":"P3D"},"concurrency":5}`}, `{"concurrency":5,"retention":{"completed":"P3D"}}`},
+		"KeepsOtherFields":         {[]string{`{"concurrency":5}`, `{"visibility_timeout":30}`}, `{"concurrency":5,"visibility_timeout":30}`},
+		"NullRemoves":              {[]string{`{"concurrency":5,"max_size":3}`, `{"concurrency":null}`}, `{"backpressure":{"max_depth":3}}`},
+		"NullOfGroupRemovesAll":    {[]string{`{"retention":"24h","max_size":3}`, `{"retention":null}`}, `{"backpressure":{"max_depth":3}}`},
+		"NothingIsLeft":            {[]string{`{"concurrency":5}`, `{"concurrency":null}`}, ``},
+		"AliasesOfBackpressure":    {[]string{`{"max_size":100,"max_size_bytes":7,"overflow_policy":"block"}`}, `{"backpressure":{"max_depth":100,"max_size_bytes":7,"strategy":"block"}}`},
+		"FieldWinsOverAlias":       {[]string{`{"max_size":100,"backpressure":{"max_depth":2}}`}, `{"backpressure":{"max_depth":2}}`},
+		"GroupsMerge":              {[]string{`{"backpressure":{"max_depth":2}}`, `{"backpressure":{"strategy":"drop_oldest"}}`}, `{"backpressure":{"max_depth":2,"strategy":"drop_oldest"}}`},
+		"OneRetentionForAll":       {[]string{`{"retention":"24h"}`}, `{"retention":{"completed":"24h","discarded":"24h","cancelled":"24h"}}`},
+		"DeadLetterTTL":            {[]string{`{"dead_letter_ttl":"P1D"}`}, `{"retention":{"discarded":"P1D"}}`},
+		"UnknownMembersAreIgnored": {[]string{`{"name":"a","colour":"red","backpressure":{"enabled":true}}`}, ``},
+		"PoliciesStayAsSent":       {[]string{`{"default_retry":{"max_attempts": 5,"initial_interval":"PT2S"}}`}, `{"default_retry":{"max_attempts":5,"initial_interval":"PT2S"}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, test.stored, string(apply(t, test.changes...)))
+		})
+	}
+}
+
+func TestParseChangeRefuses(t *testing.T) {
+	t.Parallel()
+	many := `["` + strings.Repeat(`a","`, 1000) + `a"]`
+	for field, values := range map[string][]string{
+		"concurrency":                    {`-1`, `1.5`, `"5"`, `1e400`, `[]`, `1000000001`},
+		"backpressure":                   {`5`, `[]`, `"x"`},
+		"backpressure.max_depth":         {`-1`, `"a"`, `1e99`},
+		"backpressure.max_size_bytes":    {`-1`, `1e30`},
+		"backpressure.strategy":          {`"drop"`, `1`},
+		"backpressure.warning_threshold": {`0`, `1.1`, `"0.5"`, `1e999`},
+		"visibility_timeout":             {`0`, `-1`, `"P"`, `"P8D"`, `604801`, `1e40`, `9223372036854775807`},
+		"default_timeout":                {`0`, `true`, `"PT"`, `9223372036854775807`},
+		"default_retry":                  {`5`, `{"max_attempts":-1}`, `{"backoff_strategy":"x"}`, `{"max_attempts":1,"x":"\u0000"}`},
+		"retention.completed":            {`5`, `"P"`, `"7 days"`, `"P99999D"`},
+		"retention":                      {`5`, `[]`},
+		"dead_letter_queue":              {`5`, `""`, `"a\u0000"`, `"\ud800"`},
+		"dead_letter_max_size":           {`-1`},
+		"allowed_job_types":              {`"a"`, `[]`, `[5]`, `[""]`, `["a*b"]`, many},
+		"producers":                      {`{}`, `["*a"]`},
+		"fairness":                       {`5`, `{}`, `{"key":"meta."}`, `{"key":"args"}`, `{"key":"tenant","weights":{"a":0}}`, `{"key":"tenant","weights":[]}`},
+		"rate_limit":                     {`5`, `[]`, `"1/s"`, `{"limit":0,"period":"PT1S"}`, `{"key":"a","limit":1,"period":"PT1S"}`},
+	} {
+		for _, value := range values {
+			t.Run(field+value[:min(len(value), 20)], func(t *testing.T) {
+				t.Parallel()
+				text := `"` + field + `":` + value
+				if group, name, nested := strings.Cut(field, "."); nested {
+					text = `"` + group + `":{"` + name + `":` + value + `}`
+				}
+				object, invalid := rawjson.Check([]byte(`{` + text + `}`))
+				require.Nil(t, invalid)
+				_, refused := queueconfig.ParseChange(object, "$.config")
+				require.NotNil(t, refused)
+				require.Equal(t, "invalid_payload", refused.Code)
+				require.Equal(t, field, refused.Details["field"])
+			})
+		}
+	}
+}
+
+func TestChangeTooLarge(t *testing.T) {
+	t.Parallel()
+	object, invalid := rawjson.Check([]byte(`{"default_retry":{"x":"` + strings.Repeat("y", queueconfig.MaxBytes) + `"}}`))
+	require.Nil(t, invalid)
+	change, refused := queueconfig.ParseChange(object, "$")
+	require.Nil(t, refused)
+	_, refused = change.Apply(nil)
+	require.NotNil(t, refused)
+	require.Equal(t, "payload_too_large", refused.Code)
+}
+
+func TestEffective(t *testing.T) {
+	t.Parallel()
+	own := apply(t, `{"concurrency":0,"retention":{"completed":"PT1H"},"backpressure":{"strategy":"block"},"allowed_job_types":["mail.*","a.b"]}`)
+	inherited := apply(t, `{"concurrency":9,"retention":{"completed":"P1D","discarded":"P2D"},"max_size":7,"visibility_timeout":"PT2M","default_timeout":90,
+		"default_retry":{"max_attempts":8},"fairness":{"key":"meta.customer","weights":{"acme":3}}}`)
+	c, err := queueconfig.Effective(own, inherited)
+	require.NoError(t, err)
+	require.Zero(t, *c.Concurrency)
+	require.Equal(t, time.Hour, c.Retention.Completed.Duration)
+	require.Equal(t, "PT1H", c.Retention.Completed.Text)
+	require.Equal(t, 48*time.Hour, c.Retention.Discarded.Duration)
+	require.Nil(t, c.Retention.Cancelled)
+	require.Equal(t, queueconfig.Backpressure{MaxDepth: 7, Strategy: queueconfig.Block, WarningThreshold: 0.8}, *c.Backpressure)
+	require.EqualValues(t, 120_000, *c.VisibilityTimeoutMS)
+	require.EqualValues(t, 90_000, *c.DefaultTimeoutMS)
+	require.EqualValues(t, 3, c.Fairness.Weights["acme"])
+	policy, ok := c.Retry()
+	require.True(t, ok)
+	require.EqualValues(t, 8, policy.MaxAttempts)
+	for jobType, allowed := range map[string]bool{"mail.send": true, "mail.": true, "mail": false, "a.b": true, "a.bc": false} {
+		require.Equal(t, allowed, c.AllowsType(jobType), jobType)
+	}
+	require.True(t, c.AllowsProducer("key:12345678"))
+}
+
+func TestDecodeKeepsWhatItCanRead(t *testing.T) {
+	t.Parallel()
+	c, err := queueconfig.Decode([]byte(`{"concurrency":5,"retention":{"completed":"soon"}}`))
+	require.ErrorContains(t, err, "retention.completed")
+	require.EqualValues(t, 5, *c.Concurrency)
+	_, err = queueconfig.Decode([]byte(`[]`))
+	require.Error(t, err)
+}

@@ -1,0 +1,119 @@
+package queueconfig
+
+import (
+	"strings"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
+)
+
+// Default is the name under which the values are kept that queues inherit. No queue can have it.
+const Default = "_default"
+
+// Values of Queue.Status.
+const (
+	Active   = "active"
+	Paused   = "paused"
+	Draining = "draining"
+)
+
+// Values of Backpressure.Strategy.
+const (
+	Reject     = "reject"
+	Block      = "block"
+	DropOldest = "drop_oldest"
+)
+
+// Config is the configuration of a queue. nil: not set.
+type Config struct {
+	Concurrency         *int64           // most active jobs of the queue; 0: none may start
+	RateLimit           *job.LimitPolicy // without key
+	Backpressure        *Backpressure
+	VisibilityTimeoutMS *int64
+	DefaultTimeoutMS    *int64
+	DefaultRetry        []byte // merged policy as retry.Policy.Encode gives it
+	Retention           Retention
+	AllowedJobTypes     []string // exact, or a prefix and *
+	Producers           []string // the same, of principals
+	Fairness            *Fairness
+
+	retry *retry.Policy // DefaultRetry
+	raw   []byte
+}
+
+// JSON is the configuration as it is stored and echoed, an object.
+func (c *Config) JSON() []byte {
+	if c.raw == nil {
+		return []byte(`{}`)
+	}
+	return c.raw
+}
+
+// Backpressure is the bound of a queue (docs/reference/queues.md, Configuration).
+type Backpressure struct {
+	MaxDepth         int64   // 0: unbounded
+	MaxSizeBytes     int64   // 0: unbounded
+	Strategy         string  // Reject, Block or DropOldest
+	WarningThreshold float64 // fraction of the bound
+}
+
+// Retention is how long finished jobs are kept. nil: as long as the server keeps them by default.
+type Retention struct {
+	Completed, Discarded, Cancelled *Duration
+}
+
+// Duration is a duration with the text that the client sent.
+type Duration struct {
+	time.Duration
+	Text string
+}
+
+// Fairness says how jobs of a queue take turns.
+type Fairness struct {
+	FairKey string           // tenant, or meta. and the name of a member
+	Weights map[string]int64 // of values of the key; 1 for others
+}
+
+// Queue is a queue with its effective values: its own over those of Default.
+type Queue struct {
+	Name     string
+	Status   string
+	PausedAt time.Time // zero: not paused
+	Deleting bool      // the queue goes as soon as its active jobs have ended
+	Config   Config
+
+	own []byte
+}
+
+// Own is the configuration that was set for the queue itself, an object.
+func (q *Queue) Own() []byte {
+	if q.own == nil {
+		return []byte(`{}`)
+	}
+	return q.own
+}
+
+// Retry is the policy that jobs inherit which set none, or only a part; false: the default one of the server.
+func (c *Config) Retry() (retry.Policy, bool) {
+	if c.retry == nil {
+		return retry.Policy{}, false
+	}
+	return *c.retry, true
+}
+
+// AllowsType reports whether jobs of the type may be enqueued.
+func (c *Config) AllowsType(jobType string) bool { return allows(c.AllowedJobTypes, jobType) }
+
+// AllowsProducer reports whether the principal may enqueue.
+func (c *Config) AllowsProducer(principal string) bool { return allows(c.Producers, principal) }
+
+func allows(patterns []string, name string) bool {
+	for _, p := range patterns {
+		prefix, wild := strings.CutSuffix(p, "*")
+		if p == name || wild && strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return patterns == nil
+}

@@ -1,0 +1,291 @@
+package queueconfig
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// field is a setting of a queue.
+type field int
+
+const (
+	concurrency field = iota
+	rateLimit
+	maxDepth
+	maxSizeBytes
+	strategy
+	warningThreshold
+	visibilityTimeout
+	defaultTimeout
+	defaultRetry
+	keepCompleted
+	keepDiscarded
+	keepCancelled
+	deadLetterQueue
+	deadLetterMaxSize
+	allowedJobTypes
+	producers
+	fairness
+	fieldCount
+)
+
+// spec is the place of a field in the stored object, and how its value is read.
+type spec struct {
+	group, name string
+	read        func(c *Config, v jsontext.Value) (expected string)
+}
+
+// specs is in the order of the fields and of the stored object: the fields of a group follow each other.
+var specs = [fieldCount]spec{
+	concurrency:       {"", "concurrency", readConcurrency},
+	rateLimit:         {"", "rate_limit", readRateLimit},
+	maxDepth:          {"backpressure", "max_depth", readMaxDepth},
+	maxSizeBytes:      {"backpressure", "max_size_bytes", readMaxSizeBytes},
+	strategy:          {"backpressure", "strategy", readStrategy},
+	warningThreshold:  {"backpressure", "warning_threshold", readThreshold},
+	visibilityTimeout: {"", "visibility_timeout", readVisibility},
+	defaultTimeout:    {"", "default_timeout", readTimeout},
+	defaultRetry:      {"", "default_retry", readRetry},
+	keepCompleted:     {"retention", "completed", readCompleted},
+	keepDiscarded:     {"retention", "discarded", readDiscarded},
+	keepCancelled:     {"retention", "cancelled", readCancelled},
+	deadLetterQueue:   {"", "dead_letter_queue", readDeadLetterQueue},
+	deadLetterMaxSize: {"", "dead_letter_max_size", readDeadLetterMaxSize},
+	allowedJobTypes:   {"", "allowed_job_types", readTypes},
+	producers:         {"", "producers", readProducers},
+	fairness:          {"", "fairness", readFairness},
+}
+
+// aliases are other names of fields, at the top level.
+var aliases = map[string]field{
+	"max_size": maxDepth, "max_size_bytes": maxSizeBytes, "overflow_policy": strategy, "dead_letter_ttl": keepDiscarded,
+}
+
+// path is the field as clients know it.
+func (f field) path() string {
+	if specs[f].group == "" {
+		return specs[f].name
+	}
+	return specs[f].group + "." + specs[f].name
+}
+
+const (
+	maxCount    = 1_000_000_000
+	maxPatterns = 1000
+	maxTextLen  = 255
+	maxWeights  = 1000
+	maxWeight   = 1000
+	maxLevels   = 32
+)
+
+// count reads an integer from least on.
+func count(v jsontext.Value, least, most int64) (*int64, string) {
+	n, kind := rawjson.Int(v)
+	if kind != rawjson.IsInt || n < least || n > most {
+		return nil, "an integer from " + strconv.FormatInt(least, 10) + " to " + strconv.FormatInt(most, 10)
+	}
+	return &n, ""
+}
+
+func readConcurrency(c *Config, v jsontext.Value) (expected string) {
+	c.Concurrency, expected = count(v, 0, maxCount)
+	return expected
+}
+
+func (c *Config) backpressure() *Backpressure {
+	if c.Backpressure == nil {
+		c.Backpressure = &Backpressure{Strategy: Reject, WarningThreshold: 0.8}
+	}
+	return c.Backpressure
+}
+
+func readMaxDepth(c *Config, v jsontext.Value) string {
+	n, expected := count(v, 0, maxCount)
+	if expected == "" {
+		c.backpressure().MaxDepth = *n
+	}
+	return expected
+}
+
+func readMaxSizeBytes(c *Config, v jsontext.Value) string {
+	n, expected := count(v, 0, 1<<50)
+	if expected == "" {
+		c.backpressure().MaxSizeBytes = *n
+	}
+	return expected
+}
+
+func readStrategy(c *Config, v jsontext.Value) string {
+	text, _ := rawjson.Text(v)
+	switch text {
+	case Reject, Block, DropOldest:
+		c.backpressure().Strategy = text
+		return ""
+	}
+	return "reject, block or drop_oldest"
+}
+
+func readThreshold(c *Config, v jsontext.Value) string {
+	f, err := strconv.ParseFloat(string(v), 64)
+	if err != nil || f <= 0 || f > 1 {
+		return "a number above 0, at most 1"
+	}
+	c.backpressure().WarningThreshold = f
+	return ""
+}
+
+// seconds reads an integer of seconds, or a duration.
+func seconds(v jsontext.Value, maxMS int64, expected string) (*int64, string) {
+	var ms int64
+	if text, ok := rawjson.Text(v); ok {
+		d, err := duration.Parse(text)
+		if err != nil {
+			return nil, expected
+		}
+		ms = d.Milliseconds()
+	} else {
+		n, kind := rawjson.Int(v)
+		if kind != rawjson.IsInt || n > maxMS/1000 {
+			return nil, expected
+		}
+		ms = n * 1000
+	}
+	if ms <= 0 || ms > maxMS {
+		return nil, expected
+	}
+	return &ms, ""
+}
+
+func readVisibility(c *Config, v jsontext.Value) (expected string) {
+	c.VisibilityTimeoutMS, expected = seconds(v, payload.MaxVisibilityMS, "an integer of seconds above 0, or a duration such as PT30S, at most 7 days")
+	return expected
+}
+
+func readTimeout(c *Config, v jsontext.Value) (expected string) {
+	c.DefaultTimeoutMS, expected = seconds(v, duration.Max.Milliseconds(), "an integer of seconds above 0, or a duration such as PT5M, at most 36500 days")
+	return expected
+}
+
+func readRetry(c *Config, v jsontext.Value) string {
+	if v[0] != '{' {
+		return "a retry policy, an object"
+	}
+	p, err := retry.Parse(v, retry.Default())
+	if err != nil {
+		return "a retry policy: " + strings.TrimSuffix(err.Message, ".")
+	}
+	c.retry, c.DefaultRetry = &p, p.Encode()
+	return ""
+}
+
+func keep(v jsontext.Value) (*Duration, string) {
+	text, _ := rawjson.Text(v)
+	d, err := duration.Parse(text)
+	if err != nil {
+		return nil, "a duration such as P7D or 24h, at most 36500 days"
+	}
+	return &Duration{d, text}, ""
+}
+
+func readCompleted(c *Config, v jsontext.Value) (expected string) {
+	c.Retention.Completed, expected = keep(v)
+	return expected
+}
+
+func readDiscarded(c *Config, v jsontext.Value) (expected string) {
+	c.Retention.Discarded, expected = keep(v)
+	return expected
+}
+
+func readCancelled(c *Config, v jsontext.Value) (expected string) {
+	c.Retention.Cancelled, expected = keep(v)
+	return expected
+}
+
+// The dead letter is a state, not a queue: these two are stored and shown, and nothing else.
+
+func readDeadLetterQueue(_ *Config, v jsontext.Value) string {
+	if text, ok := rawjson.Text(v); !ok || !payload.IsName(text) || len(text) > maxTextLen {
+		return "a name of at most 255 bytes"
+	}
+	return ""
+}
+
+func readDeadLetterMaxSize(_ *Config, v jsontext.Value) string {
+	_, expected := count(v, 0, maxCount)
+	return expected
+}
+
+// patterns reads names, each exact or a prefix and *.
+func patterns(v jsontext.Value) ([]string, string) {
+	const expected = "an array of 1 to 1000 names of at most 255 bytes, each exact or a prefix followed by *; null allows all"
+	if v[0] != '[' {
+		return nil, expected
+	}
+	list, ok := payload.Texts(v)
+	if !ok || len(list) == 0 || len(list) > maxPatterns {
+		return nil, expected
+	}
+	for _, p := range list {
+		if !payload.IsName(p) || len(p) > maxTextLen || strings.Contains(p[:len(p)-1], "*") {
+			return nil, expected
+		}
+	}
+	return list, ""
+}
+
+func readTypes(c *Config, v jsontext.Value) (expected string) {
+	c.AllowedJobTypes, expected = patterns(v)
+	return expected
+}
+
+func readProducers(c *Config, v jsontext.Value) (expected string) {
+	c.Producers, expected = patterns(v)
+	return expected
+}
+
+func readFairness(c *Config, v jsontext.Value) string {
+	const expected = `an object such as {"key":"meta.customer","weights":{"acme":3}}: key is tenant, or meta. and a name of at most 255 bytes; weights are 1 to 1000, at most 1000 of them`
+	if v[0] != '{' {
+		return expected
+	}
+	f := Fairness{Weights: map[string]int64{}}
+	f.FairKey, _ = rawjson.Text(payload.Present(payload.Find(v, "key")))
+	name, isMeta := strings.CutPrefix(f.FairKey, "meta.")
+	if f.FairKey != "tenant" && (!isMeta || !payload.IsName(name)) || len(f.FairKey) > maxTextLen {
+		return expected
+	}
+	weights := payload.Present(payload.Find(v, "weights"))
+	if weights != nil {
+		if weights[0] != '{' {
+			return expected
+		}
+		for literal, value := range rawjson.Members(weights) {
+			n, problem := count(value, 1, maxWeight)
+			key := string(rawjson.Name(literal))
+			if problem != "" || !payload.IsName(key) || len(f.Weights) == maxWeights {
+				return expected
+			}
+			f.Weights[key] = *n
+		}
+	}
+	c.Fairness = &f
+	return ""
+}
+
+func readRateLimit(c *Config, v jsontext.Value) string {
+	var problems payload.Problems
+	c.RateLimit = job.ParseQueueLimit(v, "rate_limit", "$.rate_limit", &problems)
+	if len(problems) > 0 {
+		return "a rate-limit policy: " + strings.TrimSuffix(problems[0].Message, ".")
+	}
+	return ""
+}

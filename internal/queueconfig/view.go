@@ -1,0 +1,38 @@
+package queueconfig
+
+import "bytes"
+
+// View is what a node knows of all queues at one time. It does not change.
+type View struct {
+	version   int64
+	queues    map[string]*Queue // those with a row that says more than that they exist
+	inherited *Queue            // of Default; nil: it has no configuration
+}
+
+// Queue is a queue by name; nil: it is active, and nothing is configured for it.
+func (v *View) Queue(name string) *Queue {
+	if q := v.queues[name]; q != nil {
+		return q
+	}
+	if v.inherited == nil || name == Default {
+		return nil
+	}
+	q := *v.inherited
+	q.Name, q.own = name, nil
+	return &q
+}
+
+// Plain reports whether Queue answers nil for every name.
+func (v *View) Plain() bool { return len(v.queues) == 0 }
+
+// Each calls f for the queues that have a configuration or a status of their own, Default included.
+func (v *View) Each(f func(q *Queue)) {
+	for _, q := range v.queues {
+		f(q)
+	}
+}
+
+// same reports whether a queue is as it was, so that its configuration need not be decoded again.
+func (q *Queue) same(own []byte, status string, deleting bool) bool {
+	return q != nil && q.Status == status && q.Deleting == deleting && bytes.Equal(q.own, own)
+}
