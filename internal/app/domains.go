@@ -12,6 +12,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -56,15 +57,16 @@ func (c Config) Domains() DomainConfig {
 // Domains are the domains of a node, without its loops and interfaces.
 type Domains struct {
 	api.Domains
-	Cache *cache.Workers
+	Cache      *cache.Workers
+	Configured *queueconfig.Cache
 }
 
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
-	workers := cache.New()
-	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
+	workers, configured := cache.New(), queueconfig.NewCache(d.DB, d.Logger)
+	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
 	domains := Domains{
-		Cache: workers,
+		Cache: workers, Configured: configured,
 		Domains: api.Domains{
 			DB: d.DB, Jobs: jobs,
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
@@ -95,6 +97,7 @@ func (d Domains) ServeTimer(t *timer.Timer) {
 func (d Domains) Forget() {
 	d.Jobs.Forget()
 	d.Cache.Forget()
+	d.Configured.Forget()
 }
 
 // statementTimeout bounds every statement, waiting for a connection included.

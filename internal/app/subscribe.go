@@ -26,6 +26,8 @@ func (n *Node) subscribe() {
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
+	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
+	n.listener.Handle("ojs_queues", func(string) { n.domains.Configured.Changed() })
 	n.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
 			n.domains.Forget()
