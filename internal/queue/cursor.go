@@ -17,10 +17,15 @@ type cursors struct {
 	mu     sync.Mutex
 	queues map[string]*queueCursor
 
-	newest int64 // highest ready_seq that this node has seen
+	newest   int64 // highest ready_seq that this node has seen
+	maxLanes int   // maxLanes; only tests change it
 
 	waiters map[scope][]*waiter // by queue and tenant, in order of arrival
 	parked  int
+}
+
+func newCursors() *cursors {
+	return &cursors{queues: map[string]*queueCursor{}, waiters: map[scope][]*waiter{}, maxLanes: maxLanes}
 }
 
 // queueCursor is what this node knows of one queue. A queue gets one at the first fetch that asks for it.
@@ -29,6 +34,7 @@ type queueCursor struct {
 	ranks   []*rank // by priority, highest first
 	weights weights // of the lanes, as of the latest claim
 	lanes   int     // levels of lanes other than ""
+	room    int     // most of them
 	crowded bool    // a lane was not remembered, because there were too many
 
 	whole   surveys             // of all lanes

@@ -10,7 +10,7 @@ import (
 
 // knowing returns cursors of a queue whose lanes the node knows.
 func knowing(name string) *cursors {
-	c := &cursors{queues: map[string]*queueCursor{}}
+	c := newCursors()
 	c.surveys(scope{name, ""}).done = true
 	return c
 }

@@ -78,7 +78,7 @@ type Store struct {
 	fetchers      fetchers
 	lost          lostClaims
 
-	cursors  cursors
+	cursors  *cursors
 	awaiting resultWaiters
 	queues   knownQueues
 
@@ -97,7 +97,7 @@ func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
 		config: config, configured: deps.Queues, draining: make(chan struct{}),
-		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[scope][]*waiter{}},
+		cursors:    newCursors(),
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},

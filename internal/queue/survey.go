@@ -60,7 +60,7 @@ func (c *cursors) surveys(s scope) *surveys {
 		if len(c.queues) >= maxCursors {
 			clear(c.queues)
 		}
-		q = &queueCursor{name: s.queue, whole: surveys{from: spot{"", firstPriority}}}
+		q = &queueCursor{name: s.queue, room: c.maxLanes, whole: surveys{from: spot{"", firstPriority}}}
 		c.queues[s.queue] = q
 	}
 	if s.tenant == "" {
@@ -167,7 +167,7 @@ func (c *cursors) endSurvey(due []scope, found []dbsqlc.JobFetchSurveyRow, cut b
 		default:
 			of.from = first
 			q := c.queues[s.queue]
-			q.crowded = q.crowded && q.lanes >= maxLanes
+			q.crowded = q.crowded && q.lanes >= q.room
 		}
 	}
 	return again

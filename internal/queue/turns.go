@@ -95,7 +95,7 @@ func (q *queueCursor) level(lane string, priority int16) *level {
 			return l
 		}
 	}
-	if lane != "" && q.lanes >= maxLanes {
+	if lane != "" && q.lanes >= q.room {
 		q.crowded = true
 		return nil
 	}
