@@ -46,16 +46,16 @@ func Weight(v jsontext.Value) (n int64, ok bool) {
 
 // ReadWeights reads an object of weights by queue.
 func ReadWeights(v jsontext.Value, ps *payload.Problems) map[string]int64 {
-	if v[0] != '{' || rawjson.Len(v) > maxQueues {
-		ps.Add(ojs.KindInvalidPayload, "weights", "$.weights", "an object of weights by queue name, for at most 100 queues", v)
+	if v[0] != '{' {
+		ps.Add(ojs.KindInvalidPayload, "weights", "$.weights", "an object of weights by queue name", v)
 		return nil
 	}
 	weights := make(map[string]int64)
 	for literal, value := range rawjson.Members(v) {
 		name := string(rawjson.Name(literal))
 		n, ok := Weight(value)
-		if !ok || !ValidQueue(name) {
-			ps.Add(ojs.KindInvalidPayload, "weights", "$.weights", "an object of "+WeightForm+" by queue name", v)
+		if !ok || !ValidQueue(name) || len(weights) == maxQueues {
+			ps.Add(ojs.KindInvalidPayload, "weights", "$.weights", "an object of "+WeightForm+" by queue name, for at most 100 queues", v)
 			return nil
 		}
 		weights[name] = n

@@ -46,7 +46,7 @@ type Store struct {
 
 	view      atomic.Pointer[view]
 	changes   atomic.Int64 // counted by Changed
-	reading   sync.Mutex // one read of the pools at a time
+	reading   sync.Mutex   // one read of the pools at a time
 	began     time.Time
 	listening func() bool
 

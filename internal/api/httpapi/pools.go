@@ -52,14 +52,6 @@ func showPool(p *pool.Shown) shownPool {
 	return s
 }
 
-func sendJSON(c echo.Context, status int, answer any) error {
-	body, err := json.Marshal(answer)
-	if err != nil {
-		return err
-	}
-	return send(c, status, body)
-}
-
 // poolName reads the name in the path; what is no name is an unknown pool.
 func poolName(c echo.Context) (string, error) {
 	name := param(c, "name")
