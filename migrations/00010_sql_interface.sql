@@ -165,7 +165,8 @@ BEGIN
         WHERE j.id = ANY(ids) AND j.state = ANY(states) AND j.state <> 'discarded'
         RETURNING j.*, clock_timestamp() AS cancelled_at,
             CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
-                NULL, NULL, NULL) END AS advances
+                NULL, NULL, NULL) END AS advances,
+            CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
     ), moved AS (
         INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
             scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -259,6 +260,58 @@ END
 $$;
 -- +goose StatementEnd
 
+-- The setting of a retry policy that a member stands for, by its first name in docs/reference/retries.md.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.retry_field(name text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE name WHEN 'maxAttempts' THEN 'max_attempts'
+        WHEN 'initial_interval_ms' THEN 'initial_interval' WHEN 'initial_delay_ms' THEN 'initial_interval' WHEN 'initialInterval' THEN 'initial_interval'
+        WHEN 'max_interval_ms' THEN 'max_interval' WHEN 'maxInterval' THEN 'max_interval'
+        WHEN 'multiplier' THEN 'backoff_coefficient' WHEN 'backoffCoefficient' THEN 'backoff_coefficient'
+        WHEN 'nonRetryableErrors' THEN 'non_retryable_errors' WHEN 'onExhaustion' THEN 'on_exhaustion'
+        WHEN 'backoff_type' THEN 'backoff_strategy' WHEN 'strategy' THEN 'backoff_strategy' WHEN 'backoff' THEN 'backoff_strategy' ELSE name END
+$$;
+-- +goose StatementEnd
+
+-- What a new job has of the configuration of its queue, over that of _default: the server does the same. It refuses a job type that
+-- the queue does not take. The server has checked the values when they were set.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queue_inherited(queue text, job_type text, OUT timeout_ms bigint, OUT visible_ms bigint, OUT max_attempts bigint, OUT retry json)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    own     json := (SELECT q.config FROM ojs.queues q WHERE q.name = queue);
+    general json := (SELECT q.config FROM ojs.queues q WHERE q.name = '_default');
+    allowed json := COALESCE(own -> 'allowed_job_types', general -> 'allowed_job_types');
+BEGIN
+    IF allowed IS NOT NULL AND NOT EXISTS (
+        SELECT FROM json_array_elements_text(allowed) a (pattern)
+        WHERE a.pattern = job_type OR right(a.pattern, 1) = '*' AND starts_with(job_type, left(a.pattern, -1))) THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' takes no jobs of type ' || job_type || ' (allowed_job_types).';
+    END IF;
+    timeout_ms := ojs.setting_ms(COALESCE(own -> 'default_timeout', general -> 'default_timeout'));
+    visible_ms := ojs.setting_ms(COALESCE(own -> 'visibility_timeout', general -> 'visibility_timeout'));
+    retry := COALESCE(own -> 'default_retry', general -> 'default_retry');
+    max_attempts := COALESCE(retry ->> 'max_attempts', retry ->> 'maxAttempts')::numeric;
+END
+$$;
+-- +goose StatementEnd
+
+-- Milliseconds of a setting in seconds, or of a duration: PT30S, P1DT2H, 500ms, 90s, 5m, 2h, 1d, 1w.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.setting_ms(setting json) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN setting IS NULL THEN NULL
+        WHEN json_typeof(setting) = 'number' THEN (setting #>> '{}')::numeric * 1000
+        WHEN s.text LIKE 'P%' THEN (SELECT sum(COALESCE(NULLIF(p.part, '')::numeric, 0) * p.ms) FROM (
+            SELECT (regexp_match(s.text, '^P(?:([0-9.]+)Y)?(?:([0-9.]+)M)?(?:([0-9.]+)W)?(?:([0-9.]+)D)?(?:T(?:([0-9.]+)H)?(?:([0-9.]+)M)?(?:([0-9.]+)S)?)?$'))[u.n] AS part, u.ms
+            FROM (VALUES (1, 31536000000), (2, 2592000000), (3, 604800000), (4, 86400000), (5, 3600000), (6, 60000), (7, 1000)) u (n, ms)) p)
+        ELSE substring(s.text FROM '^[0-9.]+')::numeric * CASE substring(s.text FROM '[a-z]+$')
+            WHEN 'ms' THEN 1 WHEN 's' THEN 1000 WHEN 'm' THEN 60000 WHEN 'h' THEN 3600000 WHEN 'd' THEN 86400000 WHEN 'w' THEN 604800000 END
+        END::bigint FROM (SELECT setting #>> '{}' AS text) s
+$$;
+-- +goose StatementEnd
+
 -- queue_notes holds the queues whose first job, or the first for a day, comes from a transaction that is still open. An insert of a row that
 -- another transaction has inserted waits for it, and an HTTP server that waits enqueues nothing at all. So a
 -- transaction inserts its new queues, and moves used_at of the others, at commit. The trigger deletes the rows, so no other transaction sees one.
@@ -319,6 +372,7 @@ DECLARE
     lane         text;
     extra        text;
     event_seq    bigint;
+    inherited    record; -- what the configuration of the queue gives
     other        record; -- the outcome of ojs.unique_check
 BEGIN
     IF (type ~ '^[a-z][a-z0-9_-]*([.][a-z][a-z0-9_-]*)*$' AND octet_length(type) <= 255) IS NOT TRUE THEN
@@ -421,12 +475,25 @@ BEGIN
             CASE WHEN given ->> 'expires_at' !~ '^[0-9]' THEN '"expires_at":"' || ojs.time_text(expires_at) || '"' END);
     END IF;
 
-    SELECT q.status, q.used_at > now - interval '1 day' INTO status, in_use FROM ojs.queues q WHERE q.name = queue;
+    SELECT CASE WHEN q.deletion IS NULL THEN q.status ELSE 'draining' END, q.used_at > now - interval '1 day' INTO status, in_use
+    FROM ojs.queues q WHERE q.name = queue;
     IF in_use IS NOT TRUE THEN
         INSERT INTO ojs.queue_notes (name) SELECT queue WHERE NOT EXISTS (SELECT FROM ojs.queue_notes n WHERE n.name = queue);
     END IF;
     IF status = 'draining' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' is draining and takes no new jobs.';
+    END IF;
+    IF EXISTS (SELECT FROM ojs.queues q WHERE q.name IN (queue, '_default') AND q.config IS NOT NULL) THEN
+        inherited := ojs.queue_inherited(queue, type);
+        timeout_ms := COALESCE(NULLIF(timeout_ms, 0), inherited.timeout_ms);
+        visible_ms := COALESCE(visible_ms, inherited.visible_ms);
+        max_attempts := COALESCE(max_attempts, inherited.max_attempts);
+        IF inherited.retry IS NOT NULL THEN -- its fields under those that the options give
+            SELECT '{' || string_agg(to_json(m.key)::text || ':' || m.value::text, ',') || '}' INTO policy
+            FROM (SELECT r.key, r.value FROM json_each(inherited.retry) r
+                WHERE r.key NOT IN ('max_attempts', 'maxAttempts') AND NOT ojs.retry_field(r.key) = ANY(ARRAY(SELECT ojs.retry_field(k) FROM jsonb_object_keys(COALESCE(retry, '{}')) k))
+                UNION ALL SELECT p.key, p.value FROM json_each(policy) p) m;
+        END IF;
     END IF;
 
     lane := ojs.job_lane(queue, '', meta);
@@ -545,6 +612,9 @@ $$;
 DROP VIEW ojs.job;
 DROP FUNCTION ojs.cancel(uuid, text);
 DROP FUNCTION ojs.enqueue(text, json, text, json);
+DROP FUNCTION ojs.queue_inherited(text, text);
+DROP FUNCTION ojs.setting_ms(json);
+DROP FUNCTION ojs.retry_field(text);
 DROP TABLE ojs.queue_notes;
 DROP FUNCTION ojs.queue_insert_noted();
 DROP FUNCTION ojs.id_was_used(uuid);

@@ -18,6 +18,7 @@ var missingByType = map[string]missing{
 	"queue":                {"Queue", "Check the name of the queue. A queue exists from its first job until 30 days after its last."},
 	"cron":                 {"Cron", "Check the name of the cron; GET /ojs/v1/cron lists those that are registered."},
 	"event":                {"Event", "Check the event id. Events are deleted when their retention period is over; GET /ojs/v1/events lists those that are stored."},
+	"rate_limit":           {"Rate limit", "Check the key. A rate limit exists from the first job or override that names its key; GET /ojs/v1/rate-limits lists them. That of a queue is queue: and the name of a queue with a limit."},
 	"checkpoint":           {"A checkpoint of job", "The job has saved no checkpoint, or it was deleted. Start the work from its beginning."},
 	"workflow":             {"Workflow", "Check the id. An ended workflow is deleted when its retention period is over; GET /ojs/v1/workflows lists those that are stored."},
 	"webhook_subscription": {"Webhook subscription", "Check the id, which starts with sub_; GET /ojs/v1/webhooks lists the subscriptions."},
@@ -107,6 +108,31 @@ func ErrDuplicateInRequest(uniqueKey string) *Error {
 func ErrQueuePaused(queue string) *Error {
 	return NewError(KindQueuePaused, fmt.Sprintf("queue %s is draining and takes no new jobs.", queue),
 		map[string]any{"field": "queue", "queue": queue})
+}
+
+// ErrJobTypeNotAllowed refuses a job whose type the queue does not take: 422.
+func ErrJobTypeNotAllowed(queue, jobType string) *Error {
+	return NewError(KindJobTypeNotAllowed, fmt.Sprintf("queue %s takes no jobs of type %s (allowed_job_types).", queue, jobType),
+		map[string]any{"queue": queue, "job_type": jobType})
+}
+
+// ErrProducerNotAllowed refuses a job of a client from which the queue takes none: 403.
+func ErrProducerNotAllowed(queue string) *Error {
+	return NewError(KindPermissionDenied, fmt.Sprintf("queue %s takes no jobs of this API key (producers).", queue), map[string]any{"queue": queue})
+}
+
+// ErrQueueExists refuses to create a queue that exists: 409.
+func ErrQueueExists(queue string) *Error {
+	return ErrQueueState(queue, fmt.Sprintf("queue %s exists already; change it with PUT /ojs/v1/queues/%s/config.", queue, queue), nil)
+}
+
+// ErrQueueState refuses a change that the state of a queue does not allow: 409.
+func ErrQueueState(queue, message string, details map[string]any) *Error {
+	if details == nil {
+		details = map[string]any{}
+	}
+	details["queue"] = queue
+	return NewError(KindInvalidStateTransition, message, details)
 }
 
 // ErrQueueFull refuses a job for a queue at its depth bound: 429.

@@ -22,6 +22,10 @@ const (
 	EventQueuePaused  = "queue.paused"
 	EventQueueResumed = "queue.resumed"
 
+	EventQueueCreated       = "queue.created" // only with OJS_EVENTS_EXTENSION_TYPES, like the next two
+	EventQueueDeleted       = "queue.deleted"
+	EventQueueConfigUpdated = "queue.config_updated"
+
 	EventCronTriggered = "cron.triggered"
 	EventCronSkipped   = "cron.skipped"
 
@@ -30,6 +34,9 @@ const (
 	EventWorkflowCompleted     = "workflow.completed"
 	EventWorkflowFailed        = "workflow.failed"
 )
+
+// ExtensionEventTypes lists the public event types that a server writes only if OJS_EVENTS_EXTENSION_TYPES is on.
+var ExtensionEventTypes = []string{EventQueueCreated, EventQueueDeleted, EventQueueConfigUpdated}
 
 // EventTypes lists all public event types.
 var EventTypes = []string{

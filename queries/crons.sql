@@ -87,7 +87,7 @@ WHERE j.cron = ANY(@names::text[]) AND j.state IN ('available', 'active', 'retry
 
 -- name: QueueListDraining :many
 -- Which of the queues take no new jobs.
-SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@queues::text[]) AND q.status = 'draining';
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@queues::text[]) AND (q.status = 'draining' OR q.deletion IS NOT NULL);
 
 -- name: CronRecordTick :many
 -- Records the outcome of ticks: log row, event, next run. A tick that is in the log already only advances its cron.
@@ -224,9 +224,10 @@ WITH waiting AS MATERIALIZED (
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
     FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
-    RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq
+    RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq, j.limit_key,
+        CASE WHEN j.limit_seq IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 )
-SELECT id, queue, lane, priority, ready_seq FROM released;
+SELECT id, queue, lane, priority, ready_seq, limit_key FROM released;
 
 -- name: CronQueueJobs :exec
 -- Queues jobs of a cron that can be fetched, except keep: a manual run goes first, or the cron has just become serial.

@@ -6,6 +6,10 @@ SELECT r.name FROM (SELECT unnest(@names::text[]) AS name) r
 WHERE (SELECT k.used_at > now() - interval '1 day' FROM ojs.queues k WHERE k.name = r.name) IS NOT TRUE
 ON CONFLICT (name) DO UPDATE SET used_at = EXCLUDED.used_at;
 
+-- name: QueueListKnown :many
+-- Which of the queues exist.
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@names::text[]);
+
 -- name: QueueGet :one
 -- A queue by name.
 SELECT * FROM ojs.queues WHERE name = @name;
@@ -33,8 +37,8 @@ SELECT COALESCE(sum(completed), 0)::bigint AS completed, COALESCE(sum(failed), 0
 FROM ojs.stats_minute WHERE queue = @queue AND minute > now() - interval '60 minutes';
 
 -- name: QueueGetTotals :one
--- Queues per status.
-SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues;
+-- Queues per status. _default is none.
+SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues WHERE name <> '_default';
 
 -- name: QueueExists :one
 -- Whether a queue has ever had a job or a setting.
@@ -62,7 +66,7 @@ FROM ojs.queues q
 -- name: QueueListAfter :many
 -- A page of queues by name, with the number of available jobs, exact in its snapshot as in QueueCountListByQueue.
 WITH page AS (
-    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > @after::text ORDER BY q.name LIMIT @max_rows
+    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > @after::text AND q.name <> '_default' ORDER BY q.name LIMIT @max_rows
 ), unpublished AS MATERIALIZED (
     SELECT e.queue, e.from_state, e.to_state FROM ojs.events e WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r)
     UNION ALL

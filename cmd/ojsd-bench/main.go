@@ -2,7 +2,7 @@
 // measures it, and checks every job: each acknowledged enqueue must be fetched exactly once, and its ack must succeed.
 //
 // The program is made of scenarios (runner.go has their list), one file each: null, enqueue, unique, drain, mixed, latency,
-// streams, webhooks, cost, schedule, crowd, backlog, workflow, steady. They share the simulated client (client.go, calls.go), the group of
+// streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, steady. They share the simulated client (client.go, calls.go), the group of
 // clients that work on one queue (load.go), the check of all jobs (jobs.go) and the output (figure.go).
 //
 // It usually shares the machine with the server and the database that it measures, so it must use little CPU: one

@@ -4,10 +4,12 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -19,10 +21,12 @@ type Domains struct {
 	Jobs        *queue.Store
 	Pools       *pool.Store
 	Progress    *progress.Store
+	Queues      *queueadmin.Store
 	DeadLetters *deadletter.Store
 	Workers     *worker.Store
 	Crons       *cron.Store
 	Workflows   *workflow.Store
+	Limits      *limit.Store
 	Webhooks    *webhook.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed

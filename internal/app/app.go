@@ -22,6 +22,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api/grpcapi"
 	"github.com/ojsd/ojsd/internal/api/httpapi"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/observe/metrics"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -52,6 +53,7 @@ type Node struct {
 	pruner   *retention.Pruner
 	liveness *worker.Liveness
 	follower *workflow.Follower
+	limits   *limit.Follower
 	webhooks *webhook.Dispatcher // nil: switched off
 	fanOut   *webhook.FanOut     // nil: webhooks is
 	services []startstop.Service

@@ -55,6 +55,9 @@ type Config struct {
 	// Limits of requests.
 	Limits job.Limits
 
+	// StrictQueues refuses jobs of queues that nobody has created.
+	StrictQueues bool
+
 	// MaxWorkflowDepth is how deep workflows may be nested.
 	MaxWorkflowDepth int
 
@@ -163,6 +166,9 @@ type Events struct {
 	// RetentionPeriod and MaxCount bound what consumers can read. Whole partitions are dropped, so storage follows later. 0: no limit.
 	RetentionPeriod time.Duration
 	MaxCount        int64
+
+	// ExtensionTypes writes events of types that only extensions of the specification name.
+	ExtensionTypes bool
 
 	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued.
 	EnqueuedOnRequeue bool

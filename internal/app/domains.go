@@ -8,11 +8,14 @@ import (
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
@@ -33,6 +36,7 @@ type DomainDeps struct {
 // DomainConfig is the configuration of each domain.
 type DomainConfig struct {
 	Queue    queue.Config
+	Queues   queueadmin.Config
 	Progress progress.Config
 	Worker   worker.Config
 	Cron     cron.Config
@@ -43,7 +47,11 @@ type DomainConfig struct {
 // Domains is the configuration of each domain.
 func (c Config) Domains() DomainConfig {
 	return DomainConfig{
-		Queue:    queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout},
+		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues},
+		Queues: queueadmin.Config{
+			ExtensionEvents: c.Events.ExtensionTypes,
+			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
+		},
 		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
 		Worker: worker.Config{
 			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
@@ -65,6 +73,9 @@ type Domains struct {
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
 	workers, configured := cache.New(), queueconfig.NewCache(d.DB, d.Logger)
+	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
+		limits.QueueRetry = configured.Retry
+	}
 	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
 	domains := Domains{
 		Cache: workers, Configured: configured,
@@ -72,12 +83,14 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 			DB: d.DB, Jobs: jobs,
 			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
+			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
 			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
 			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
+			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
 		},
 	}

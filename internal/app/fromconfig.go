@@ -21,6 +21,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		Listen: c.Server.Listen, APIKeys: c.Server.APIKeys, CORSOrigins: c.Server.CORSOrigins, ShutdownDelay: c.Server.ShutdownDelay, ShutdownTimeout: c.Server.ShutdownTimeout,
 		PublicURL: publicURL(c), Version: version, Logger: logger,
 		Limits:           job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
+		StrictQueues:     c.Jobs.StrictQueues,
 		MaxWorkflowDepth: c.Workflows.MaxDepth, MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
 		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout,
 		WorkerDeadAfter: c.Workers.DeadAfter,
@@ -31,7 +32,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		Events: Events{
 			ServiceName: c.Events.ServiceName, RetentionPeriod: c.Events.RetentionPeriod, MaxCount: c.Events.MaxCount,
 			WorkerHeartbeat: c.Events.WorkerHeartbeat, JobHeartbeatInterval: c.Events.JobHeartbeatMinInterval,
-			EnqueuedOnRequeue: c.Events.EnqueuedOnRequeue,
+			EnqueuedOnRequeue: c.Events.EnqueuedOnRequeue, ExtensionTypes: c.Events.ExtensionTypes,
 		},
 		Realtime: api.Realtime{
 			BufferSize: api.BufferSize, DropOldest: c.Realtime.Overflow == "drop", RateLimit: c.Realtime.RateLimitPerSecond,

@@ -22,12 +22,16 @@ func (n *Node) subscribe() {
 		n.relay.Wake()
 		n.timer.Poll()
 		n.domains.Workflows.Wake() // or cancelled the job of a workflow
+		n.domains.Limits.Wake()    // or one for which others wait
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
 	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
-	n.listener.Handle("ojs_queues", func(string) { n.domains.Configured.Changed() })
+	n.listener.Handle("ojs_queues", func(name string) {
+		n.domains.Configured.Changed()
+		n.domains.Jobs.QueueChanged(name)
+	})
 	n.domains.Pools.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
 	n.listener.Handle("ojs_pools", func(string) { n.domains.Pools.Changed() })
 	n.listener.Handle("ojs_reset", func(payload string) {
@@ -59,6 +63,7 @@ func (n *Node) subscribeCommits() {
 	n.commits.OnCommit(n.pruner.Notify)
 	n.commits.OnCommit(n.follower.Notify)
 	n.commits.OnCommit(n.domains.Pools.Freed)
+	n.commits.OnCommit(n.limits.Notify)
 }
 
 // published handles the notification of a relay, that of this node included.
@@ -70,6 +75,7 @@ func (n *Node) published(p eventlog.Published) {
 	n.domains.Pools.Freed()
 	n.pruner.Notify()
 	n.follower.Notify()
+	n.limits.Notify()
 	if p.All {
 		n.domains.Jobs.NotifyAll()
 	}

@@ -63,6 +63,7 @@ type Jobs struct {
 	VisibilityTimeout time.Duration `env:"OJS_JOBS_VISIBILITY_TIMEOUT" default:"30s" range:"1ms..36500d" help:"How long a fetched job is reserved, if neither the fetch nor the job says so."`
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
 	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
+	StrictQueues      bool          `env:"OJS_STRICT_QUEUES" default:"false" help:"Refuse jobs of queues that nobody has created, instead of creating the queue with its first job."`
 }
 
 // Workflows bounds the definitions of workflows.
@@ -96,6 +97,7 @@ type Events struct {
 
 	JobHeartbeatMinInterval time.Duration `env:"OJS_EVENTS_JOB_HEARTBEAT_MIN_INTERVAL" default:"0" range:"0..36500d" help:"The least time between two events job.heartbeat of one attempt, for large fleets; 0: one for each heartbeat that extends the job."`
 	EnqueuedOnRequeue       bool          `env:"OJS_EVENTS_ENQUEUED_ON_REQUEUE" default:"false" help:"A job that becomes available again writes the public job.enqueued instead of job.state_changed."`
+	ExtensionTypes          bool          `env:"OJS_EVENTS_EXTENSION_TYPES" default:"false" help:"Write events of types that only extensions of the specification name, such as queue.created; without it they are only logged."`
 }
 
 // Realtime is about SSE, WebSocket and gRPC streams.

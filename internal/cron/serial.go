@@ -30,21 +30,22 @@ func (s *Store) release(ctx context.Context, names []string) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	places, err := s.releaseQueued(ctx, names)
+	places, limits, err := s.releaseQueued(ctx, names)
 	if err != nil {
 		s.logger.WarnContext(ctx, "queued jobs of crons were not released; trying again", slog.Any("error", err), slog.Duration("retry_in", queuedRetry))
 		s.timer.Schedule(queuedRetry)
 		return
 	}
 	s.jobs.NotifyAvailable(places)
+	s.jobs.FollowLimits(ctx, limits)
 }
 
 // releaseQueued looks first without a lock, because nearly always nothing is queued. Two commits that end jobs of a cron at the same
 // moment must not both release one: hence CronLockSerial.
-func (s *Store) releaseQueued(ctx context.Context, names []string) (places []queue.Place, err error) {
+func (s *Store) releaseQueued(ctx context.Context, names []string) (places []queue.Place, limits []string, err error) {
 	queued, err := s.db.Q.CronListQueued(ctx, names)
 	if err != nil || len(queued) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
 	names = names[:0:0]
 	for _, c := range queued {
@@ -61,6 +62,9 @@ func (s *Store) releaseQueued(ctx context.Context, names []string) (places []que
 		}
 		rows, err := q.CronReleaseQueued(ctx, names)
 		for _, r := range rows {
+			if r.LimitKey.Valid {
+				limits = append(limits, r.LimitKey.String)
+			}
 			if r.ReadySeq.Valid {
 				places = append(places, queue.Place{Queue: r.Queue, Lane: r.Lane, Priority: r.Priority, Seq: r.ReadySeq.Int64})
 			}
@@ -68,9 +72,9 @@ func (s *Store) releaseQueued(ctx context.Context, names []string) (places []que
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return places, nil
+	return places, limits, nil
 }
 
 // warnQueued logs crons whose jobs take longer than their interval.

@@ -86,6 +86,17 @@ func (f *firing) fire(ctx context.Context, ticks []*tick) error {
 	return err
 }
 
+// skippedBy is why a job was not stored: its unique policy, or the rules of its queue.
+func skippedBy(refused *ojs.Error) string {
+	switch {
+	case refused == nil || refused.Code == ojs.ErrDuplicateID("").Code:
+		return skippedDuplicate
+	case ojs.ErrorKind(refused.Type) == ojs.KindQueuePaused:
+		return skippedQueue
+	}
+	return skippedFailed
+}
+
 // errDuplicates rolls back ticks because unique policies prevent the jobs of some, which are skipped then.
 var errDuplicates = errors.New("an equivalent job exists")
 
@@ -99,7 +110,7 @@ func markDuplicates(ticks []*tick, jobs []*job.Job, inserted queue.Inserted) (fo
 		found = true
 		for _, t := range ticks {
 			if t.job == j {
-				t.reason, t.existing = skippedDuplicate, existingJob(existing, refused)
+				t.reason, t.existing = skippedBy(refused), existingJob(existing, refused)
 			}
 		}
 	}

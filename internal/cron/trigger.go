@@ -95,7 +95,7 @@ func (s *Store) cronJob(row *Record, at time.Time) (*job.Job, *ojs.Error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.VisibilityMS == 0 {
+	if s.jobs.Inherit(j); j.VisibilityMS == 0 {
 		j.VisibilityMS = visibility.Milliseconds()
 	}
 	j.ID = job.NewID()

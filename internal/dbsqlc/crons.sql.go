@@ -636,9 +636,10 @@ WITH waiting AS MATERIALIZED (
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at,
             CASE WHEN p.nth > 1 OR p.blocked THEN clock_timestamp() + interval '2 seconds' END)
     FROM ranked p WHERE j.id = p.id AND (p.nth = 1 OR NOT p.blocked)
-    RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq
+    RETURNING j.id, j.queue, j.lane, j.priority, j.ready_seq, j.limit_key,
+        CASE WHEN j.limit_seq IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 )
-SELECT id, queue, lane, priority, ready_seq FROM released
+SELECT id, queue, lane, priority, ready_seq, limit_key FROM released
 `
 
 type CronReleaseQueuedRow struct {
@@ -647,6 +648,7 @@ type CronReleaseQueuedRow struct {
 	Lane     string
 	Priority int16
 	ReadySeq pgtype.Int8
+	LimitKey pgtype.Text
 }
 
 // Releases the oldest queued job of each cron of which no job is active or can be fetched; it goes to the end of its
@@ -667,6 +669,7 @@ func (q *Queries) CronReleaseQueued(ctx context.Context, names []string) ([]Cron
 			&i.Lane,
 			&i.Priority,
 			&i.ReadySeq,
+			&i.LimitKey,
 		); err != nil {
 			return nil, err
 		}
@@ -988,7 +991,7 @@ func (q *Queries) JobUpdateCron(ctx context.Context, arg JobUpdateCronParams) ([
 }
 
 const queueListDraining = `-- name: QueueListDraining :many
-SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) AND q.status = 'draining'
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[]) AND (q.status = 'draining' OR q.deletion IS NOT NULL)
 `
 
 // Which of the queues take no new jobs.

@@ -20,14 +20,20 @@ WITH locked AS MATERIALIZED (
         limit_seq = CASE WHEN NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         due_at = LEAST(j.expires_at, j.total_due_at, j.ttl_due_at, CASE WHEN j.cron_serial THEN clock_timestamp() + interval '2 seconds' END)
     FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size
+    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, priority, ready_seq, node, data)
     SELECT $2::text, 'api', m.enqueued_at, m.id, m.type, m.queue, m.lane, m.workflow_id, m.trace_id, 'pending', 'available', m.priority, m.ready_seq, $3::integer,
         ojs.unique_key_data(m.unique_key)
     FROM moved m
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size FROM moved
+SELECT m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
+    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
+    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
+    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
+    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, m.args,
+    m.meta, m.extra, m.error, m.errors, m.previous_errors, m.progress, m.progress_message, m.progress_data, m.progress_at, m.checkpoint,
+    m.checkpoint_seq, m.checkpoint_at, m.result, m.size FROM moved m
 `
 
 type JobActivateParams struct {
@@ -185,7 +191,8 @@ WITH deleted AS (
     WHERE j.id = ANY($2::uuid[]) AND j.state = ANY($3::text[])
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, clock_timestamp() AS cancelled_at, ($4::json[])[width_bucket(j.id, $2::uuid[])] AS event_data,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'cancelled', j.attempt, j.started_at, clock_timestamp(),
-            NULL, NULL, NULL) END AS advances
+            NULL, NULL, NULL) END AS advances,
+        CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -397,7 +404,8 @@ WITH setting AS MATERIALIZED (
         j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $8::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
             COALESCE(NULLIF(($4::text[])[($5::integer[])[width_bucket(j.id, $3::uuid[])]], ''), j.worker_id),
-            ($9::json[])[width_bucket(j.id, $3::uuid[])], NULL) END AS advances
+            ($9::json[])[width_bucket(j.id, $3::uuid[])], NULL) END AS advances,
+        CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
         scheduled_at, expires_at, visibility_ms, timeout_ms, grace_ms, retry_delay_ms, worker_id, trace_id, previous_state,
@@ -736,9 +744,10 @@ WITH request AS (
         unnest($12::text[]) AS event_error,
         unnest($13::text[]) AS reason,
         unnest($14::text[]) AS event_type,
-        unnest($15::text[]) AS source
+        unnest($15::text[]) AS source,
+        unnest($16::timestamptz[]) AS blocked_until
 ), locked AS MATERIALIZED (
-    SELECT j.id, j.started_at AS was_started_at, j.worker_id AS was_worker_id, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
+    SELECT j.id, r.blocked_until, j.started_at AS was_started_at, j.worker_id AS was_worker_id, r.worker_id, r.outcome, r.release, r.dead_letter, r.delay_ms, r.error, r.event_error, r.reason, r.event_type, r.source
     FROM request r CROSS JOIN LATERAL (
         SELECT j.id, j.started_at, j.worker_id FROM ojs.jobs j
         WHERE j.id = r.id AND j.state = 'active' AND j.attempt = r.attempt AND j.started_at IS NOT DISTINCT FROM r.started_at
@@ -768,7 +777,7 @@ WITH request AS (
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
         error = CASE WHEN l.release THEN j.error ELSE ojs.error_at(l.error, clock.now) END,
         errors = CASE WHEN l.release THEN j.errors
-            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $16::integer) END,
+            ELSE ojs.errors_append(j.errors, ojs.error_at(l.error, clock.now), $17::integer) END,
         size = CASE WHEN l.release THEN j.size
             ELSE ojs.stored_size(j.args, j.meta, j.extra, j.errors, j.previous_errors, j.checkpoint, 2 * octet_length(l.error)) END
     FROM locked l CROSS JOIN clock
@@ -777,19 +786,20 @@ WITH request AS (
         CASE WHEN l.source = '' THEN ojs.worker_source(NULLIF(l.worker_id, '')) ELSE l.source END AS source,
         (date_part('epoch', clock.now - l.was_started_at) * 1000)::bigint AS ran_ms,
         CASE WHEN j.workflow_id IS NOT NULL AND l.outcome = 'discarded' THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt,
-            l.was_started_at, clock.now, l.was_worker_id, NULL, j.error) END AS advances
+            l.was_started_at, clock.now, l.was_worker_id, NULL, j.error) END AS advances,
+        CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_failed(j.limit_key, l.blocked_until) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, internal,
         priority, ready_seq, node, duration_ms, data)
     SELECT e.type, e.source, e.now, e.id, e.job_type, e.queue, e.lane, e.attempt, e.worker_id, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $17::integer, e.ran_ms, e.data::json
+        e.priority, e.ready_seq, $18::integer, e.ran_ms, e.data::json
     FROM (
         SELECT 0 AS step, 'job.progress' AS type, f.source, f.now, f.id, f.type AS job_type, f.queue, f.lane, f.ended_attempt AS attempt, f.was_worker_id AS worker_id, f.workflow_id, f.trace_id,
             NULL AS from_state, NULL AS to_state, false AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq, NULL::bigint AS ran_ms,
             ojs.progress_data(f.progress, f.progress_message)::text AS data
         FROM failed f WHERE ojs.progress_is_unsent(f.progress_at)
         UNION ALL
-        SELECT 1, $18::text, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
+        SELECT 1, $19::text, f.source, f.now, f.id, f.type, f.queue, f.lane, f.attempt, f.worker_id, f.workflow_id, f.trace_id,
             NULL, NULL, false, NULL, NULL, f.ran_ms,
             '{"error":' || f.event_error || ',"next_state":"' || f.state || '"'
                 || COALESCE(',"retry_at":"' || ojs.time_text(f.next_attempt_at) || '"', '') || '}'
@@ -835,6 +845,7 @@ type JobFailParams struct {
 	Reasons         []string
 	EventTypes      []string
 	Sources         []string
+	BlockedUntil    []pgtype.Timestamptz
 	MaxErrors       int32
 	Node            int32
 	FailedEventType string
@@ -923,6 +934,7 @@ func (q *Queries) JobFail(ctx context.Context, arg JobFailParams) ([]JobFailRow,
 		arg.Reasons,
 		arg.EventTypes,
 		arg.Sources,
+		arg.BlockedUntil,
 		arg.MaxErrors,
 		arg.Node,
 		arg.FailedEventType,
@@ -1041,7 +1053,8 @@ WITH probe AS (
     FROM owned o CROSS JOIN clock
     WHERE j.id = o.id
     RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot,
-        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_started(j.workflow_id, j.started_at) END AS starts_workflow
+        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_started(j.workflow_id, j.started_at) END AS starts_workflow,
+        CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_started(j.limit_key, j.started_at) END AS limit_started
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms)
     SELECT $15::text, c.source, c.started_at, c.id, c.type, c.queue, c.lane, c.attempt, c.worker_id, c.workflow_id, c.trace_id, 'available', 'active', $16::integer,
@@ -1479,14 +1492,15 @@ WITH clock AS MATERIALIZED (
         p.lane, NULLIF(p.limit_key, ''), CASE WHEN p.state = 'available' AND p.limit_key <> '' THEN nextval('ojs.ready_seq') END, NULLIF(p.on_limit, '')
     FROM placed p
     ON CONFLICT (id) DO NOTHING
-    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key, lane,
+    RETURNING id, type, queue, state, priority, ready_seq, due_at, created_at, scheduled_at, expires_at, trace_id, workflow_id, unique_key, lane, limit_key,
         CASE WHEN scheduled_at IS NULL AND expires_at IS NULL THEN NULL ELSE extra END AS extra
 ), described AS (
-    SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.workflow_id, i.unique_key, i.lane, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type
+    SELECT i.id, i.type, i.queue, i.state, i.priority, i.ready_seq, i.due_at, i.created_at, i.scheduled_at, i.expires_at, i.trace_id, i.workflow_id, i.unique_key, i.lane, i.limit_key, i.extra, CASE i.state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END AS event_type,
+        CASE WHEN i.limit_key IS NOT NULL THEN ojs.limit_enqueued(i.limit_key, ($29::json[])[array_position($1::uuid[], i.id)], i.state = 'available') END AS waits
     FROM inserted i
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, to_state, internal, priority, ready_seq, node, data)
-    SELECT d.event_type, $29::text, d.created_at, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $30::integer,
+    SELECT d.event_type, $30::text, d.created_at, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, d.event_type = 'job.state_changed', d.priority, d.ready_seq, $31::integer,
         CASE WHEN d.state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(d.scheduled_at) || '"}')::json
             WHEN d.state = 'available' THEN ojs.unique_key_data(d.unique_key) END
     FROM described d
@@ -1523,6 +1537,7 @@ type JobInsertParams struct {
 	Lanes         []string
 	LimitKeys     []string
 	OnLimits      []string
+	LimitPolicies [][]byte
 	Source        string
 	Node          int32
 }
@@ -1575,6 +1590,7 @@ func (q *Queries) JobInsert(ctx context.Context, arg JobInsertParams) ([]JobInse
 		arg.Lanes,
 		arg.LimitKeys,
 		arg.OnLimits,
+		arg.LimitPolicies,
 		arg.Source,
 		arg.Node,
 	)
@@ -2601,6 +2617,7 @@ WITH due AS MATERIALIZED (
     RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.attempt, j.ready_seq, j.created_at, j.scheduled_at, j.workflow_id, j.trace_id, j.unique_key, j.error, j.cron, clock.now, d.was, d.reason,
         CASE WHEN j.workflow_id IS NOT NULL AND d.reason IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL,
             clock.now, NULL, NULL, j.error) END AS advances,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed,
         d.queued AND d.reason IS NULL AS queued,
         CASE d.reason WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline,
         CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
@@ -2617,7 +2634,7 @@ WITH due AS MATERIALIZED (
             ELSE '{"reason":"retry"}'::json END
     FROM moved m WHERE NOT m.queued
 )
-SELECT id, type, queue, lane, state, priority, attempt, ready_seq, cron, workflow_id, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved
+SELECT id, type, queue, lane, state, priority, attempt, ready_seq, cron, workflow_id, limit_key, was, COALESCE(reason, CASE was WHEN 'retryable' THEN 'retry' END, '')::text AS reason, event_type::text AS event_type, queued, now::timestamptz AS now FROM moved
 `
 
 type JobPromoteDueParams struct {
@@ -2638,6 +2655,7 @@ type JobPromoteDueRow struct {
 	ReadySeq   pgtype.Int8
 	Cron       pgtype.Text
 	WorkflowID pgtype.UUID
+	LimitKey   pgtype.Text
 	Was        string
 	Reason     string
 	EventType  string
@@ -2674,6 +2692,7 @@ func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([
 			&i.ReadySeq,
 			&i.Cron,
 			&i.WorkflowID,
+			&i.LimitKey,
 			&i.Was,
 			&i.Reason,
 			&i.EventType,
@@ -2743,6 +2762,7 @@ WITH request AS (
     FROM planned p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
         CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed,
         CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $12::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
@@ -2764,7 +2784,7 @@ WITH request AS (
     ) e
     ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.lane, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.was, m.old_queue,
+SELECT m.id, m.type, m.queue, m.lane, m.priority, m.attempt, m.ready_seq, m.enqueued_at, m.due_at, m.cron, m.workflow_id, m.limit_key, m.was, m.old_queue,
     m.event_type::text AS event_type FROM moved m
 `
 
@@ -2796,6 +2816,7 @@ type JobRetryRow struct {
 	DueAt      pgtype.Timestamptz
 	Cron       pgtype.Text
 	WorkflowID pgtype.UUID
+	LimitKey   pgtype.Text
 	Was        string
 	OldQueue   string
 	EventType  string
@@ -2840,6 +2861,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 			&i.DueAt,
 			&i.Cron,
 			&i.WorkflowID,
+			&i.LimitKey,
 			&i.Was,
 			&i.OldQueue,
 			&i.EventType,

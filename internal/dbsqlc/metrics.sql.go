@@ -148,7 +148,7 @@ WITH recent AS MATERIALIZED (
         SELECT e.queue, v.state, v.n FROM recent e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
         WHERE e.queue IS NOT NULL AND v.state IS NOT NULL
         UNION ALL
-        SELECT q.name, 'available', 0 FROM ojs.queues q
+        SELECT q.name, 'available', 0 FROM ojs.queues q WHERE q.name <> '_default'
     ) c GROUP BY c.queue, c.state
 ), ranked AS (
     SELECT CASE WHEN dense_rank() OVER (ORDER BY c.queue COLLATE "C") <= $2::bigint THEN c.queue ELSE $3::text END AS queue, c.state, c.n

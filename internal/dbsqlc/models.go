@@ -280,6 +280,33 @@ type JobFinished struct {
 	Size            pgtype.Int4
 }
 
+type Limit struct {
+	Key           string
+	Policy        []byte
+	Override      []byte
+	OverrideUntil pgtype.Timestamptz
+	Concurrency   pgtype.Int8
+	Rate          pgtype.Int8
+	RateUs        pgtype.Int8
+	ThrottleUs    pgtype.Int8
+	BlockedUntil  pgtype.Timestamptz
+	CreatedAt     pgtype.Timestamptz
+	UpdatedAt     pgtype.Timestamptz
+}
+
+type LimitPending struct {
+	Key   string
+	DueAt pgtype.Timestamptz
+	Timer bool
+	ID    int64
+}
+
+type LimitStart struct {
+	Key string
+	At  pgtype.Timestamptz
+	ID  int64
+}
+
 type OjsEventPublished struct {
 	Seq        int64
 	Sub        int32

@@ -159,7 +159,7 @@ func (q *Queries) QueueGetRates(ctx context.Context, queue string) (QueueGetRate
 }
 
 const queueGetTotals = `-- name: QueueGetTotals :one
-SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues
+SELECT count(*) AS total, count(*) FILTER (WHERE status = 'active') AS active, count(*) FILTER (WHERE status = 'paused') AS paused FROM ojs.queues WHERE name <> '_default'
 `
 
 type QueueGetTotalsRow struct {
@@ -168,7 +168,7 @@ type QueueGetTotalsRow struct {
 	Paused int64
 }
 
-// Queues per status.
+// Queues per status. _default is none.
 func (q *Queries) QueueGetTotals(ctx context.Context) (QueueGetTotalsRow, error) {
 	row := q.db.QueryRow(ctx, queueGetTotals)
 	var i QueueGetTotalsRow
@@ -192,7 +192,7 @@ func (q *Queries) QueueInsert(ctx context.Context, names []string) error {
 
 const queueListAfter = `-- name: QueueListAfter :many
 WITH page AS (
-    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > $1::text ORDER BY q.name LIMIT $2
+    SELECT q.name, q.status, q.created_at FROM ojs.queues q WHERE q.name > $1::text AND q.name <> '_default' ORDER BY q.name LIMIT $2
 ), unpublished AS MATERIALIZED (
     SELECT e.queue, e.from_state, e.to_state FROM ojs.events e WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r)
     UNION ALL
@@ -232,6 +232,31 @@ func (q *Queries) QueueListAfter(ctx context.Context, after string, maxRows int3
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const queueListKnown = `-- name: QueueListKnown :many
+SELECT q.name FROM ojs.queues q WHERE q.name = ANY($1::text[])
+`
+
+// Which of the queues exist.
+func (q *Queries) QueueListKnown(ctx context.Context, names []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, queueListKnown, names)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -129,7 +129,7 @@ func (b *Bundle) RequireEmitted() {
 	rows, err := b.Pool.Query(context.Background(), `
 		SELECT type || ' ' || COALESCE(subject, job_id::text) || ' ' || COALESCE(job_type, '') || ' ' || COALESCE(queue, '') || ' '
 			|| COALESCE(from_state, '') || '>' || COALESCE(to_state, '') || ' ' || COALESCE(duration_ms::text, '-')
-		FROM ojs.events WHERE node = $1 ORDER BY seq, sub`, b.Commits.Node)
+		FROM ojs.events WHERE node = $1 AND type <> 'job.admitted' ORDER BY seq, sub`, b.Commits.Node)
 	require.NoError(b.T, err)
 	events, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(b.T, err)

@@ -60,7 +60,7 @@ func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, payload.Problems) {
 	b := body{}
 	b.Fields, _ = payload.Read(v, fetchNames)
-	r := Fetch{Count: b.count(), WorkerID: b.WorkerID(), VisibilityMS: b.VisibilityMS()}
+	r := Fetch{}
 	if v := b.Get("pool"); v != nil {
 		if r.Pool, _ = rawjson.Text(v); !payload.IsName(r.Pool) {
 			b.Refuse("pool", "the name of a pool")
@@ -69,6 +69,7 @@ func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, paylo
 	if r.Pool == "" || b.Get("queues") != nil || b.Get("queue") != nil {
 		r.Queues = b.queues()
 	}
+	r.Count, r.WorkerID, r.VisibilityMS = b.count(), b.WorkerID(), b.VisibilityMS()
 	if v := b.Get("strategy"); v != nil {
 		r.Strategy = ReadStrategy(v, &b.Problems)
 	}

@@ -36,6 +36,9 @@ type Job struct {
 	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
 	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
+	Producer string // the principal that enqueues the job; "": nobody has authenticated
+	Admitted bool   // its queue took it when the workflow was created whose step it is; rules for new jobs are not applied again
+
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert
 

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"encoding/json"
 	"strconv"
 	"strings"
 	"time"
@@ -57,8 +58,14 @@ func equalPointers[T comparable](a, b *T) bool {
 	return a == b || a != nil && b != nil && *a == *b
 }
 
-// Encode gives the policy as it is stored and shown, in its normal form: concurrency, rate, throttle, and on_limit and scope.
-func (p *LimitPolicy) Encode() []byte {
+// Encode gives the policy as it is shown, in its normal form: concurrency, rate, throttle, on_limit and scope.
+func (p *LimitPolicy) Encode() []byte { return p.encode(false) }
+
+// Stored gives the policy as it is stored with its partition: Encode without on_limit, which is that of a job, and with the lengths of
+// the periods in microseconds.
+func (p *LimitPolicy) Stored() []byte { return p.encode(true) }
+
+func (p *LimitPolicy) encode(stored bool) []byte {
 	b := []byte{'{'}
 	member := func(name string) {
 		if len(b) > 1 {
@@ -72,13 +79,13 @@ func (p *LimitPolicy) Encode() []byte {
 	}
 	if p.Rate != nil {
 		member("rate")
-		b = p.Rate.append(b)
+		b = p.Rate.append(b, stored)
 	}
 	if p.Throttle != nil {
 		member("throttle")
-		b = p.Throttle.append(b)
+		b = p.Throttle.append(b, stored)
 	}
-	if p.OnLimit != "" {
+	if p.OnLimit != "" && !stored {
 		member("on_limit")
 		b = appendText(b, p.OnLimit)
 	}
@@ -89,9 +96,13 @@ func (p *LimitPolicy) Encode() []byte {
 	return append(b, '}')
 }
 
-func (w *Window) append(b []byte) []byte {
+func (w *Window) append(b []byte, stored bool) []byte {
 	b = strconv.AppendInt(append(b, `{"limit":`...), w.Limit, 10)
-	return append(appendText(append(b, `,"period":`...), w.PeriodText), '}')
+	b = appendText(append(b, `,"period":`...), w.PeriodText)
+	if stored {
+		b = strconv.AppendInt(append(b, `,"us":`...), w.Period.Microseconds(), 10)
+	}
+	return append(b, '}')
 }
 
 // ValidLimitKey reports whether clients may name a partition so.
@@ -155,6 +166,58 @@ func ParseQueueLimit(v jsontext.Value, field, path string, problems *payload.Pro
 	}
 	if len(*problems) > before {
 		return nil
+	}
+	return p
+}
+
+// DecodeQueueLimit reads the body of a call that sets the policy of a whole queue.
+func DecodeQueueLimit(body []byte) (*LimitPolicy, *ojs.Error) {
+	v, err := rawjson.Check(body)
+	if err != nil {
+		return nil, err
+	}
+	var problems payload.Problems
+	p := ParseQueueLimit(v, "rate_limit", "$", &problems)
+	if err := problems.Err(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// ParseStoredLimit reads what Stored gives; nil and what is broken have no limits.
+func ParseStoredLimit(stored []byte) (p LimitPolicy) {
+	type window struct {
+		Limit  int64
+		Period string
+		US     int64
+	}
+	var s struct {
+		Concurrency    *int64
+		Rate, Throttle *window
+		Scope          string
+	}
+	if stored == nil || json.Unmarshal(stored, &s) != nil {
+		return p
+	}
+	read := func(w *window) *Window {
+		if w == nil {
+			return nil
+		}
+		return &Window{w.Limit, time.Duration(w.US) * time.Microsecond, w.Period}
+	}
+	return LimitPolicy{Concurrency: s.Concurrency, Rate: read(s.Rate), Throttle: read(s.Throttle), Scope: s.Scope}
+}
+
+// Override is the policy with the parts of another in the place of its own.
+func (p LimitPolicy) Override(o LimitPolicy) LimitPolicy {
+	if o.Concurrency != nil {
+		p.Concurrency = o.Concurrency
+	}
+	if o.Rate != nil {
+		p.Rate = o.Rate
+	}
+	if o.Throttle != nil {
+		p.Throttle = o.Throttle
 	}
 	return p
 }

@@ -54,6 +54,9 @@ func ojsAttr(c *eventlog.Change) slog.Attr {
 	if c.JobType != "" {
 		fields = append(fields, slog.String("job_type", c.JobType), slog.String("queue", c.Queue))
 	}
+	if strings.HasPrefix(c.Type, "queue.") {
+		fields = append(fields, slog.String("queue", c.Queue))
+	}
 	if c.JobID != [16]byte{} {
 		fields = append(fields, slog.Int("attempt", int(c.Attempt)))
 	}

@@ -53,6 +53,9 @@ var logLines = map[logKey]logLine{
 	{ojs.EventWorkflowCompleted, anyReason}:     {slog.LevelInfo, "workflow completed", "lifecycle"},
 	{ojs.EventWorkflowFailed, anyReason}:        {slog.LevelError, "workflow failed", "error"},
 
+	{ojs.EventQueuePaused, anyReason}:  {slog.LevelInfo, "queue paused", "queue"},
+	{ojs.EventQueueResumed, anyReason}: {slog.LevelInfo, "queue resumed", "queue"},
+
 	{ojs.EventCronTriggered, anyReason}: {slog.LevelInfo, "cron triggered", "lifecycle"},
 	{ojs.EventCronSkipped, anyReason}:   {slog.LevelInfo, "cron skipped", "lifecycle"},
 }

@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
@@ -25,6 +27,7 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 		a.add(job.Queue, job.Lane, job.Priority, job.ReadySeq, job.Cron)
 		s.notify(ctx, a)
 		s.commits.Committed()
+		s.FollowLimits(ctx, limitsOf(rows, func(r *dbsqlc.JobActivateRow) pgtype.Text { return r.LimitKey }))
 		return job, nil
 	}
 	stored, err := s.Get(ctx, id)

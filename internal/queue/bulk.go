@@ -136,5 +136,6 @@ func (s *Store) afterBulkCancel(ctx context.Context, rows []dbsqlc.JobCancelRow)
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
 	s.notify(ctx, afterCommit{crons: cronsOf(rows, cancelledCron)})
 	s.commits.Committed()
+	s.FollowLimits(ctx, limitsOf(rows, cancelledLimit))
 	s.advance(ctx, workflowsOf(rows, cancelledWorkflow))
 }

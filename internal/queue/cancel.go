@@ -62,6 +62,7 @@ func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	for i := range rows {
 		s.awaiting.ended(rows[i].ID)
 	}
+	leftActive(s, rows, func(r *dbsqlc.JobCancelRow) string { return r.Queue })
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
@@ -69,6 +70,8 @@ func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 }
 
 func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }
+
+func cancelledLimit(r *dbsqlc.JobCancelRow) pgtype.Text { return r.LimitKey }
 
 func cancelledWorkflow(r *dbsqlc.JobCancelRow) pgtype.UUID { return r.WorkflowID }
 

@@ -57,6 +57,7 @@ func (s *Store) afterComplete(ctx context.Context, rows []dbsqlc.JobCompleteRow)
 	for i := range rows {
 		s.awaiting.ended(rows[i].ID)
 	}
+	leftActive(s, rows, func(r *dbsqlc.JobCompleteRow) string { return r.Queue })
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}

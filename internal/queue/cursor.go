@@ -115,6 +115,8 @@ func (l *level) begin(want int) *probe {
 	return p
 }
 
+func (p *probe) queue() string { return p.level.party.rank.queue.name }
+
 // end raises the cursor to low, but not above jobs that became available meanwhile.
 func (p *probe) end(low int64) {
 	l := p.level

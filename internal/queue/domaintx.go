@@ -91,7 +91,7 @@ func (in Inserted) SetReady(id [16]byte, readySeq pgtype.Int8, dueAt pgtype.Time
 func (in Inserted) AfterCommit(ctx context.Context) {
 	if in.store != nil {
 		in.store.afterEnqueue(ctx, in.rows, nil)
-		in.store.advanceReplaced(ctx, in.jobs...)
+		in.store.followEnqueued(ctx, in.jobs...)
 	}
 }
 
@@ -157,6 +157,7 @@ func (c Cancelled) AfterCommit(ctx context.Context) (crons []string) {
 		c.store.awaiting.ended(c.rows[i].ID)
 	}
 	c.store.commits.Committed()
+	c.store.FollowLimits(ctx, limitsOf(c.rows, cancelledLimit))
 	c.store.advance(ctx, workflowsOf(c.rows, cancelledWorkflow))
 	return cronsOf(c.rows, cancelledCron)
 }

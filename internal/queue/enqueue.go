@@ -17,6 +17,7 @@ import (
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
 func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 	assignID(j)
+	j.Producer = producerOf(ctx)
 	span := s.tracer.Enqueue(ctx, j)
 	res, err := s.enqueuer(j).Do(ctx, j)
 	if res.busy {
@@ -42,7 +43,7 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 			stored = whole
 		}
 	}
-	s.advanceReplaced(ctx, j)
+	s.followEnqueued(ctx, j)
 	return stored, err
 }
 
@@ -53,7 +54,7 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 		if j.Unique != nil {
 			return s.enqueueUnique
 		}
-		if j.ClientID {
+		if j.ClientID || j.Limit != nil {
 			b = s.enqueueNamed
 		}
 	}
@@ -97,8 +98,10 @@ func isBusy(e enqueued) bool { return e.busy }
 
 // EnqueueEach stores the jobs that can be stored. errs has the errors of the others; it is nil if none failed.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
+	producer := producerOf(ctx)
 	for _, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 	}
 	spans := s.beginEnqueues(ctx, jobs)
 	res, failed := s.enqueueMany(ctx, jobs)
@@ -118,15 +121,16 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 		errs = nil
 	}
 	endEnqueues(spans, jobs, stored)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, errs
 }
 
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that was refused, or -1.
 func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
-	ids := make(map[[16]byte]bool)
+	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
 	for i, job := range jobs {
 		assignID(job)
+		job.Producer = producer
 		if job.ClientID {
 			if ids[job.ID] {
 				return nil, i, ojs.ErrDuplicateID(ojs.FormatID(job.ID))
@@ -151,7 +155,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 	}
 	endEnqueues(spans, jobs, stored)
 	s.afterEnqueue(ctx, res, nil)
-	s.advanceReplaced(ctx, jobs...)
+	s.followEnqueued(ctx, jobs...)
 	return stored, -1, nil
 }
 

@@ -103,6 +103,7 @@ func (s *Store) flushFail(ctx context.Context, nacks []nack) ([]*job.Record, err
 // afterFail wakes fetches for jobs that are available again, schedules the end of backoffs, and wakes the calls that wait for the
 // result of a job that is discarded now.
 func (s *Store) afterFail(ctx context.Context, rows []dbsqlc.JobFailRow) {
+	leftActive(s, rows, func(r *dbsqlc.JobFailRow) string { return r.Queue })
 	var a afterCommit
 	for i, r := range rows {
 		a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Cron)

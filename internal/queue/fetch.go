@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -147,109 +149,194 @@ func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
 	return b
 }
 
-// flushFetch claims jobs for all claimants in one statement. Only if lanes or priorities share the jobs, and those whose turn it was had
-// too few, others follow for the rest.
+// flushFetch claims jobs for all claimants, in one statement unless one of their queues has a limit. If lanes share the jobs, and those whose
+// turn it was had too few, others follow for the rest.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, error) {
+	w := want{queues: claimants[0].queues, tenant: claimants[0].tenant, spare: minSpare, weights: s.weights}
+	limited, err := s.limitedQueues(ctx, w.queues)
+	if err != nil {
+		return nil, err
+	}
 	shares := make([]share, len(claimants))
 	owners := assignSlots(claimants, s.workers.Quiet)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	bytes := int64(0) // of the jobs claimed so far
-	for spare := minSpare; ; spare = min(4*spare, maxSpare) {
-		c, ok := s.beginClaim(claimants, owners, spare)
-		if !ok {
-			return shares, nil
+	for bytes, round := int64(0), 0; len(owners) > 0 && round < maxRounds; round++ {
+		w.queues, w.slots = s.withoutPaused(w.queues), len(owners)
+		probes, last := s.cursors.begin(w)
+		if len(probes) == 0 {
+			break
 		}
-		c.params.MaxBytes -= bytes
-		rows, err := s.sendClaim(ctx, c)
-		if err != nil && bytes == 0 {
+		runs, err := s.claimFor(ctx, claimants, owners, probes, limited, bytes)
+		if err != nil && round == 0 {
 			return nil, err
 		}
-		if err != nil { // the jobs of the statements before are answered
-			return shares, nil
+		if err != nil {
+			break // the jobs of the rounds before are answered
 		}
-		claimed, cut := s.endClaim(c, rows)
-		bytes += claimed
-		for i, jobs := range s.afterClaim(ctx, c, rows) {
-			shares[i].jobs, shares[i].cut = append(shares[i].jobs, jobs...), cut
+		done := s.endRuns(ctx, runs, shares)
+		if !last || done.cut {
+			break
 		}
-		if len(rows) > 0 {
-			s.commits.Committed()
-		}
-		owners = owners[len(rows):]
-		if !c.last || cut || len(owners) == 0 {
-			return shares, nil
-		}
+		owners, bytes, w.spare = owners[done.jobs:], bytes+done.bytes, min(4*w.spare, maxSpare)
+		w.queues = slices.DeleteFunc(slices.Clone(w.queues), func(q string) bool { return slices.Contains(done.full, q) })
 	}
+	return shares, nil
 }
 
-// sendClaim runs the statement.
-func (s *Store) sendClaim(ctx context.Context, c claim) (rows []dbsqlc.JobFetchRow, err error) {
-	err = s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-		rows, err = dbsqlc.New(conn).JobFetch(ctx, c.params)
+const (
+	// A statement may read some lanes more than it has slots for, in case those whose turn it is have too few jobs; each further
+	// statement of a claim four times as many.
+	minSpare = 16
+	maxSpare = 4096
+
+	// maxRounds bounds the statements of one claim. With spare lanes they reach more than a node remembers of a queue.
+	maxRounds = 64
+)
+
+// withoutPaused leaves out queues that the node knows to be paused.
+func (s *Store) withoutPaused(queues []string) []string {
+	if view := s.configured.Latest(); view == nil || view.Plain() {
+		return queues
+	}
+	return slices.DeleteFunc(slices.Clone(queues), s.isPaused)
+}
+
+func (s *Store) isPaused(name string) bool {
+	q := s.configured.Known(name)
+	return q != nil && q.Status == queueconfig.Paused
+}
+
+// claimFor claims in one statement or, if some of the queues are limited, in one transaction. bytes are those that the claimants have got
+// already. After an error the probes have been ended.
+func (s *Store) claimFor(ctx context.Context, claimants []claimant, owners []int, probes []*probe, limited []queueLimit, bytes int64) ([]run, error) {
+	if len(limited) > 0 {
+		return s.claimLimited(ctx, claimants, owners, probes, limited, bytes)
+	}
+	r := run{probes: probes, claim: s.newClaim(claimants, probes, owners, bytes)}
+	err := s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
+		r.rows, err = dbsqlc.New(conn).JobFetch(ctx, r.claim.params)
 		return err
 	})
 	if err != nil {
-		s.cursors.fail(c.probes)
-		s.lost.add(c.params.Claim, err)
+		s.cursors.fail(probes)
+		s.lost.add(r.claim.params.Claim, err)
+		return nil, err
 	}
-	return rows, err
+	return []run{r}, nil
 }
 
-// A statement may read some lanes more than it has slots for, in case those whose turn it is have too few jobs; each further
-// statement of a claim four times as many.
-const (
-	minSpare = 16
-	maxSpare = 4096
-)
+// claimed is what a round of a claim has got.
+type claimed struct {
+	jobs  int
+	bytes int64
+	cut   bool
+	full  []string // limited queues that have no more room
+}
+
+// endRuns ends the claims of a round, and adds their jobs to the shares.
+func (s *Store) endRuns(ctx context.Context, runs []run, shares []share) (done claimed) {
+	for i := range runs {
+		r := &runs[i]
+		if r.full {
+			done.full = append(done.full, r.queue)
+		}
+		if r.claim.owners == nil {
+			s.cursors.fail(r.probes)
+			continue
+		}
+		bytes, cut := s.endClaim(r.claim, r.rows)
+		for n, jobs := range s.afterClaim(ctx, r.claim, r.rows) {
+			shares[n].jobs, shares[n].cut = append(shares[n].jobs, jobs...), shares[n].cut || cut
+		}
+		done.jobs, done.bytes, done.cut = done.jobs+len(r.rows), done.bytes+bytes, done.cut || cut
+	}
+	if done.jobs > 0 {
+		s.commits.Committed()
+	}
+	return done
+}
 
 // claim is one statement JobFetch.
 type claim struct {
 	owners []int // the claimant of each slot
 	probes []*probe
-	last   bool                  // there is more to claim from than the statement reads
 	params dbsqlc.JobFetchParams // with one worker per claimant
 }
 
-// beginClaim returns false if nothing can be claimed, and has then ended the probes.
-func (s *Store) beginClaim(claimants []claimant, owners []int, spare int) (claim, bool) {
-	c := claim{owners: owners}
+// beginClaim prepares a claim of one statement. It returns false if nothing can be claimed.
+func (s *Store) beginClaim(claimants []claimant) (claim, bool) {
+	owners := assignSlots(claimants, s.workers.Quiet)
 	if len(owners) == 0 {
-		return c, false
+		return claim{}, false
 	}
-	c.probes, c.last = s.cursors.begin(want{claimants[0].queues, claimants[0].tenant, len(owners), spare, s.weights})
-	if len(c.probes) == 0 {
-		return c, false
+	probes, _ := s.cursors.begin(want{claimants[0].queues, claimants[0].tenant, len(owners), minSpare, s.weights})
+	if len(probes) == 0 {
+		return claim{}, false
 	}
-	c.params = s.fetchParams(c.probes, claimants)
-	c.params.Owners = make([]int32, len(owners))
-	for slot, owner := range owners {
+	return s.newClaim(claimants, probes, owners, 0), true
+}
+
+func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int, bytes int64) claim {
+	c := claim{owners: owners, probes: probes, params: s.fetchParams(probes, claimants)}
+	c.params.Owners = make([]int32, len(c.owners))
+	for slot, owner := range c.owners {
 		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
 	}
-	c.params.Want = int32(len(owners))
-	return c, true
+	c.params.Want = int32(len(c.owners))
+	c.params.MaxBytes -= bytes
+	return c
 }
 
 // endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one that got
 // all that it wanted: it has not read beyond its last job.
 func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (bytes int64, cut bool) {
+	bytes, cut = c.weigh(rows)
+	open := s.openProbes(c.probes)
+	tally(open, rows)
+	s.cursors.end(open, cut || len(rows) == len(c.owners))
+	return bytes, cut
+}
+
+// weigh returns the bytes of the jobs, and whether the claim ended because of them.
+func (c claim) weigh(rows []dbsqlc.JobFetchRow) (bytes int64, cut bool) {
 	for i := range rows {
 		bytes += int64((*job.Record)(&rows[i]).Weight())
 	}
-	cut = bytes > c.params.MaxBytes
-	tally(c.probes, rows)
-	s.cursors.end(c.probes, cut || len(rows) == len(c.owners))
-	return bytes, cut
+	return bytes, bytes > c.params.MaxBytes
+}
+
+// openProbes leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
+// the first fetch after the pause has to find.
+func (s *Store) openProbes(probes []*probe) []*probe {
+	if view := s.configured.Latest(); view == nil || view.Plain() {
+		return probes
+	}
+	var open, paused []*probe
+	for _, p := range probes {
+		if s.isPaused(p.queue()) {
+			paused = append(paused, p)
+		} else {
+			open = append(open, p)
+		}
+	}
+	s.cursors.fail(paused)
+	return open
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
 func (s *Store) afterClaim(ctx context.Context, c claim, rows []dbsqlc.JobFetchRow) [][]*job.Record {
 	res := make([][]*job.Record, len(c.params.Workers))
 	eventlog.Emit(ctx, s.commits, rows, fetchChange)
+	limited := false
 	for slot := range rows {
 		job, owner := (*job.Record)(&rows[slot]), c.owners[slot]
 		res[owner] = append(res[owner], job)
 		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
+		limited = limited || job.LimitKey.Valid
+	}
+	if limited {
+		s.onLimitedStarts()
 	}
 	return res
 }
@@ -273,7 +360,7 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 	}
 	for i, p := range probes {
 		rank := p.level.party.rank
-		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = rank.queue.name, p.level.lane, rank.priority, p.low, int32(p.want)
+		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.level.lane, rank.priority, p.low, int32(p.want)
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
@@ -310,7 +397,7 @@ func tally(probes []*probe, rows []dbsqlc.JobFetchRow) {
 	for i := range rows {
 		r := &rows[i]
 		for range probes {
-			if p := probes[at]; p.level.lane == r.Lane && p.level.party.rank.priority == r.Priority && p.level.party.rank.queue.name == r.Queue {
+			if p := probes[at]; p.level.lane == r.Lane && p.level.party.rank.priority == r.Priority && p.queue() == r.Queue {
 				p.got++
 				p.last = max(p.last, r.ReadySeq.Int64)
 				break

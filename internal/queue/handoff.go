@@ -24,7 +24,7 @@ type handoff struct {
 
 // handoff takes parked fetches that wait for the queues of the jobs; nil if there are none.
 func (s *Store) handoff(jobs []*job.Job) *handoff {
-	waiters := s.cursors.take(jobs)
+	waiters := s.cursors.take(jobs, s.isLimited)
 	if len(waiters) == 0 {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 		claimants[i] = newClaimant(w.fetch)
 	}
 	s.cursors.expect(jobs)
-	claim, ok := s.beginClaim(claimants, assignSlots(claimants, s.workers.Quiet), minSpare)
+	claim, ok := s.beginClaim(claimants)
 	if !ok {
 		hand(waiters, nil)
 		return nil
@@ -45,6 +45,11 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 // should be tried, which knows what to do about an error of the statements.
 func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff) (res []enqueued, ok bool, err error) {
 	in := newInsertion(jobs, false)
+	if err := s.admit(ctx, s.db.Pool, in); err != nil || len(in.todo) == 0 {
+		s.cursors.fail(h.claim.probes)
+		hand(h.waiters, nil)
+		return in.res, true, err
+	}
 	inserted, claimed, err := s.insertAndClaim(ctx, in, h)
 	if err != nil {
 		s.cursors.fail(h.claim.probes)
@@ -73,7 +78,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []dbsqlc.JobFetchRow, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	if err := s.createQueues(ctx, s.db.Pool, in.jobs); err != nil {
+	if err := s.createQueues(ctx, s.db.Pool, in.open()); err != nil {
 		return nil, nil, err
 	}
 	insert, started := in.statement(ctx, s.commits.Node), time.Now()
@@ -113,8 +118,8 @@ func (c *cursors) withdraw(w *waiter) (taken bool) {
 func (w *waiter) offered() bool { return w.waiting && !w.taken && len(w.wake) == 0 }
 
 // take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues and tenant, because
-// a claim follows one order.
-func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
+// a claim follows one order. Fetches from limited queues are left out: they claim under the locks of the limits.
+func (c *cursors) take(jobs []*job.Job, limited func(queues []string) bool) (taken []*waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.waiters) == 0 || c.newest == 0 {
@@ -125,9 +130,9 @@ func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
 			continue
 		}
 		tenant := job.TenantOf(j.Lane)
-		w := c.offeredFor(scope{j.Queue, tenant}, taken)
+		w := c.offeredFor(scope{j.Queue, tenant}, taken, limited)
 		if w == nil && tenant != "" {
-			w = c.offeredFor(scope{j.Queue, ""}, taken)
+			w = c.offeredFor(scope{j.Queue, ""}, taken, limited)
 		}
 		if w != nil {
 			w.taken = true
@@ -138,9 +143,10 @@ func (c *cursors) take(jobs []*job.Job) (taken []*waiter) {
 }
 
 // offeredFor is a waiter that an enqueue may take together with the others; nil if there is none.
-func (c *cursors) offeredFor(of scope, others []*waiter) *waiter {
+func (c *cursors) offeredFor(of scope, others []*waiter, limited func(queues []string) bool) *waiter {
 	for _, w := range c.waiters[of] {
-		if w.offered() && (others == nil || slices.Equal(w.fetch.Queues, others[0].fetch.Queues) && w.fetch.Tenant == others[0].fetch.Tenant) {
+		if w.offered() && (others == nil || slices.Equal(w.fetch.Queues, others[0].fetch.Queues) && w.fetch.Tenant == others[0].fetch.Tenant) &&
+			!limited(w.fetch.Queues) {
 			return w
 		}
 	}

@@ -24,7 +24,7 @@ type enqueued struct {
 	taken     bool // another job has the id
 
 	// Of a job with a unique policy.
-	refused  *ojs.Error    // an equivalent job exists
+	refused  *ojs.Error    // an equivalent job exists, or the queue does not take the job
 	existing *job.Record   // the equivalent job is the answer
 	replaced []*job.Record // jobs that were cancelled for this one
 	over     bool          // a later job of the same insert has replaced this one
@@ -75,7 +75,13 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	s.assignLanes(ctx, db, in.jobs)
-	if err := s.createQueues(ctx, db, in.jobs); err != nil {
+	if err := s.admit(ctx, db, in); err != nil {
+		return nil, err
+	}
+	if err := s.createQueues(ctx, db, in.open()); err != nil {
+		return nil, err
+	}
+	if err := s.setQueueLimits(ctx, db, in); err != nil {
 		return nil, err
 	}
 	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
@@ -202,6 +208,9 @@ func newInsertion(jobs []*job.Job, atomic bool) *insertion {
 
 // open are the jobs of the next try.
 func (in *insertion) open() []*job.Job {
+	if len(in.todo) == len(in.jobs) {
+		return in.jobs
+	}
 	jobs := make([]*job.Job, len(in.todo))
 	for n, i := range in.todo {
 		jobs[n] = in.jobs[i]
@@ -252,7 +261,7 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		TotalMs: make([]int64, n), TtlMs: make([]int64, n), StallMs: make([]int64, n), ResultTtlS: make([]int64, n),
 		TraceIds: make([]string, n), Retry: make([][]byte, n), Args: make([][]byte, n), Meta: make([][]byte, n), Extra: make([][]byte, n),
 		Sizes: make([]int32, n), WorkflowIds: make([][16]byte, n), UniqueKeys: make([]string, n),
-		Lanes: make([]string, n), LimitKeys: make([]string, n), OnLimits: make([]string, n),
+		Lanes: make([]string, n), LimitKeys: make([]string, n), LimitPolicies: make([][]byte, n), OnLimits: make([]string, n),
 		Source: cmp.Or(in.jobs[in.todo[0]].Source, "api"), Node: node,
 	}
 	for n, i := range in.todo {
@@ -269,6 +278,9 @@ func (in *insertion) params(node int32) dbsqlc.JobInsertParams {
 		p.TraceIds[n], p.Retry[n], p.Args[n], p.Meta[n], p.Extra[n] = j.TraceID, j.Retry, j.Args, j.Meta, j.Extra
 		p.Sizes[n], p.WorkflowIds[n], p.UniqueKeys[n] = j.StoredSize(), j.WorkflowID, j.UniqueKey
 		p.Lanes[n], p.LimitKeys[n], p.OnLimits[n] = j.Lane, j.LimitKey, j.OnLimit
+		if j.LimitKey != "" {
+			p.LimitPolicies[n] = j.Limit.Stored()
+		}
 	}
 	return p
 }

@@ -34,6 +34,12 @@ func (k *knownQueues) add(names []string, now time.Time) {
 	}
 }
 
+func (k *knownQueues) remove(name string) {
+	if _, known := k.since.LoadAndDelete(name); known {
+		k.count.Add(-1)
+	}
+}
+
 func (k *knownQueues) clear() {
 	k.since.Clear()
 	k.count.Store(0)

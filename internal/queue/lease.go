@@ -61,7 +61,7 @@ func (s *Store) failOverdue(ctx context.Context, rows []dbsqlc.JobListOverdueRow
 			failed++
 		}
 	}
-	s.advance(ctx, endedWorkflows(jobs))
+	s.follow(ctx, jobs)
 	return failed, err
 }
 
@@ -116,6 +116,6 @@ func (s *Store) FailLost(ctx context.Context, lost []Lost) ([]*job.Record, error
 		}
 	}
 	jobs, err := s.flushFail(ctx, nacks)
-	s.advance(ctx, endedWorkflows(jobs))
+	s.follow(ctx, jobs)
 	return jobs, err
 }

@@ -93,8 +93,8 @@ func (o operation[Req]) do(ctx context.Context, req Req) (*job.Record, error) {
 		o.retryLocked(ctx, []Req{req}, jobs, errs)
 		stored, err = jobs[0], errs[0]
 	}
-	if stored != nil && stored.WorkflowID.Valid {
-		o.store.advance(ctx, endedWorkflows([]*job.Record{stored}))
+	if stored != nil && (stored.WorkflowID.Valid || stored.LimitKey.Valid) {
+		o.store.follow(ctx, []*job.Record{stored})
 	}
 	return stored, err
 }
@@ -109,7 +109,7 @@ func (o operation[Req]) doEach(ctx context.Context, reqs []Req) (jobs []*job.Rec
 	o.settle(ctx, reqs, jobs, errs)
 	jobs, errs = o.store.refuseMissing(ctx, jobs, errs, runs)
 	o.retryLocked(ctx, reqs, jobs, errs)
-	o.store.advance(ctx, endedWorkflows(jobs))
+	o.store.follow(ctx, jobs)
 	return jobs, errs
 }
 

@@ -185,6 +185,21 @@ func (c *cursors) wake(of scope, n int) {
 	c.wakeLocked(of, n)
 }
 
+// wakeQueue is wake for the fetches of all tenants, up to n of each.
+func (c *cursors) wakeQueue(queue string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for of := range c.waiters {
+		if of.queue != queue {
+			continue
+		}
+		left := n
+		for _, w := range c.waiters[of] {
+			left -= w.awaken(left)
+		}
+	}
+}
+
 // wakeLocked is wake for callers that have locked c.mu. Waiters that take jobs of one tenant only come first.
 func (c *cursors) wakeLocked(of scope, n int) {
 	for _, w := range c.waiters[of] {

@@ -17,6 +17,7 @@ type Stats struct {
 	Name       string
 	Status     string // active, paused, draining
 	Counts     map[ojs.JobState]int64
+	MaxDepth   int64                   // the bound of the queue; 0: none
 	Rates      dbsqlc.QueueGetRatesRow // of the last 60 minutes
 	ComputedAt time.Time
 }
@@ -26,7 +27,14 @@ func (s *Store) QueueStats(ctx context.Context, name string) (Stats, error) {
 	stats := Stats{Name: name, Status: "active", Counts: map[ojs.JobState]int64{}}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	err := pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
+	configured, err := s.configured.Get(ctx, name)
+	if err != nil {
+		return stats, err
+	}
+	if q := configured[name]; q != nil && q.Config.Backpressure != nil {
+		stats.MaxDepth = q.Config.Backpressure.MaxDepth
+	}
+	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := s.db.Q.WithTx(tx)
 		now, err := q.SystemPing(ctx)
 		if err != nil {
@@ -64,6 +72,20 @@ func (s *Store) QueuesAfter(ctx context.Context, name string, limit int) (rows [
 		rows = rows[:limit]
 	}
 	return rows, more, nil
+}
+
+// QueueChanged is called when the status or the configuration of a queue has changed on any node, or the queue was deleted; "": of any
+// queue. Fetches look again, because a resumed queue has jobs that their cursors have passed. The next enqueue makes sure that the
+// queue has a row.
+func (s *Store) QueueChanged(name string) {
+	if name == "" {
+		s.queues.clear()
+		s.NotifyAll()
+		return
+	}
+	s.queues.remove(name)
+	s.cursors.surveyAgain(name)
+	s.cursors.wakeQueue(name, maxWoken)
 }
 
 // QueueExists reports whether a queue has ever had a job or a setting.

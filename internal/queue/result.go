@@ -114,7 +114,10 @@ func (s *Store) Awaited() int { return s.awaiting.count() }
 
 // Published makes waiters read their results again, because some node has published events. Events do not reach this
 // package one by one, so it wakes all waiters.
-func (s *Store) Published() { s.awaiting.published() }
+func (s *Store) Published() {
+	s.awaiting.published()
+	s.roomMade()
+}
 
 // resultWaiters are the calls that wait for the end of a job. They hold memory only, no connection.
 type resultWaiters struct {

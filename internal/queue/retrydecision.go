@@ -7,6 +7,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job/retry"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -56,6 +57,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 	p.Reasons = append(p.Reasons, n.reason)
 	p.EventTypes = append(p.EventTypes, s.outcomeEvent(state))
 	p.Sources = append(p.Sources, source)
+	p.BlockedUntil = append(p.BlockedUntil, pg.Timestamp(n.Error.RateLimitUntil))
 }
 
 // failure collects the values that the decision depends on.

@@ -39,6 +39,9 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
+	// StrictQueues refuses jobs of queues that nobody has created.
+	StrictQueues bool
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
@@ -68,7 +71,7 @@ type Store struct {
 	configured *queueconfig.Cache
 
 	enqueue       *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids: their statement may wait for a lock on an id
+	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
 	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
 	complete      operation[job.Ack]
 	fail          operation[nack]
@@ -81,12 +84,15 @@ type Store struct {
 	cursors  *cursors
 	awaiting resultWaiters
 	queues   knownQueues
+	rooms    roomWakes
 
 	draining  chan struct{}
 	drainOnce sync.Once
 
-	onCronJobs     func(ctx context.Context, crons []string)
-	onWorkflowJobs func(ctx context.Context, roots [][16]byte)
+	onCronJobs      func(ctx context.Context, crons []string)
+	onWorkflowJobs  func(ctx context.Context, roots [][16]byte)
+	onLimitedJobs   func(ctx context.Context, keys []string)
+	onLimitedStarts func()
 
 	maxLooked int64         // pg.MaxLooked; only tests change it
 	busyFor   time.Duration // maxBusy; only tests change it
@@ -99,8 +105,10 @@ func New(deps Deps, config Config) *Store {
 		config: config, configured: deps.Queues, draining: make(chan struct{}),
 		cursors:    newCursors(),
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		rooms:      roomWakes{until: map[string]time.Time{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
+		onLimitedJobs: func(context.Context, []string) {}, onLimitedStarts: func() {},
 		maxLooked: pg.MaxLooked, busyFor: maxBusy,
 	}
 	byID := func(j *job.Job) ([16]byte, bool) { return j.ID, j.ClientID }

@@ -206,3 +206,15 @@ func (c *cursors) surveySoon() {
 		}
 	}
 }
+
+// surveyAgain lets the next fetch from the queue survey it: jobs that were held back can be claimed, and cursors may be above them.
+func (c *cursors) surveyAgain(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q := c.queues[name]; q != nil {
+		q.whole.done = false
+		for _, of := range q.tenants {
+			of.done = false
+		}
+	}
+}

@@ -30,6 +30,9 @@ type Tx struct {
 func (s *Store) InTx(ctx context.Context, do func(tx *Tx) error) error {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	if _, err := s.configured.View(ctx); err != nil { // what Enqueue needs; in the transaction it would need a second connection
+		return err
+	}
 	t := &Tx{store: s}
 	err := pg.Retry(func() error {
 		return s.db.InTx(ctx, func(tx pgx.Tx) error {
@@ -70,6 +73,9 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 	if duplicates && atomic {
 		return stored, errs, nil
 	}
+	for _, j := range jobs {
+		j.Producer = producerOf(ctx)
+	}
 	spans := t.beginEnqueues(ctx, jobs)
 	in := newInsertion(firsts, atomic)
 	in.lockTimeout = uniqueLockTimeout
@@ -96,7 +102,7 @@ func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored 
 	t.after = append(t.after, func() {
 		endEnqueues(spans, jobs, stored)
 		t.store.afterEnqueue(ctx, res, nil)
-		t.store.advanceReplaced(ctx, jobs...)
+		t.store.followEnqueued(ctx, jobs...)
 	})
 	if !duplicates && !refused {
 		errs = nil

@@ -43,12 +43,3 @@ func endedWorkflows(jobs []*job.Record) [][16]byte {
 		return root
 	})
 }
-
-// advanceReplaced lets the workflows of jobs follow that were cancelled for new ones.
-func (s *Store) advanceReplaced(ctx context.Context, jobs ...*job.Job) {
-	var replaced []*job.Record
-	for _, j := range jobs {
-		replaced = append(replaced, j.Outcome.Replaced...)
-	}
-	s.advance(ctx, workflowsOf(replaced, func(j **job.Record) pgtype.UUID { return (*j).WorkflowID }))
-}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
 )
 
@@ -80,12 +81,30 @@ func (c *Cache) Get(ctx context.Context, names ...string) (found map[string]*Que
 	return found, nil
 }
 
+// Latest is what was read last; nil: nothing yet.
+func (c *Cache) Latest() *View { return c.view.Load() }
+
 // Known is the queue as it was known last, for callers that cannot wait; nil: nothing is known to be configured for it.
 func (c *Cache) Known(name string) *Queue {
 	if view := c.view.Load(); view != nil && !view.Plain() {
 		return view.Queue(name)
 	}
 	return nil
+}
+
+// Retry is the policy that jobs of the queue inherit; see Config.Retry. It is job.Limits.QueueRetry.
+func (c *Cache) Retry(name string) (retry.Policy, bool) {
+	view, err := c.View(context.Background()) // the decoder has no context; a look is bounded by the statement timeout
+	if err != nil {
+		view = c.view.Load() // the insert that follows reports that the database is away
+	}
+	if view == nil || view.Plain() {
+		return retry.Policy{}, false
+	}
+	if q := view.Queue(name); q != nil {
+		return q.Config.Retry()
+	}
+	return retry.Policy{}, false
 }
 
 // Changed is called when a queue may have changed, and after a reset. It does not block.

@@ -21,14 +21,13 @@ type values [fieldCount]jsontext.Value
 // Change is what a client wants to be different.
 type Change struct{ values }
 
-// Empty reports whether nothing is to be different.
-func (c *Change) Empty() bool {
-	for _, v := range c.values {
+// And adds another change, which wins where both set a field.
+func (c *Change) And(other Change) {
+	for f, v := range other.values {
 		if v != nil {
-			return false
+			c.values[f] = v
 		}
 	}
-	return true
 }
 
 // Sets reports whether the change gives any field a value.
@@ -148,6 +147,28 @@ func overlay(stored []byte, over values) []byte {
 		}
 	}
 	return vs.encode()
+}
+
+// Show gives a stored configuration as answers have it: with the aliases that clients know, and with the retention that holds where it
+// sets none ("": for ever, which is not shown).
+func Show(stored []byte, completed, discarded, cancelled string) []byte {
+	vs := read(stored)
+	for f, text := range map[field]string{keepCompleted: completed, keepDiscarded: discarded, keepCancelled: cancelled} {
+		if vs[f] == nil && text != "" {
+			vs[f] = payload.Quote(text)
+		}
+	}
+	b := vs.encode()
+	if b == nil {
+		return []byte(`{}`)
+	}
+	b = b[:len(b)-1]
+	for _, name := range []string{"max_size", "max_size_bytes", "overflow_policy"} {
+		if v := vs[aliases[name]]; v != nil {
+			b = payload.AppendMember(b, payload.Quote(name), v)
+		}
+	}
+	return append(b, '}')
 }
 
 // read gives the fields of a stored object; what is no object has none.

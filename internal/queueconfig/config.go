@@ -86,6 +86,9 @@ type Queue struct {
 	own []byte
 }
 
+// Draining reports whether the queue takes no new jobs.
+func (q *Queue) Draining() bool { return q.Status == Draining || q.Deleting }
+
 // Own is the configuration that was set for the queue itself, an object.
 func (q *Queue) Own() []byte {
 	if q.own == nil {

@@ -22,6 +22,14 @@ func (v *View) Queue(name string) *Queue {
 	return &q
 }
 
+// Inherited is the stored configuration of Default; nil: none.
+func (v *View) Inherited() []byte {
+	if v.inherited == nil {
+		return nil
+	}
+	return v.inherited.own
+}
+
 // Plain reports whether Queue answers nil for every name.
 func (v *View) Plain() bool { return len(v.queues) == 0 }
 

@@ -174,7 +174,7 @@ func (p *pass) add(ctx context.Context, it *item) error {
 func (p *pass) prepare(ctx context.Context, it *item) {
 	j := it.job
 	j.ID, j.ClientID = job.NewID(), false
-	j.WorkflowID, j.Source = p.root.ID, p.source
+	j.WorkflowID, j.Source, j.Admitted = p.root.ID, p.source, true
 	j.Meta = job.WithWorkflowMeta(j.Meta, p.root.Meta, it.passed.trace)
 	j.TraceID = job.TraceID(j.Meta)
 	j.Extra = appendAttributes(j.Extra, p.root.ID, it)
@@ -266,6 +266,11 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 	}
 	if len(jobs) == 0 {
 		return nil
+	}
+	if p.later != nil {
+		if err := p.later.Flush(ctx); err != nil {
+			return err
+		}
 	}
 	in, err := p.s.jobs.InsertTx(ctx, p.tx, jobs)
 	if err != nil {

@@ -2,6 +2,7 @@ package workflow
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -31,6 +32,9 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout) // fetches are woken even if the client hangs up
 	defer cancel()
 	nodes := treeOf(def)
+	if err := s.admit(bounded, nodes); err != nil {
+		return answer, pg.ClientError(err)
+	}
 	if err := s.createQueues(bounded, nodes[0]); err != nil {
 		return answer, pg.ClientError(err)
 	}
@@ -61,6 +65,28 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 	p.committed(ctx)
 	s.logChange(ctx, "workflow created", w)
 	return answer, nil
+}
+
+// admit refuses a definition with a job that its queue does not take. Later steps and callbacks are not checked again: work that was
+// accepted goes on while a queue is drained.
+func (s *Store) admit(ctx context.Context, nodes []*node) error {
+	var jobs []*job.Job
+	var steps []string
+	for _, n := range nodes {
+		for _, m := range n.def.Members {
+			if m.Job != nil {
+				jobs, steps = append(jobs, m.Job), append(steps, n.Path+m.ID)
+			}
+		}
+		for _, c := range n.def.Callbacks {
+			jobs, steps = append(jobs, c.Job), append(steps, n.Path+c.Name)
+		}
+	}
+	at, err := s.jobs.Admit(ctx, jobs)
+	if wire, refused := errors.AsType[*ojs.Error](err); refused && at >= 0 {
+		return wire.With("step_id", steps[at])
+	}
+	return err
 }
 
 // createQueues creates the queues of the first jobs before the transaction, so that other producers do not wait for its end.

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/api"
 	ojsv1 "github.com/ojsd/ojsd/internal/api/grpcapi/proto/ojs/v1"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -77,7 +78,7 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if len(a.keys) > 0 && !known && !public(method) {
 		return ctx, ojs.ErrUnauthenticated()
 	}
-	return ctx, nil
+	return queue.WithProducer(ctx, principal), nil
 }
 
 // public methods need no key, as over HTTP.

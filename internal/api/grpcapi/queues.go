@@ -63,15 +63,20 @@ func (a *API) QueueStats(ctx context.Context, in *ojsv1.QueueStatsRequest) (*ojs
 	}}, nil
 }
 
-// PauseQueue is not offered yet.
-func (a *API) PauseQueue(context.Context, *ojsv1.PauseQueueRequest) (*ojsv1.PauseQueueResponse, error) {
-	return nil, errNoPausing
+// PauseQueue is POST /queues/{name}/pause.
+func (a *API) PauseQueue(ctx context.Context, in *ojsv1.PauseQueueRequest) (*ojsv1.PauseQueueResponse, error) {
+	if err := api.CheckQueue("queue", in.GetQueue()); err != nil {
+		return nil, err
+	}
+	_, err := a.Queues.Pause(ctx, in.GetQueue(), actor(ctx))
+	return &ojsv1.PauseQueueResponse{}, err
 }
 
-// ResumeQueue is not offered yet.
-func (a *API) ResumeQueue(context.Context, *ojsv1.ResumeQueueRequest) (*ojsv1.ResumeQueueResponse, error) {
-	return nil, errNoPausing
+// ResumeQueue is POST /queues/{name}/resume.
+func (a *API) ResumeQueue(ctx context.Context, in *ojsv1.ResumeQueueRequest) (*ojsv1.ResumeQueueResponse, error) {
+	if err := api.CheckQueue("queue", in.GetQueue()); err != nil {
+		return nil, err
+	}
+	_, err := a.Queues.Resume(ctx, in.GetQueue(), actor(ctx))
+	return &ojsv1.ResumeQueueResponse{}, err
 }
-
-// TODO: when the store can pause queues, call it here.
-var errNoPausing = errNotOffered("This server does not pause or resume queues.", map[string]any{"feature": "pause_resume"})

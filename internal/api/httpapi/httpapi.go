@@ -51,6 +51,9 @@ type Config struct {
 	// GRPC says that this node speaks gRPC, too.
 	GRPC bool
 
+	// ExtensionEvents says that events of extension types are written.
+	ExtensionEvents bool
+
 	// EventRetention and EventMaxCount are shown in the manifest.
 	EventRetention time.Duration
 	EventMaxCount  int64
@@ -197,10 +200,11 @@ func (a *API) routes(e *echo.Echo) {
 	a.deadLetterRoutes(v1)
 
 	get(v1, "/unique-jobs", a.listUnique)
+	a.rateLimitRoutes(v1, one)
 	a.cronRoutes(v1)
 	a.poolRoutes(v1)
 	a.workflowRoutes(v1)
-	get(v1, "/queues/:name/stats", a.getQueueStats)
+	a.queueRoutes(v1)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)
 	get(v1, "/events/:id/history", a.getEventHistory)

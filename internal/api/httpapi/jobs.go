@@ -41,6 +41,7 @@ func (a *API) postJob(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	a.rateLimitHeaders(c, in)
 	return created(c, in, job)
 }
 
@@ -64,6 +65,7 @@ func (a *API) postJobOnce(c echo.Context, body []byte, in *job.Job) error {
 	if err := json.Unmarshal(answer.Body, &first); err != nil {
 		return fmt.Errorf("read remembered job: %w", err)
 	}
+	a.rateLimitHeaders(c, in)
 	c.Response().Header().Set("Location", "/ojs/v1/jobs/"+first.Job.ID)
 	return send(c, answer.Status, answer.Body)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -115,10 +116,12 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		a.takeQueryToken(r)
 		if len(a.keys) > 0 {
-			if _, ok := a.keys.Bearer(r.Header.Get("Authorization")); !ok {
+			principal, ok := a.keys.Bearer(r.Header.Get("Authorization"))
+			if !ok {
 				c.Response().Header().Set(echo.HeaderWWWAuthenticate, "Bearer")
 				return ojs.ErrUnauthenticated()
 			}
+			c.SetRequest(r.WithContext(queue.WithProducer(r.Context(), principal)))
 		}
 		if v, present := r.Header["Ojs-Version"]; present && !job.ValidVersion(v[0]) {
 			return ojs.ErrVersion("OJS-Version", v[0])

@@ -36,6 +36,7 @@ type queueStats struct {
 	Queue string `json:"queue"`
 	queueCounts
 	Dead              int64   `json:"dead"`
+	MaxDepth          int64   `json:"max_depth,omitempty"`
 	CompletedLastHour int64   `json:"completed_last_hour"`
 	FailedLastHour    int64   `json:"failed_last_hour"`
 	AvgDurationMS     float64 `json:"avg_duration_ms"`
@@ -87,7 +88,7 @@ func newQueueStats(s queue.Stats) queueStatsBody {
 	return queueStatsBody{
 		queueObject: queueObject{Name: s.Name, Status: s.Status, Paused: s.Status == "paused", queueCounts: counts},
 		Stats: queueStats{
-			Queue: s.Name, queueCounts: counts, Dead: counts.Discarded,
+			Queue: s.Name, queueCounts: counts, Dead: counts.Discarded, MaxDepth: s.MaxDepth,
 			CompletedLastHour: s.Rates.Completed, FailedLastHour: s.Rates.Failed,
 			AvgDurationMS: api.Average(s.Rates.DurationMs, s.Rates.Completed),
 			AvgWaitMS:     api.Average(s.Rates.WaitMs, s.Rates.Started),

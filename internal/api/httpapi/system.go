@@ -61,8 +61,8 @@ func (a *API) getManifest(c echo.Context) error {
 		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC), "backend": api.Backend,
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
-			"priority_queues": true, "rate_limiting": false, "schema_validation": false, "unique_jobs": true, "workflows": true,
-			"pause_resume": false, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
+			"priority_queues": true, "rate_limiting": true, "schema_validation": false, "unique_jobs": true, "workflows": true,
+			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
 		},
 		"extensions":        api.Extensions(a.webhooks.Enabled),
 		"endpoints":         a.endpoints(base),
@@ -82,7 +82,7 @@ func (a *API) getManifest(c echo.Context) error {
 func (a *API) endpoints(base string) map[string]string {
 	endpoints := map[string]string{
 		"base_url": base + "/ojs/v1", "manifest": "/ojs/manifest", "health": "/ojs/v1/health", "events": "/ojs/v1/events",
-		"workflows": "/ojs/v1/workflows", "events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "metrics": "/metrics",
+		"queues": "/ojs/v1/queues", "workflows": "/ojs/v1/workflows", "events_stream": "/ojs/v1/events/stream", "websocket": "/ojs/v1/ws", "metrics": "/metrics",
 	}
 	if a.webhooks.Enabled {
 		endpoints["webhooks"] = "/ojs/v1/webhooks"

@@ -126,7 +126,7 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 		return match, ojs.ErrInvalidPayload(pattern.Parameter, "patterns such as job.* or job.failed", pattern.Pattern, "'"+pattern.Parameter+"': "+pattern.Error())
 	}
 	for i, p := range types {
-		if !slices.ContainsFunc(ojs.EventTypes, func(t string) bool { return eventlog.MatchPattern(p, t) }) {
+		if !slices.ContainsFunc(a.eventTypes(), func(t string) bool { return eventlog.MatchPattern(p, t) }) {
 			return match, ojs.ErrValidation("events", in.Events[i], "'events' contains "+strconv.Quote(in.Events[i])+", which no event type matches.")
 		}
 	}
@@ -137,6 +137,14 @@ func (a *API) checkWebhook(in *webhook.Definition, newURL bool) (match webhook.M
 		return match, ojs.ErrValidation("url", in.URL, "'url' is not admitted: "+err.Error()+".")
 	}
 	return webhook.Match{Types: eventlog.LikePatterns(types), Sources: eventlog.LikePatterns(in.Sources)}, nil
+}
+
+// eventTypes are those that this server writes.
+func (a *API) eventTypes() []string {
+	if a.config.ExtensionEvents {
+		return slices.Concat(ojs.EventTypes, ojs.ExtensionEventTypes)
+	}
+	return ojs.EventTypes
 }
 
 // newSecret is what Standard Webhooks calls one, too.

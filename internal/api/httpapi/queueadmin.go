@@ -1,0 +1,438 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	fields "github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// queueRoutes are those of docs/reference/queues.md.
+func (a *API) queueRoutes(v1 *echo.Group) {
+	reading := []string{http.MethodGet, http.MethodHead}
+	limit := bodyLimit{queueconfig.MaxBytes, "config"}
+	v1.Match(reading, "/queues", a.listQueues)
+	v1.POST("/queues", a.withBody(limit, a.postQueue))
+	v1.Match(reading, "/queues/:name", a.getQueue)
+	v1.DELETE("/queues/:name", a.withBody(limit, a.deleteQueue))
+	v1.Match(reading, "/queues/:name/stats", a.getQueueStats)
+	v1.POST("/queues/:name/pause", a.withBody(limit, a.pauseQueue))
+	v1.POST("/queues/:name/resume", a.withBody(limit, a.resumeQueue))
+	v1.POST("/queues/:name/drain", a.withBody(limit, a.drainQueue))
+	v1.POST("/queues/:name/purge", a.withBody(limit, a.purgeQueue))
+	v1.Match(reading, "/queues/:name/config", a.getQueueConfig)
+	v1.PUT("/queues/:name/config", a.withBody(limit, a.putQueueConfig))
+	v1.PUT("/admin/queues/:name/config", a.withBody(limit, a.putQueueConfig))
+}
+
+// queueName reads the name in the path; with standard, queueconfig.Default is one.
+func queueName(c echo.Context, standard bool) (string, error) {
+	name := param(c, "name")
+	if standard && name == queueconfig.Default {
+		return name, nil
+	}
+	return name, api.CheckQueue("name", name)
+}
+
+// optionalObject reads a body that may be missing; nil: it is.
+func optionalObject(body []byte) (jsontext.Value, error) {
+	if blank(body) {
+		return nil, nil
+	}
+	object, wire := rawjson.Check(body)
+	return object, asError(wire)
+}
+
+func (a *API) listQueues(c echo.Context) error {
+	page, err := readPage(c)
+	if err != nil {
+		return err
+	}
+	if page.cursor != "" && !job.ValidQueue(page.cursor) {
+		return api.ErrCursor(page.cursor)
+	}
+	found, err := a.Queues.List(c.Request().Context(), page.cursor, page.offset, page.limit)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		next := ""
+		b = append(b, `{"queues":[`...)
+		for i, q := range found.Queues {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendQueueStatus(append(b, '{'), q.Name, q.Status), `,"created_at":"`...)
+			b = append(append(b, ojs.FormatTime(q.CreatedAt.Time)...), `"}`...)
+			next = q.Name
+		}
+		b = strconv.AppendInt(append(b, `],"total":`...), found.Total, 10)
+		return append(page.append(append(b, `,"pagination":`...), found.Total, found.More, next), '}')
+	})
+}
+
+// appendQueueStatus appends the members of the short form of a queue to an object that has been opened.
+func appendQueueStatus(b []byte, name, status string) []byte {
+	b = appendQuoted(append(b, `"name":`...), name)
+	b = appendText(b, "status", status)
+	return strconv.AppendBool(append(b, `,"paused":`...), status == queueconfig.Paused)
+}
+
+func (a *API) postQueue(c echo.Context, body []byte) error {
+	object, wire := rawjson.Check(body)
+	if wire != nil {
+		return wire
+	}
+	name, isText := rawjson.Text(fields.Present(fields.Find(object, "name")))
+	if !isText {
+		return ojs.ErrInvalidPayload("name", "the name of the queue", rawjson.Show(fields.Find(object, "name")), "'name' is required: send the name of the queue.")
+	}
+	if err := api.CheckQueue("name", name); err != nil {
+		return err
+	}
+	change, wire := queueconfig.ParseChange(object, "$") // as the CLI sends it
+	if wire != nil {
+		return wire
+	}
+	if config := fields.Present(fields.Find(object, "config")); config != nil {
+		if config[0] != '{' {
+			return ojs.ErrInvalidPayload("config", "an object", rawjson.Show(config), "'config' must be an object, got "+rawjson.Describe(config)+".")
+		}
+		nested, wire := queueconfig.ParseChange(config, "$.config")
+		if wire != nil {
+			return wire
+		}
+		change.And(nested)
+	}
+	q, err := a.Queues.Create(c.Request().Context(), name, change)
+	if err != nil {
+		return err
+	}
+	c.Response().Header().Set(echo.HeaderLocation, "/ojs/v1/queues/"+name)
+	return respond(c, http.StatusCreated, func(b []byte) []byte {
+		b = appendQueueHead(append(b, '{'), q)
+		b = append(append(b, `,"config":`...), q.Own()...)
+		b = append(append(append(b, `,"created_at":"`...), ojs.FormatTime(q.CreatedAt)...), '"')
+		b = appendQueueStatus(append(b, `,"queue":{`...), q.Name, q.Status)
+		return append(b, `}}`...)
+	})
+}
+
+func appendQueueHead(b []byte, q *queueadmin.Detail) []byte {
+	b = appendQuoted(append(b, `"name":`...), q.Name)
+	b = appendText(b, "state", q.Status)
+	return appendText(b, "status", q.Status)
+}
+
+func (a *API) getQueue(c echo.Context) error {
+	name, err := queueName(c, false)
+	if err != nil {
+		return err
+	}
+	q, err := a.Queues.Get(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	f, err := a.Queues.Figures(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	depth := f.Counts[ojs.StateAvailable]
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		integer := func(b []byte, name string, n int64) []byte {
+			return strconv.AppendInt(append(append(append(b, `,"`...), name...), `":`...), n, 10)
+		}
+		b = appendQueueHead(append(b, '{'), q)
+		b = strconv.AppendBool(append(b, `,"paused":`...), q.Status == queueconfig.Paused)
+		b = integer(integer(b, "depth", depth), "running", f.Counts[ojs.StateActive])
+		b = append(append(b, `,"config":`...), q.Own()...)
+		b = strconv.AppendInt(append(b, `,"stats":{"depth":`...), depth, 10)
+		b = integer(integer(b, "available", f.Counts[ojs.StateAvailable]), "active", f.Counts[ojs.StateActive])
+		b = integer(integer(b, "completed_today", f.CompletedToday), "failed_today", f.FailedToday)
+		b = appendQueueStatus(append(b, `},"queue":{`...), q.Name, q.Status)
+		b = append(append(b, `},"created_at":"`...), ojs.FormatTime(q.CreatedAt)...)
+		b = append(append(append(b, `","updated_at":"`...), ojs.FormatTime(q.UpdatedAt)...), '"')
+		if q.Deleting {
+			b = append(b, `,"deleting":true`...)
+		}
+		return append(b, '}')
+	})
+}
+
+// queueActor names who changes the status of a queue, with the member of the body that clients may send.
+func (a *API) queueActor(c echo.Context, body []byte, member string) (string, error) {
+	object, err := optionalObject(body)
+	if err != nil {
+		return "", err
+	}
+	claimed := ""
+	if object != nil {
+		v := fields.Present(fields.Find(object, member))
+		text, isText := rawjson.Text(v)
+		if v != nil && !isText {
+			return "", ojs.ErrInvalidPayload(member, "a string", rawjson.Show(v), "'"+member+"' must be a string, got "+rawjson.Describe(v)+".")
+		}
+		claimed = text
+	}
+	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(member), claimed), nil
+}
+
+func (a *API) pauseQueue(c echo.Context, body []byte) error {
+	name, err := queueName(c, false)
+	if err != nil {
+		return err
+	}
+	by, err := a.queueActor(c, body, "paused_by")
+	if err != nil {
+		return err
+	}
+	status, err := a.Queues.Pause(c.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return respondStatus(c, status, func(b []byte) []byte { return appendMoment(b, "paused_at", &status.PausedAt) })
+}
+
+func (a *API) resumeQueue(c echo.Context, body []byte) error {
+	name, err := queueName(c, false)
+	if err != nil {
+		return err
+	}
+	by, err := a.queueActor(c, body, "resumed_by")
+	if err != nil {
+		return err
+	}
+	status, err := a.Queues.Resume(c.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return respondStatus(c, status, func(b []byte) []byte { return appendMoment(b, "resumed_at", &status.Since) })
+}
+
+func (a *API) drainQueue(c echo.Context, body []byte) error {
+	name, err := queueName(c, false)
+	if err != nil {
+		return err
+	}
+	by, err := a.queueActor(c, body, "resumed_by") // draining a paused queue resumes its fetches
+	if err != nil {
+		return err
+	}
+	status, err := a.Queues.Drain(c.Request().Context(), name, by)
+	if err != nil {
+		return err
+	}
+	return respondStatus(c, status, func(b []byte) []byte { return strconv.AppendInt(append(b, `,"remaining":`...), status.Remaining, 10) })
+}
+
+// respondStatus answers with queue as an object or, to clients that send OJS-Version, as the name.
+func respondStatus(c echo.Context, s queueadmin.Status, rest func(b []byte) []byte) error {
+	c.Response().Header().Add("Vary", "OJS-Version")
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		if flat(c) {
+			b = append(appendQueueStatus(append(b, `{"queue":{`...), s.Name, s.Status), `},`...)
+		} else {
+			b = append(appendQuoted(append(b, `{"queue":`...), s.Name), ',')
+		}
+		return append(rest(appendQueueStatus(b, s.Name, s.Status)), '}')
+	})
+}
+
+var deletionStrategies = []string{queueadmin.Reject, queueadmin.Discard, queueadmin.Move}
+
+func (a *API) deleteQueue(c echo.Context, body []byte) error {
+	name, err := queueName(c, false)
+	if err != nil {
+		return err
+	}
+	d, err := readDeletion(c, body)
+	if err != nil {
+		return err
+	}
+	d.Queue = name
+	if d.Target == name {
+		return ojs.ErrInvalidPayload("target_queue", "another queue", d.Target, "'target_queue' must be another queue.")
+	}
+	done, err := a.Queues.Delete(c.Request().Context(), d)
+	if err != nil {
+		return err
+	}
+	status, state := http.StatusOK, "deleted"
+	if done.Draining {
+		status, state = http.StatusAccepted, queueconfig.Draining
+	}
+	return respond(c, status, func(b []byte) []byte {
+		b = appendQuoted(append(b, `{"queue":`...), name)
+		b = appendText(b, "strategy", d.Strategy)
+		if d.Target != "" {
+			b = appendText(b, "target_queue", d.Target)
+		}
+		b = strconv.AppendInt(append(b, `,"jobs_affected":`...), done.Affected, 10)
+		return append(appendText(b, "state", state), '}')
+	})
+}
+
+// readDeletion reads body or query: not every client can send a body with DELETE.
+func readDeletion(c echo.Context, body []byte) (d queueadmin.Deletion, err error) {
+	object, err := optionalObject(body)
+	if err != nil {
+		return d, err
+	}
+	read := func(name string) (string, error) {
+		if object == nil {
+			return c.QueryParam(name), nil
+		}
+		v := fields.Present(fields.Find(object, name))
+		text, isText := rawjson.Text(v)
+		if v != nil && !isText {
+			return "", ojs.ErrInvalidPayload(name, "a string", rawjson.Show(v), "'"+name+"' must be a string, got "+rawjson.Describe(v)+".")
+		}
+		return text, nil
+	}
+	if d.Strategy, err = read("strategy"); err != nil {
+		return d, err
+	}
+	if d.Target, err = read("target_queue"); err != nil {
+		return d, err
+	}
+	switch {
+	case d.Strategy == "":
+		d.Strategy = queueadmin.Reject
+	case !slices.Contains(deletionStrategies, d.Strategy):
+		return d, ojs.ErrInvalidPayload("strategy", "reject, discard or move", d.Strategy, "'strategy' must be reject, discard or move.")
+	}
+	if d.Strategy != queueadmin.Move {
+		d.Target = ""
+		return d, nil
+	}
+	if !job.ValidQueue(d.Target) {
+		return d, ojs.ErrInvalidPayload("target_queue", "the name of a queue", d.Target, "'target_queue' must be the name of the queue to which jobs move.")
+	}
+	return d, nil
+}
+
+func (a *API) purgeQueue(c echo.Context, body []byte) error {
+	name, err := queueName(c, false)
+	if err != nil {
+		return err
+	}
+	p, shown, err := readPurge(body)
+	if err != nil {
+		return err
+	}
+	p.Queue, p.By = name, a.actor(c, "cancelled_by")
+	deleted, more, err := a.Queues.Purge(c.Request().Context(), p)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = strconv.AppendInt(append(b, `{"deleted":`...), deleted, 10)
+		b = strconv.AppendInt(append(b, `,"purged_count":`...), deleted, 10)
+		b = append(append(b, `,"states":`...), shown...)
+		if more {
+			b = append(b, `,"has_more":true`...)
+		}
+		return append(b, '}')
+	})
+}
+
+func readPurge(body []byte) (p queueadmin.Purge, shown []byte, err error) {
+	object, wire := rawjson.Check(body)
+	if wire != nil {
+		return p, nil, wire
+	}
+	refuse := func(field, expected string, v jsontext.Value) error {
+		var ps fields.Problems
+		ps.Add(ojs.KindInvalidPayload, field, "$."+field, expected, v)
+		return ps.Err()
+	}
+	v := fields.Present(fields.Find(object, "states"))
+	const expected = "an array of job states but active, at least one"
+	if v == nil || v[0] != '[' {
+		return p, nil, refuse("states", expected, v)
+	}
+	names, ok := fields.Texts(v)
+	names = fields.Distinct(names)
+	if !ok || len(names) == 0 {
+		return p, nil, refuse("states", expected, v)
+	}
+	confirm := fields.Present(fields.Find(object, "confirm"))
+	confirmed, isBool := rawjson.Bool(confirm)
+	if confirm != nil && !isBool {
+		return p, nil, refuse("confirm", "a boolean", confirm)
+	}
+	for _, name := range names {
+		state := ojs.JobState(name)
+		if !state.Valid() || state == ojs.StateActive {
+			return p, nil, refuse("states", expected, v)
+		}
+		if !state.Terminal() && !confirmed {
+			return p, nil, refuse("confirm", "true to cancel and remove jobs that have not ended", confirm)
+		}
+		p.States = append(p.States, state)
+	}
+	return p, rawjson.Compact(v), nil
+}
+
+func (a *API) getQueueConfig(c echo.Context) error {
+	name, err := queueName(c, true)
+	if err != nil {
+		return err
+	}
+	q, err := a.Queues.Get(c.Request().Context(), name)
+	if err != nil {
+		wire, isWire := errors.AsType[*ojs.Error](err)
+		if name != queueconfig.Default || !isWire || ojs.ErrorKind(wire.Type) != ojs.KindNotFound {
+			return err
+		}
+		q = &queueadmin.Detail{Name: name, Status: queueconfig.Active}
+	}
+	return a.respondConfig(c, q)
+}
+
+func (a *API) putQueueConfig(c echo.Context, body []byte) error {
+	name, err := queueName(c, true)
+	if err != nil {
+		return err
+	}
+	object, wire := rawjson.Check(body)
+	if wire != nil {
+		return wire
+	}
+	change, wire := queueconfig.ParseChange(object, "$")
+	if wire != nil {
+		return wire
+	}
+	q, err := a.Queues.Configure(c.Request().Context(), name, change)
+	if err != nil {
+		return err
+	}
+	return a.respondConfig(c, q)
+}
+
+func (a *API) respondConfig(c echo.Context, q *queueadmin.Detail) error {
+	config, err := a.Queues.Config(c.Request().Context(), q.Config)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = appendQueueHead(append(b, '{'), q)
+		b = append(append(b, `,"config":`...), config...)
+		b = append(append(b, `,"configuration":`...), config...)
+		if !q.UpdatedAt.IsZero() {
+			b = appendMoment(b, "updated_at", &q.UpdatedAt)
+		}
+		return append(b, '}')
+	})
+}

@@ -1,0 +1,285 @@
+package limit_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+type bundle struct{ *domaintest.Bundle }
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	return &bundle{domaintest.New(t)}
+}
+
+func (b *bundle) node() *bundle { return &bundle{b.Bundle.Node()} }
+
+// limited is a job of queue q with a rate limit, given as JSON.
+func limited(t testing.TB, limit string, options ...string) *job.Job {
+	t.Helper()
+	return in(t, "q", limit, options...)
+}
+
+func in(t testing.TB, queue, limit string, options ...string) *job.Job {
+	t.Helper()
+	body := fmt.Sprintf(`{"type":"test.job","args":[1],"options":{"queue":%q,"rate_limit":%s`, queue, limit)
+	for _, o := range options {
+		body += "," + o
+	}
+	j, wire := job.DecodeItem([]byte(body+"}}"), job.Limits{})
+	require.Nil(t, wire)
+	return j
+}
+
+func (b *bundle) added(j *job.Job) [16]byte {
+	b.T.Helper()
+	stored, err := b.Enqueue(b.T.Context(), j)
+	require.NoError(b.T, err)
+	require.Equal(b.T, "available", stored.State)
+	return stored.ID
+}
+
+// fetched are the ids of up to ten jobs that a fetch gets.
+func (b *bundle) fetched(queues ...string) [][16]byte {
+	b.T.Helper()
+	if queues == nil {
+		queues = []string{"q"}
+	}
+	jobs := b.Fetched(10, queues...)
+	ids := make([][16]byte, len(jobs))
+	for i, j := range jobs {
+		ids[i] = j.ID
+	}
+	return ids
+}
+
+func (b *bundle) ack(ids ...[16]byte) {
+	b.T.Helper()
+	for _, id := range ids {
+		_, err := b.Complete(b.T.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: job.AnyAttempt})
+		require.NoError(b.T, err)
+	}
+}
+
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const two = `{"key":"k","concurrency":2}`
+	first, second, third := b.added(limited(t, two)), b.added(limited(t, two)), b.added(limited(t, two))
+	plain := b.Enqueued(domaintest.NewJob("q"))[0].ID
+	require.Equal(t, [][16]byte{first, second, plain}, b.fetched(), "what is limited blocks nothing behind it")
+	require.Empty(t, b.fetched())
+	require.Equal(t, ojs.StateAvailable, b.State(third))
+	b.ack(second)
+	require.Equal(t, [][16]byte{third}, b.fetched())
+	b.ack(first, third, plain)
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.limit_pending`))
+}
+
+func TestRoomByEveryEnd(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(b *bundle, id [16]byte){
+		"Complete": func(b *bundle, id [16]byte) { b.ack(id) },
+		"Cancel": func(b *bundle, id [16]byte) {
+			_, err := b.Cancel(b.T.Context(), id, queue.Cancel{By: "test"})
+			require.NoError(b.T, err)
+		},
+		"Retry": func(b *bundle, id [16]byte) {
+			_, err := b.Fail(b.T.Context(), job.Nack{JobID: id, WorkerID: "w1", Attempt: job.AnyAttempt, Error: job.WorkerError{Code: "broken", Retryable: true}})
+			require.NoError(b.T, err)
+		},
+		"Discard": func(b *bundle, id [16]byte) {
+			_, err := b.Fail(b.T.Context(), job.Nack{JobID: id, WorkerID: "w1", Attempt: job.AnyAttempt, Error: job.WorkerError{Code: "broken", RetryableSet: true}})
+			require.NoError(b.T, err)
+		},
+		"LostLease": func(b *bundle, id [16]byte) {
+			b.Exec(`UPDATE ojs.jobs SET lease_until = now(), due_at = now() WHERE id = $1`, id)
+			b.ApplyDueUntilLeft(id, ojs.StateActive)
+		},
+		"Bulk": func(b *bundle, id [16]byte) {
+			b.Exec(`SELECT ojs.cancel($1)`, id)
+			b.Exec(`UPDATE ojs.limit_pending SET due_at = now()`)
+			_, err := b.Limits.AdmitDue(b.T.Context())
+			require.NoError(b.T, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			first, second := b.added(limited(t, `{"key":"k","concurrency":1}`)), b.added(limited(t, `{"key":"k","concurrency":1}`))
+			require.Equal(t, [][16]byte{first}, b.fetched())
+			end(b, first)
+			require.Equal(t, [][16]byte{second}, b.fetched())
+		})
+	}
+}
+
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	one := func(priority string) *job.Job {
+		return limited(t, `{"key":"k","concurrency":1}`, `"priority":`+priority)
+	}
+	low, middle, high, late := b.added(one("-5")), b.added(one("0")), b.added(one("5")), b.added(one("5"))
+	for _, want := range [][16]byte{high, late, middle, low} {
+		require.Equal(t, [][16]byte{want}, b.fetched())
+		b.ack(want)
+	}
+}
+
+func TestRate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const rate = `{"key":"k","limit":2,"period":"PT0.5S"}`
+	first, second, third := b.added(limited(t, rate)), b.added(limited(t, rate)), b.added(limited(t, rate))
+	require.Equal(t, [][16]byte{first, second}, b.fetched())
+	b.ack(first, second)
+	require.Empty(t, b.fetched(), "ends make no room")
+	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.limit_starts`))
+	b.untilFetched(third)
+	require.GreaterOrEqual(t, b.Number(`SELECT (date_part('epoch', max(time) - min(time)) * 1000)::int FROM ojs.events WHERE type = 'job.started'`), 500)
+	b.ack(third)
+	time.Sleep(510 * time.Millisecond) // nothing happens then, so there is nothing to await
+	_, err := b.Limits.AdmitDue(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.limit_starts`), "what no longer counts is deleted")
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.limit_pending`))
+}
+
+// untilFetched looks for what is due until a fetch gets the job.
+func (b *bundle) untilFetched(id [16]byte) {
+	b.T.Helper()
+	require.Eventually(b.T, func() bool {
+		_, err := b.Limits.AdmitDue(b.T.Context())
+		require.NoError(b.T, err)
+		return slices.Contains(b.fetched(), id)
+	}, domaintest.WaitFor, 5*time.Millisecond)
+}
+
+func TestThrottle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const throttle = `{"key":"k","throttle":{"limit":10,"period":"PT3S"}}`
+	var ids [][16]byte
+	for range 3 {
+		ids = append(ids, b.added(limited(t, throttle)))
+	}
+	require.Equal(t, ids[:1], b.fetched())
+	require.Empty(t, b.fetched())
+	b.untilFetched(ids[1])
+	b.untilFetched(ids[2])
+	require.GreaterOrEqual(t, b.Number(`SELECT (date_part('epoch', max(time) - min(time)) * 1000)::int FROM ojs.events WHERE type = 'job.started'`), 600)
+}
+
+func TestBlockedByWorker(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first, second := b.added(limited(t, `{"key":"k","concurrency":2}`)), b.added(limited(t, `{"key":"k","concurrency":2}`))
+	require.Equal(t, first, b.Fetched(1, "q")[0].ID)
+	until := time.Now().Add(700 * time.Millisecond)
+	_, err := b.Fail(t.Context(), job.Nack{JobID: first, WorkerID: "w1", Attempt: job.AnyAttempt, Error: job.WorkerError{Code: "busy", RetryableSet: true, RateLimitUntil: until}})
+	require.NoError(t, err)
+	require.Empty(t, b.fetched(), "the second was admitted before")
+	b.untilFetched(second)
+	require.False(t, time.Now().Before(until))
+}
+
+func TestPolicyIsReplaced(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	limit := func(n int) string { return fmt.Sprintf(`{"key":"k","concurrency":%d}`, n) }
+	for range 4 {
+		b.added(limited(t, limit(3)))
+	}
+	b.added(limited(t, limit(1)))
+	require.Len(t, b.fetched(), 1, "three were admitted before the policy changed")
+	b.added(limited(t, limit(2)))
+	require.Len(t, b.fetched(), 1)
+	version := b.One(`SELECT xmin::text || updated_at FROM ojs.limits`)
+	b.Exec(`DELETE FROM ojs.limit_pending`)
+	changed := b.One(`SELECT updated_at::text FROM ojs.limits`)
+	b.added(limited(t, limit(2)))
+	require.Equal(t, changed, b.One(`SELECT updated_at::text FROM ojs.limits`), version)
+	b.added(limited(t, limit(0)))
+	require.Empty(t, b.fetched())
+	b.added(limited(t, `{"key":"k"}`))
+	require.Len(t, b.fetched(), 7)
+}
+
+func TestNeverAboveNeverStuck(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nodes := []*bundle{b, b.node()}
+	const jobs, workers = 200, 16
+	for i := range jobs {
+		b.added(limited(t, fmt.Sprintf(`{"key":"k%d","concurrency":%d}`, i%2, 1+i%2*2)))
+	}
+	var mu sync.Mutex
+	active, done := map[string]int{}, 0
+	var all sync.WaitGroup
+	for w := range workers {
+		node := nodes[w%2]
+		all.Go(func() {
+			for deadline := time.Now().Add(domaintest.WaitFor); time.Now().Before(deadline); {
+				got, err := node.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 2, WorkerID: fmt.Sprint("w", w), Wait: 100 * time.Millisecond})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, j := range got {
+					mu.Lock()
+					if active[j.LimitKey.String]++; active[j.LimitKey.String] > map[string]int{"k0": 1, "k1": 3}[j.LimitKey.String] {
+						t.Errorf("%d active of %s", active[j.LimitKey.String], j.LimitKey.String)
+					}
+					mu.Unlock()
+					time.Sleep(time.Millisecond) // the job runs
+					mu.Lock()
+					active[j.LimitKey.String]--
+					done++
+					mu.Unlock()
+					if _, err := node.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: fmt.Sprint("w", w), Attempt: job.AnyAttempt}); err != nil {
+						t.Error(err)
+					}
+				}
+				mu.Lock()
+				ended := done == jobs
+				mu.Unlock()
+				if ended {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Equal(t, jobs, done)
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.limit_pending`))
+}
+
+// TestLeftOver is about a node that stops between its commit and what follows from it.
+func TestLeftOver(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	dying := b.node()
+	first, second := b.added(limited(t, `{"key":"k","concurrency":1}`)), b.added(limited(t, `{"key":"k","concurrency":1}`))
+	require.Equal(t, [][16]byte{first}, b.fetched())
+	dying.OnLimitedJobs(func(context.Context, []string) {})
+	dying.ack(first)
+	require.Empty(t, b.fetched())
+	next, err := b.Limits.AdmitDue(t.Context())
+	require.NoError(t, err)
+	require.Positive(t, next)
+	require.Empty(t, b.fetched(), "the node has a second for it")
+	b.untilFetched(second)
+}

@@ -1,0 +1,199 @@
+package limit
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Partition is what clients see of the jobs with one key, or of a limited queue.
+type Partition struct {
+	Key           string
+	Policy        job.LimitPolicy  // with the override
+	Override      *job.LimitPolicy // nil: none
+	OverrideUntil time.Time        // zero: until it is deleted
+	BlockedUntil  time.Time        // a worker has asked for it; zero: nothing blocks it
+	Active        int64            // up to 10 000
+	Waiting       int64            // available jobs; up to 10 000
+	Started       int64            // starts that count for the rate
+	ResetAt       time.Time        // when one of them stops counting
+	NextAt        time.Time        // when the throttle permits a start
+}
+
+// Available is how many jobs more may start; false: nothing limits them.
+func (p *Partition) Available() (n int64, limited bool) {
+	least := func(left int64) {
+		if left = max(0, left); !limited || left < n {
+			n, limited = left, true
+		}
+	}
+	if p.Policy.Concurrency != nil {
+		least(*p.Policy.Concurrency - p.Active)
+	}
+	if p.Policy.Rate != nil {
+		least(p.Policy.Rate.Limit - p.Started)
+	}
+	return n, limited
+}
+
+// Page is a page of partitions.
+type Page struct {
+	Partitions []Partition
+	More       bool
+	Total      int64 // up to queue.CountLimit
+}
+
+// List is what a page is asked for.
+type List struct {
+	After         string // cursor: keys behind it
+	Offset, Limit int
+}
+
+// Key is the partition of a job of a tenant; "": it has none.
+func Key(tenant, key string, policy *job.LimitPolicy) string {
+	if tenant == "" || key == "" || policy != nil && policy.Scope == job.LimitGlobal {
+		return key
+	}
+	return tenant + "/" + key
+}
+
+// Get returns a partition: 404 if no job and no client has named it, or if it is that of a queue without limit.
+func (s *Store) Get(ctx context.Context, key string) (*Partition, error) {
+	if err := s.setQueue(ctx, key); err != nil {
+		return nil, err
+	}
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.LimitGet(bounded, key)
+	if err != nil {
+		return nil, pg.ClientError(err)
+	}
+	if len(rows) == 0 {
+		return nil, ojs.ErrNotFound("rate_limit", key)
+	}
+	p := newPartition(rows[0])
+	return &p, nil
+}
+
+// setQueue stores the policy of a queue's partition as the queue has it now: otherwise a claim does it.
+func (s *Store) setQueue(ctx context.Context, key string) error {
+	name, isQueue := strings.CutPrefix(key, job.QueueLimitPrefix)
+	if !isQueue {
+		return nil
+	}
+	p, err := s.jobs.QueueLimit(ctx, name)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		return ojs.ErrNotFound("rate_limit", key)
+	}
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return pg.WriteError(s.db.Q.LimitSet(ctx, []string{key}, [][]byte{p.Stored()}))
+}
+
+// List returns a page, by key.
+func (s *Store) List(ctx context.Context, l List) (page Page, err error) {
+	limits, err := s.jobs.QueueLimits(ctx)
+	if err != nil {
+		return page, err
+	}
+	keys, policies := []string{}, [][]byte{}
+	for name, p := range limits {
+		keys, policies = append(keys, job.QueueLimitPrefix+name), append(policies, p.Stored())
+	}
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return page, pg.ClientError(err)
+	}
+	defer done()
+	if len(keys) > 0 {
+		if err := s.db.Q.LimitSet(ctx, keys, policies); err != nil {
+			return page, pg.WriteError(err)
+		}
+	}
+	var rows []dbsqlc.LimitListPageRow
+	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
+		q := dbsqlc.New(tx)
+		if rows, err = q.LimitListPage(ctx, dbsqlc.LimitListPageParams{After: l.After, QueueKeys: keys, SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1}); err != nil {
+			return err
+		}
+		page.Total, err = q.LimitCount(ctx, keys, queue.CountLimit)
+		return err
+	})
+	if err != nil {
+		return page, pg.ClientError(err)
+	}
+	if page.More = len(rows) > l.Limit; page.More {
+		rows = rows[:l.Limit]
+	}
+	for _, r := range rows {
+		page.Partitions = append(page.Partitions, newPartition(dbsqlc.LimitGetRow(r)))
+	}
+	return page, nil
+}
+
+func newPartition(r dbsqlc.LimitGetRow) Partition {
+	p := Partition{
+		Key: r.Key, Policy: job.ParseStoredLimit(r.Policy), BlockedUntil: r.BlockedUntil.Time,
+		Active: r.Active, Waiting: r.Waiting, Started: r.Started, ResetAt: r.ResetAt.Time, NextAt: r.NextAt.Time,
+	}
+	if r.Override != nil {
+		o := job.ParseStoredLimit(r.Override)
+		p.Override, p.OverrideUntil, p.Policy = &o, r.OverrideUntil.Time, p.Policy.Override(o)
+	}
+	return p
+}
+
+// SetOverride replaces parts of the policy of a partition, which is created if no job has named it. What was replaced before holds again.
+func (s *Store) SetOverride(ctx context.Context, key string, o *job.LimitOverride) (*Partition, error) {
+	if err := s.setQueue(ctx, key); err != nil {
+		return nil, err
+	}
+	return s.override(ctx, dbsqlc.LimitOverrideParams{Key: key, Override: o.Stored(), Until: pg.Timestamp(o.ExpiresAt)})
+}
+
+// DeleteOverride lets the policy hold again.
+func (s *Store) DeleteOverride(ctx context.Context, key string) (*Partition, error) {
+	if _, err := s.Get(ctx, key); err != nil {
+		return nil, err
+	}
+	return s.override(ctx, dbsqlc.LimitOverrideParams{Key: key})
+}
+
+func (s *Store) override(ctx context.Context, p dbsqlc.LimitOverrideParams) (*Partition, error) {
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	if err := s.db.Q.LimitOverride(bounded, p); err != nil {
+		return nil, pg.WriteError(err)
+	}
+	s.follow(ctx, []string{p.Key})
+	signal(s.due)
+	return s.Get(ctx, p.Key)
+}
+
+// OfJob is the partition of which the answer to an enqueue tells, with rate or throttle; nil: there is none.
+func (s *Store) OfJob(ctx context.Context, j *job.Job) (*Partition, error) {
+	key := j.LimitKey
+	if key == "" {
+		limit, err := s.jobs.QueueLimit(ctx, j.Queue)
+		if err != nil || limit == nil {
+			return nil, err
+		}
+		key = job.QueueLimitPrefix + j.Queue
+	}
+	p, err := s.Get(ctx, key)
+	if err != nil || p.Policy.Rate == nil && p.Policy.Throttle == nil {
+		return nil, err
+	}
+	return p, nil
+}

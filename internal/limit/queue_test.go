@@ -1,0 +1,83 @@
+package limit_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+)
+
+func TestQueueRate(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const rate = `{"limit":2,"period":"PT0.7S"}`
+	first, second, third := b.added(limited(t, rate)), b.added(limited(t, rate)), b.added(limited(t, rate))
+	plain := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("other"))
+	require.JSONEq(t, `{"rate_limit":{"rate":{"limit":2,"period":"PT0.7S"}}}`, b.One(`SELECT config::text FROM ojs.queues WHERE name = 'q'`))
+	require.Equal(t, [][16]byte{first, second, plain[1].ID}, b.fetched("q", "other"), "other queues of the list are not limited")
+	require.Empty(t, b.fetched())
+	require.Empty(t, b.node().fetched(), "all nodes share the starts")
+	got, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1", Wait: 20 * time.Second})
+	require.NoError(t, err)
+	require.Equal(t, third, got[0].ID, "a parked fetch is woken when there is room")
+	require.GreaterOrEqual(t, b.Number(`SELECT (date_part('epoch', max(time) - min(time)) * 1000)::int FROM ojs.events WHERE type = 'job.started' AND queue = 'q'`), 700)
+	b.Exec(`UPDATE ojs.queues SET config = NULL WHERE name = 'q'`)
+	require.NoError(t, b.Configured.Refresh(t.Context()))
+	require.Equal(t, [][16]byte{plain[0].ID}, b.fetched())
+}
+
+func TestQueueConcurrency(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nodes := []*bundle{b, b.node()}
+	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"concurrency":3}')`)
+	for _, n := range nodes {
+		require.NoError(t, n.Configured.Refresh(t.Context()))
+	}
+	const jobs, workers = 120, 12
+	for range jobs {
+		b.added(domaintest.NewJob("q"))
+	}
+	var active, done atomic.Int64
+	var all sync.WaitGroup
+	for w := range workers {
+		node := nodes[w%2]
+		all.Go(func() {
+			for deadline := time.Now().Add(domaintest.WaitFor); time.Now().Before(deadline) && done.Load() < jobs; {
+				got, err := node.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 2, WorkerID: fmt.Sprint("w", w), Wait: 100 * time.Millisecond})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for _, j := range got {
+					if n := active.Add(1); n > 3 {
+						t.Errorf("%d active", n)
+					}
+					time.Sleep(time.Millisecond) // the job runs
+					active.Add(-1)
+					done.Add(1)
+					if _, err := node.Complete(t.Context(), job.Ack{JobID: j.ID, WorkerID: fmt.Sprint("w", w), Attempt: job.AnyAttempt}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, jobs, done.Load())
+}
+
+func TestQueueConcurrencyZero(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"concurrency":0}')`)
+	require.NoError(t, b.Configured.Refresh(t.Context()))
+	b.added(domaintest.NewJob("q"))
+	require.Empty(t, b.fetched())
+}

@@ -1,0 +1,64 @@
+package queue
+
+import (
+	"context"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// A job with a limit key waits without ready_seq, so no claim finds it, until package limit gives it its place. Statements that may
+// make room for such jobs record it in ojs.limit_pending. After their commit package limit looks, before the caller is answered, but
+// never inside of a flush that callers share: jobs without a key would wait for it.
+
+// OnLimitedJobs sets what is called after a commit with which jobs of these limit keys have entered available, or have left available
+// or active. It may run transactions; callers of the change are answered after it.
+func (s *Store) OnLimitedJobs(f func(ctx context.Context, keys []string)) { s.onLimitedJobs = f }
+
+// OnLimitedStarts sets what is called after a claim of jobs with limit keys. It must not block.
+func (s *Store) OnLimitedStarts(f func()) { s.onLimitedStarts = f }
+
+// FollowLimits lets those jobs of the keys be fetched that may start now, after a commit of another domain that moved jobs of them.
+func (s *Store) FollowLimits(ctx context.Context, keys []string) {
+	if len(keys) > 0 {
+		s.onLimitedJobs(ctx, keys)
+	}
+}
+
+// limitsOf collects the limit keys of changed jobs; nil for most statements.
+func limitsOf[Row any](rows []Row, limit func(*Row) pgtype.Text) (keys []string) {
+	for i := range rows {
+		if key := limit(&rows[i]); key.Valid && !slices.Contains(keys, key.String) {
+			keys = append(keys, key.String)
+		}
+	}
+	return keys
+}
+
+// follow does what follows from jobs that have left active or ended: their workflows go on, and their limits let others start.
+func (s *Store) follow(ctx context.Context, jobs []*job.Record) {
+	s.FollowLimits(ctx, limitsOf(jobs, func(j **job.Record) (key pgtype.Text) {
+		if *j != nil && (*j).State != string(ojs.StateActive) {
+			key = (*j).LimitKey
+		}
+		return key
+	}))
+	s.advance(ctx, endedWorkflows(jobs))
+}
+
+// followEnqueued does what follows from new jobs, and from those that were cancelled for them.
+func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
+	var replaced []*job.Record
+	var keys []string
+	for _, j := range jobs {
+		replaced = append(replaced, j.Outcome.Replaced...)
+		if j.LimitKey != "" && !slices.Contains(keys, j.LimitKey) {
+			keys = append(keys, j.LimitKey)
+		}
+	}
+	s.FollowLimits(ctx, keys)
+	s.follow(ctx, replaced)
+}

@@ -1,0 +1,261 @@
+package queueadmin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// What the deletion of a queue does with the jobs that wait in it.
+const (
+	Reject  = "reject" // it is refused if there are unfinished jobs
+	Discard = "discard"
+	Move    = "move"
+)
+
+// Deletion is a request to delete a queue.
+type Deletion struct {
+	Queue    string
+	Strategy string // Reject, Discard or Move
+	Target   string // of Move
+}
+
+// Deleted is what has become of a deletion.
+type Deleted struct {
+	Affected int64 // jobs that were discarded or moved
+	Draining bool  // active jobs have to end first
+}
+
+// deletion is the stored part of a Deletion.
+type deletion struct {
+	Strategy string    `json:"strategy"`
+	Target   string    `json:"target_queue,omitempty"`
+	Previous string    `json:"previous"` // status before
+	Began    time.Time `json:"began"`
+}
+
+// Delete deletes a queue (docs/reference/queues.md, Deletion). It refuses new jobs first, because a job that came in between would be in
+// a queue that does not exist. What a node that stops leaves behind, the Finisher of any node finishes.
+func (s *Store) Delete(ctx context.Context, d Deletion) (Deleted, error) {
+	ctx = context.WithoutCancel(ctx) // a client that hangs up must not leave half of it to the finisher
+	if err := s.checkDeletion(ctx, d); err != nil {
+		return Deleted{}, err
+	}
+	if err := s.beginDeletion(ctx, d); err != nil {
+		return Deleted{}, pg.WriteError(err)
+	}
+	s.committed(ctx, d.Queue)
+	if err := s.settle(ctx); err != nil {
+		return Deleted{}, pg.PartlyError(err)
+	}
+	done, err := s.finish(ctx, d.Queue)
+	return done, pg.PartlyError(err)
+}
+
+// checkDeletion refuses what can be refused before anything is changed.
+func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
+	if _, err := s.Get(ctx, d.Queue); err != nil {
+		return err
+	}
+	if d.Strategy == Move {
+		found, err := s.queues.Get(ctx, d.Target)
+		if err != nil {
+			return err
+		}
+		if q := found[d.Target]; q != nil && q.Draining() {
+			return ojs.ErrQueuePaused(d.Target).With("status", queueconfig.Draining)
+		}
+	}
+	if d.Strategy != Reject {
+		return s.roomFor(ctx, d.Queue)
+	}
+	c, err := s.counts(ctx, d.Queue)
+	if err == nil && c.waiting+c.active > 0 {
+		err = errNotEmpty(d.Queue, c)
+	}
+	return err
+}
+
+func errNotEmpty(name string, c counts) error {
+	return ojs.ErrQueueState(name, fmt.Sprintf("queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
+		map[string]any{"waiting": c.waiting, "active": c.active})
+}
+
+func (s *Store) beginDeletion(ctx context.Context, d Deletion) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return pg.Retry(func() error {
+		return pg.InTx(ctx, s.db.Pool, func(tx pgx.Tx) error {
+			q := dbsqlc.New(tx)
+			if d.Strategy == Move {
+				if err := q.QueueInsert(ctx, []string{d.Target}); err != nil {
+					return err
+				}
+			}
+			rows, err := q.QueueLock(ctx, d.Queue)
+			switch {
+			case err != nil:
+				return err
+			case len(rows) == 0:
+				return notFound(d.Queue)
+			case rows[0].Deletion != nil:
+				return ojs.ErrQueueState(d.Queue, "queue "+d.Queue+" is being deleted; it goes when its active jobs have ended. Resume it to keep it.", nil)
+			}
+			now, err := q.SystemPing(ctx)
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(deletion{d.Strategy, d.Target, rows[0].Status, now.Time})
+			if err != nil {
+				return err
+			}
+			return q.QueueBeginDeletion(ctx, text, d.Queue)
+		})
+	})
+}
+
+// finish discards or moves what waits in a queue that takes no new jobs, and deletes its row if it is empty then.
+func (s *Store) finish(ctx context.Context, name string) (done Deleted, err error) {
+	for {
+		d, found, err := s.deletionOf(ctx, name)
+		if err != nil || !found {
+			return done, err
+		}
+		n, err := s.empty(ctx, name, d)
+		done.Affected += n
+		if err != nil {
+			return done, err
+		}
+		deleted, left, err := s.tryDelete(ctx, name, d)
+		if err != nil || deleted {
+			return done, err
+		}
+		if left.waiting == 0 || n == 0 { // active ones, or jobs that others have locked: the finisher comes back
+			done.Draining = true
+			return done, nil
+		}
+	}
+}
+
+// deletionOf reads the deletion that was begun; not found: the queue is gone, or the deletion was taken back.
+func (s *Store) deletionOf(ctx context.Context, name string) (d deletion, found bool, err error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	rows, err := s.db.Q.QueueLock(ctx, name)
+	if err != nil || len(rows) == 0 || rows[0].Deletion == nil {
+		return d, false, err
+	}
+	return d, true, json.Unmarshal(rows[0].Deletion, &d)
+}
+
+// empty discards or moves the waiting jobs.
+func (s *Store) empty(ctx context.Context, name string, d deletion) (n int64, err error) {
+	if d.Strategy == Reject {
+		return 0, nil
+	}
+	apply := func(ids [][16]byte) (int, error) { return s.jobs.DiscardWaiting(ctx, ids, job.QueueDeleted) }
+	if d.Strategy == Move {
+		apply = func(ids [][16]byte) (int, error) { return s.jobs.MoveWaiting(ctx, ids, name, d.Target) }
+	}
+	if n, err = s.emptyReady(ctx, name, apply); err != nil {
+		return n, err
+	}
+	left, err := s.counts(ctx, name)
+	if err != nil || left.waiting == 0 {
+		return n, err
+	}
+	more, err := s.emptyWaiting(ctx, name, apply)
+	return n + more, err
+}
+
+// emptyReady takes the jobs that a fetch would find.
+func (s *Store) emptyReady(ctx context.Context, name string, apply func(ids [][16]byte) (int, error)) (n int64, err error) {
+	for {
+		bounded, cancel := s.db.Bounded(ctx)
+		ids, err := s.db.Q.QueueJobListReady(bounded, name, portion)
+		cancel()
+		if err != nil || len(ids) == 0 {
+			return n, err
+		}
+		applied, err := apply(ids)
+		if n += int64(applied); err != nil || applied == 0 {
+			return n, err
+		}
+	}
+}
+
+// emptyWaiting takes all others, which no index finds by their queue: it walks over the jobs of all queues, in small statements.
+func (s *Store) emptyWaiting(ctx context.Context, name string, apply func(ids [][16]byte) (int, error)) (n int64, err error) {
+	var after [16]byte
+	for {
+		bounded, cancel := s.db.Bounded(ctx)
+		rows, err := s.db.Q.QueueJobListWaiting(bounded, dbsqlc.QueueJobListWaitingParams{Queue: name, After: after, MaxLooked: portion})
+		cancel()
+		if err != nil || len(rows) == 0 {
+			return n, err
+		}
+		var ids [][16]byte
+		for _, r := range rows {
+			if r.Waiting {
+				ids = append(ids, r.ID)
+			}
+		}
+		if len(ids) > 0 {
+			applied, err := apply(ids)
+			if n += int64(applied); err != nil {
+				return n, err
+			}
+		}
+		after = rows[len(rows)-1].ID
+	}
+}
+
+// tryDelete deletes the row if no unfinished job is left. One that was to be deleted only if empty, and is not, becomes what it was.
+func (s *Store) tryDelete(ctx context.Context, name string, d deletion) (deleted bool, left counts, err error) {
+	bounded, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	err = pg.Retry(func() error {
+		return pg.InTx(bounded, s.db.Pool, func(tx pgx.Tx) (err error) {
+			q := dbsqlc.New(tx)
+			if _, err = q.QueueLock(bounded, name); err != nil {
+				return err
+			}
+			if left, err = countsOf(bounded, q, name); err != nil {
+				return err
+			}
+			switch {
+			case left.waiting+left.active == 0:
+				n, err := q.QueueDelete(bounded, dbsqlc.QueueDeleteParams{Name: name, Node: s.commits.Node, Extended: s.config.ExtensionEvents})
+				deleted = n > 0
+				return err
+			case d.Strategy == Reject:
+				return q.QueueTakeBackDeletion(bounded, d.Previous, name)
+			case left.waiting == 0:
+				return q.QueueDrainDeleted(bounded, name)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return false, left, err
+	}
+	var changes []eventlog.Change
+	if deleted {
+		changes = s.changed(ctx, ojs.EventQueueDeleted, "queue deleted", name)
+	}
+	s.committed(ctx, name, changes...)
+	if d.Strategy == Reject && !deleted {
+		return false, left, errNotEmpty(name, left)
+	}
+	return deleted, left, nil
+}

@@ -1,0 +1,216 @@
+package queueadmin_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// inEachState enqueues a job of queue q in each waiting state: available, scheduled, pending, retryable, and one that a limit holds back.
+func (b *bundle) inEachState() (ids [][16]byte) {
+	b.T.Helper()
+	retryable := b.Enqueued(domaintest.NewJob("q"))[0]
+	b.Fetched(1, "q")
+	_, err := b.Fail(b.T.Context(), job.Nack{JobID: retryable.ID, WorkerID: "w1", Attempt: 1, Error: job.WorkerError{Code: "x", Message: "x"}})
+	require.NoError(b.T, err)
+	stored := b.Enqueued(
+		domaintest.NewJob("q"),
+		domaintest.With(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} }),
+		domaintest.With(func(j *job.Job) { j.Pending = true }),
+		domaintest.With(func(j *job.Job) { j.LimitKey = "k" }),
+	)
+	ids = [][16]byte{retryable.ID}
+	for _, j := range stored {
+		ids = append(ids, j.ID)
+	}
+	return ids
+}
+
+func TestDelete(t *testing.T) {
+	t.Parallel()
+
+	t.Run("RejectRefusesUnfinishedJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Reject})
+		requireKind(t, ojs.KindNotFound, err)
+		b.Enqueued(domaintest.NewJob("q"))
+		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Reject})
+		requireKind(t, ojs.KindInvalidStateTransition, err)
+		require.Equal(t, "active", b.status("q"))
+	})
+
+	t.Run("RejectDeletesAnEmptyQueue", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, extended)
+		other := b.Node()
+		done := b.Enqueued(domaintest.NewJob("q"))[0]
+		b.Fetched(1, "q")
+		_, err := b.Complete(t.Context(), job.Ack{JobID: done.ID, WorkerID: "w1", Attempt: 1})
+		require.NoError(t, err)
+		b.configure("q", `{"concurrency":5}`)
+		res, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Reject})
+		require.NoError(t, err)
+		require.Equal(t, queueadmin.Deleted{}, res)
+		require.Empty(t, b.status("q"))
+		require.Equal(t, ojs.StateCompleted, b.State(done.ID), "finished jobs stay")
+		require.Equal(t, []string{`queue.config_updated {"queue":"q","config":{"concurrency":5}}`, `queue.deleted {"queue":"q"}`}, b.events("q"))
+
+		require.Eventually(t, func() bool { // the other node has not been told: the notification is not delivered in this test
+			other.QueueChanged("q")
+			require.NoError(t, other.Configured.Refresh(t.Context()))
+			_, err := other.Enqueue(t.Context(), domaintest.NewJob("q"))
+			return err == nil && b.status("q") == "active"
+		}, domaintest.WaitFor, 10*time.Millisecond)
+		_, err = b.Queues.Get(t.Context(), "q")
+		require.NoError(t, err)
+	})
+
+	t.Run("DiscardTakesAllWaitingJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		ids := b.inEachState()
+		others := b.Enqueued(domaintest.NewJob("other"))
+		res, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+		require.NoError(t, err)
+		require.Equal(t, queueadmin.Deleted{Affected: 5}, res)
+		for _, id := range ids {
+			stored, err := b.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, "discarded", stored.State)
+			require.Contains(t, string(stored.Error), `"code":"queue_deleted"`)
+		}
+		require.Equal(t, ojs.StateAvailable, b.State(others[0].ID))
+		require.Empty(t, b.status("q"))
+	})
+
+	t.Run("MoveKeepsStateAndPlace", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := b.Node()
+		require.Empty(t, other.Fetched(1, "to"))
+		b.inEachState()
+		first := b.Enqueued(domaintest.NewJob("q"), domaintest.With(func(j *job.Job) { j.Priority = 5 }))
+		second := b.Enqueued(domaintest.NewJob("to"))
+		before := b.Texts(`SELECT id || state || priority || COALESCE(ready_seq, limit_seq, 0) FROM ojs.jobs WHERE queue = 'q' ORDER BY id`)
+		res, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
+		require.NoError(t, err)
+		require.EqualValues(t, len(before), res.Affected)
+		ids := map[[16]byte]bool{}
+		for _, j := range b.Fetched(9, "to") {
+			ids[j.ID] = true
+		}
+		require.Len(t, ids, 4)
+		require.True(t, ids[first[0].ID] && ids[first[1].ID], "all that can be fetched is found at its place")
+		require.True(t, ids[second[0].ID])
+		require.Empty(t, b.status("q"))
+	})
+
+	t.Run("ActiveJobsEndFirst", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		running := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		b.Fetched(2, "q")
+		res, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+		require.NoError(t, err)
+		require.Equal(t, queueadmin.Deleted{Draining: true}, res)
+		require.Equal(t, "draining deleting", b.status("q"))
+		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
+		requireKind(t, ojs.KindQueuePaused, err)
+		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+		requireKind(t, ojs.KindInvalidStateTransition, err)
+
+		_, err = b.Complete(t.Context(), job.Ack{JobID: running[0].ID, WorkerID: "w1", Attempt: 1})
+		require.NoError(t, err)
+		_, err = b.Fail(t.Context(), job.Nack{JobID: running[1].ID, WorkerID: "w1", Attempt: 1, Error: job.WorkerError{Code: "x", Message: "x"}})
+		require.NoError(t, err)
+		other := b.Node()
+		other.Queues.SetSettled(0, 0)
+		require.NoError(t, other.Configured.Refresh(t.Context()))
+		require.NoError(t, other.Queues.Finish(t.Context()))
+		require.Empty(t, b.status("q"))
+		require.Equal(t, ojs.StateDiscarded, b.State(running[1].ID), "it failed after the deletion had begun")
+		require.NoError(t, other.Queues.Finish(t.Context()))
+	})
+
+	t.Run("ResumeTakesItBack", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		b.Fetched(1, "q")
+		_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+		require.NoError(t, err)
+		_, err = b.Queues.Resume(t.Context(), "q", "a")
+		require.NoError(t, err)
+		require.Equal(t, "active", b.status("q"))
+		b.Enqueued(domaintest.NewJob("q"))
+		require.NoError(t, b.Queues.Finish(t.Context()))
+		require.Equal(t, "active", b.status("q"))
+	})
+
+	t.Run("OfAPausedQueueGivesNoJobAway", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Queues.SetSettled(200*time.Millisecond, 0)
+		b.Enqueued(domaintest.NewJob("q"))
+		_, err := b.Queues.Pause(t.Context(), "q", "a")
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+			done <- err
+		}()
+		require.Eventually(t, func() bool { return b.status("q") == "paused deleting" }, domaintest.WaitFor, time.Millisecond)
+		require.Empty(t, b.Fetched(1, "q"))
+		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
+		requireKind(t, ojs.KindQueuePaused, err)
+		require.NoError(t, <-done)
+		require.Empty(t, b.status("q"))
+	})
+
+	t.Run("LeavesLockedJobsToTheFinisher", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		locked := b.Enqueued(domaintest.NewJob("q"))[0]
+		tx := b.Lock(locked.ID)
+		res, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+		require.NoError(t, err)
+		require.True(t, res.Draining)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, b.Queues.Finish(t.Context()))
+		require.Empty(t, b.status("q"))
+	})
+
+	t.Run("MoveNeedsATargetThatTakesJobs", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		_, err := b.Queues.Drain(t.Context(), "to", "a")
+		require.NoError(t, err)
+		_, err = b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Move, Target: "to"})
+		requireKind(t, ojs.KindQueuePaused, err)
+	})
+}
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.inEachState()
+	others := b.Enqueued(domaintest.NewJob("other"))
+	deleted, more, err := b.Queues.Purge(t.Context(), queueadmin.Purge{Queue: "q", States: []ojs.JobState{ojs.StateCompleted}, By: "a"})
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Zero(t, deleted)
+	deleted, _, err = b.Queues.Purge(t.Context(), queueadmin.Purge{Queue: "q", States: []ojs.JobState{ojs.StateScheduled, ojs.StatePending}, By: "a"})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, deleted)
+	require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.events WHERE type = 'job.cancelled'`))
+	require.Equal(t, 3, b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'q'`))
+	require.Equal(t, ojs.StateAvailable, b.State(others[0].ID))
+}

@@ -1,0 +1,91 @@
+package queueadmin
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// purgeFor bounds one purge; the answer tells that there is more.
+const purgeFor = 20 * time.Second
+
+// Purge says which jobs of a queue are removed.
+type Purge struct {
+	Queue  string
+	States []ojs.JobState // any but active; waiting jobs are cancelled before
+	By     string         // shown as cancelled_by
+}
+
+// Purge removes jobs of a queue, and reports how many, and whether it stopped before the end because there are so many.
+func (s *Store) Purge(ctx context.Context, p Purge) (deleted int64, more bool, err error) {
+	var after pgtype.UUID
+	for end := time.Now().Add(purgeFor); ; {
+		rows, err := s.purgeable(ctx, p, after)
+		if err != nil || len(rows) == 0 {
+			return deleted, false, pg.PartlyError(err)
+		}
+		n, err := s.purge(ctx, p, rows)
+		if deleted += n; err != nil {
+			return deleted, true, pg.PartlyError(err)
+		}
+		after = pgtype.UUID{Bytes: rows[len(rows)-1].ID, Valid: true}
+		if time.Now().After(end) || ctx.Err() != nil {
+			return deleted, true, nil
+		}
+	}
+}
+
+// purgeable reads the next jobs behind an id, and the last one that was looked at.
+func (s *Store) purgeable(ctx context.Context, p Purge, after pgtype.UUID) ([]dbsqlc.JobListForBulkRow, error) {
+	ctx, cancel, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer cancel()
+	params := dbsqlc.JobListForBulkParams{Queue: pg.Text(p.Queue), After: after, MaxLooked: looked, MaxRows: portion}
+	for _, state := range p.States {
+		params.States = append(params.States, string(state))
+	}
+	return s.db.Q.JobListForBulk(ctx, params)
+}
+
+func (s *Store) purge(ctx context.Context, p Purge, rows []dbsqlc.JobListForBulkRow) (n int64, err error) {
+	var waiting, finished [][16]byte
+	terminal := queue.Eligible(job.BulkDelete)
+	for _, r := range rows {
+		switch {
+		case !r.Matches:
+		case slices.Contains(terminal, ojs.JobState(r.State)):
+			finished = append(finished, r.ID)
+		default:
+			waiting = append(waiting, r.ID)
+		}
+	}
+	err = s.jobs.InTx(ctx, func(tx *queue.Tx) error {
+		n = 0
+		if len(waiting) > 0 {
+			res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkCancel, IDs: waiting, States: queue.Eligible(job.BulkCancel), Cancel: queue.Cancel{By: p.By}})
+			if err != nil {
+				return err
+			}
+			for id := range res.Changed {
+				finished = append(finished, id)
+			}
+		}
+		if len(finished) == 0 {
+			return nil
+		}
+		res, err := tx.Bulk(ctx, queue.BulkChange{Op: job.BulkDelete, IDs: finished, States: terminal})
+		n = int64(len(res.Changed))
+		return err
+	})
+	return n, err
+}

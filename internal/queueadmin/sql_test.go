@@ -1,0 +1,49 @@
+package queueadmin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/job/retry"
+)
+
+// ojs.enqueue gives a job what the server would give it.
+func TestSQLEnqueueInherits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.configure("_default", `{"default_timeout":"PT1M30S","default_retry":{"max_attempts":2}}`)
+	b.configure("q", `{"visibility_timeout":"90s","allowed_job_types":["mail.*"],"default_retry":{"max_attempts":8,"initial_interval_ms":4000,"maxInterval":"PT9S","backoff":"linear"}}`)
+	stored := func(queue, options string) (row string, policy retry.Policy) {
+		var text []byte
+		require.NoError(t, b.Pool.QueryRow(t.Context(), fmt.Sprintf(`WITH e AS MATERIALIZED (SELECT ojs.enqueue('mail.send', '[]', '%s', %s) AS id) SELECT id::text FROM e`, queue, options)).Scan(&row))
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT COALESCE(timeout_ms::text, '-') || ' ' || COALESCE(visibility_ms::text, '-') || ' ' || max_attempts, retry FROM ojs.jobs WHERE id = $1`, row).Scan(&row, &text))
+		policy, err := retry.Decode(text)
+		require.NoError(t, err)
+		return row, policy
+	}
+	row, policy := stored("q", "NULL")
+	require.Equal(t, "90000 90000 8", row)
+	require.Equal(t, "4s 9s linear", fmt.Sprint(policy.InitialInterval, policy.MaxInterval, policy.Strategy))
+	row, policy = stored("q", `'{"timeout_ms":5,"visibility_timeout_ms":6,"max_attempts":1,"retry":{"initial_interval":"PT2S"}}'`)
+	require.Equal(t, "5 6 1", row)
+	require.Equal(t, "2s 9s linear", fmt.Sprint(policy.InitialInterval, policy.MaxInterval, policy.Strategy))
+	row, _ = stored("other", "NULL")
+	require.Equal(t, "90000 - 2", row)
+	_, err := b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('other.job', '[]', 'q')`)
+	require.ErrorContains(t, err, "allowed_job_types")
+	require.Equal(t, "1", b.One(`SELECT count(*)::text FROM ojs.events WHERE queue = 'other' AND type = 'job.enqueued'`))
+}
+
+func TestSQLSettingMS(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, text := range []string{"PT30S", "P1DT2H3M4.5S", "P1Y2M3W4D", "500ms", "90s", "1.5h", "2d", "1w", "PT1M", "P1M"} {
+		want, err := duration.Parse(text)
+		require.NoError(t, err)
+		require.EqualValues(t, want.Milliseconds(), b.Number(`SELECT ojs.setting_ms(to_json($1::text))`, text), text)
+	}
+	require.Equal(t, 30_000, b.Number(`SELECT ojs.setting_ms('30')`))
+}

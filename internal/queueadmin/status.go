@@ -1,0 +1,144 @@
+package queueadmin
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/riverqueue/river/rivershared/util/serviceutil"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Status is a queue after its status was set.
+type Status struct {
+	Name      string
+	Status    string
+	PausedAt  time.Time // zero: not paused
+	Since     time.Time // when the status was set
+	Remaining int64     // jobs that a draining queue still has
+}
+
+// Pause stops fetches from a queue; jobs that run go on, and new ones are taken. The statement of a fetch reads the row, so it holds at once on
+// every node (docs/reference/queues.md, Status).
+func (s *Store) Pause(ctx context.Context, name, by string) (Status, error) {
+	return s.setStatus(ctx, name, queueconfig.Paused, by)
+}
+
+// Resume makes a queue active, whatever it was. A deletion that was begun is taken back.
+func (s *Store) Resume(ctx context.Context, name, by string) (Status, error) {
+	return s.setStatus(ctx, name, queueconfig.Active, by)
+}
+
+// Drain refuses new jobs, while those that the queue has can be fetched. It returns when no node takes jobs any more, which are
+// answered by other nodes for as long as they do not know of the change.
+func (s *Store) Drain(ctx context.Context, name, by string) (Status, error) {
+	status, err := s.setStatus(ctx, name, queueconfig.Draining, by)
+	if err != nil {
+		return status, err
+	}
+	if err := s.settle(ctx); err != nil {
+		return status, pg.PartlyError(err)
+	}
+	counts, err := s.counts(ctx, name)
+	status.Remaining = counts.waiting + counts.active
+	return status, err
+}
+
+func (s *Store) setStatus(ctx context.Context, name, status, by string) (Status, error) {
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // what follows a commit does not depend on who still listens
+	defer cancel()
+	if status != queueconfig.Active {
+		if err := s.roomFor(ctx, name); err != nil {
+			return Status{}, pg.ClientError(err)
+		}
+	}
+	for {
+		rows, err := s.db.Q.QueueSetStatus(ctx, dbsqlc.QueueSetStatusParams{
+			Name: name, Status: status, By: by, Node: s.commits.Node, Extended: s.config.ExtensionEvents,
+		})
+		if err != nil {
+			return Status{}, pg.WriteError(err)
+		}
+		if len(rows) > 0 {
+			r := rows[0]
+			if r.Moved {
+				s.committed(ctx, name, s.statusChanges(ctx, name, r)...)
+			}
+			return Status{Name: name, Status: r.Status, PausedAt: r.PausedAt.Time, Since: r.UpdatedAt.Time}, nil
+		}
+	}
+}
+
+// statusChanges are the events that QueueSetStatus has written.
+func (s *Store) statusChanges(ctx context.Context, name string, r dbsqlc.QueueSetStatusRow) (changes []eventlog.Change) {
+	if r.Previous == "" {
+		changes = s.changed(ctx, ojs.EventQueueCreated, "queue created", name)
+	}
+	eventType := ""
+	switch {
+	case r.Status == queueconfig.Paused:
+		eventType = ojs.EventQueuePaused
+	case r.Previous == queueconfig.Paused, r.Previous == queueconfig.Draining:
+		eventType = ojs.EventQueueResumed
+	}
+	if eventType != "" {
+		changes = append(changes, eventlog.Change{Type: eventType, Subject: name, Queue: name, At: r.UpdatedAt.Time})
+	}
+	if r.Status == queueconfig.Draining {
+		s.logger.InfoContext(ctx, "queue draining", slog.String("category", "queue"), slog.Group("ojs", "queue", name))
+	}
+	return changes
+}
+
+// settle waits until a change that has been committed holds on every node, and until the inserts have ended that began before. So no job
+// slips in afterwards, and queues without settings need no check in the statement of the insert. A transaction that an application
+// keeps open cannot be waited for longer than fenceWait.
+func (s *Store) settle(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	serviceutil.CancellableSleep(ctx, s.settled)
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	fence, err := s.db.Q.QueueFence(ctx)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(fenceWait); fence.Ended < fence.Upper && time.Now().Before(end); {
+		serviceutil.CancellableSleep(ctx, 20*time.Millisecond)
+		now, err := s.db.Q.QueueFence(ctx)
+		if err != nil {
+			return err
+		}
+		fence.Ended = now.Ended
+	}
+	return nil
+}
+
+// counts are the unfinished jobs of a queue.
+type counts struct{ available, waiting, active int64 }
+
+// counts are exact at the time of the read.
+func (s *Store) counts(ctx context.Context, name string) (counts, error) {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	return countsOf(ctx, s.db.Q, name)
+}
+
+func countsOf(ctx context.Context, q *dbsqlc.Queries, name string) (c counts, err error) {
+	rows, err := q.QueueCountListByQueue(ctx, name)
+	for _, r := range rows {
+		switch ojs.JobState(r.State) {
+		case ojs.StateAvailable:
+			c.available, c.waiting = r.Count, c.waiting+r.Count
+		case ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending:
+			c.waiting += r.Count
+		case ojs.StateActive:
+			c.active = r.Count
+		}
+	}
+	return c, pg.ClientError(err)
+}

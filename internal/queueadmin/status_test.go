@@ -1,0 +1,184 @@
+package queueadmin_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+func TestPause(t *testing.T) {
+	t.Parallel()
+
+	t.Run("HoldsAtOnceOnEveryNode", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := b.Node()
+		b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		require.Len(t, other.Fetched(1, "q"), 1)
+		status, err := b.Queues.Pause(t.Context(), "q", "alice")
+		require.NoError(t, err)
+		require.Equal(t, "paused", status.Status)
+		require.Empty(t, other.Fetched(1, "q"), "before it has been notified")
+		require.NoError(t, other.Configured.Refresh(t.Context())) // what a notification does
+		other.QueueChanged("q")
+		require.WithinDuration(t, time.Now(), status.PausedAt, time.Minute)
+		require.Empty(t, other.Fetched(1, "q"))
+		require.Empty(t, b.Fetched(1, "q"))
+		require.Equal(t, ojs.StateAvailable, b.State(b.Enqueued(domaintest.NewJob("q"))[0].ID), "a paused queue takes jobs")
+
+		again, err := b.Queues.Pause(t.Context(), "q", "bob")
+		require.NoError(t, err)
+		require.Equal(t, status.PausedAt, again.PausedAt)
+
+		_, err = b.Queues.Resume(t.Context(), "q", "bob")
+		require.NoError(t, err)
+		_, err = b.Queues.Resume(t.Context(), "q", "bob")
+		require.NoError(t, err)
+		require.Len(t, other.Fetched(1, "q"), 1)
+		require.Len(t, b.Fetched(1, "q"), 1)
+		require.Equal(t, []string{`queue.paused {"queue":"q","paused_by":"alice"}`, `queue.resumed {"queue":"q","resumed_by":"bob"}`}, b.events("q"))
+		require.Empty(t, b.Texts(`SELECT queue FROM ojs.events WHERE subject = 'q' AND queue IS DISTINCT FROM 'q'`))
+	})
+
+	t.Run("WakesParkedFetches", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		_, err := b.Queues.Pause(t.Context(), "q", "a")
+		require.NoError(t, err)
+		b.Enqueued(domaintest.NewJob("q"))
+		got := make(chan int, 1)
+		go func() {
+			jobs, _ := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1", Wait: domaintest.WaitFor})
+			got <- len(jobs)
+		}()
+		_, err = b.Queues.Resume(t.Context(), "q", "a")
+		require.NoError(t, err)
+		require.Equal(t, 1, <-got)
+	})
+
+	t.Run("CreatesAnUnknownQueue", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, extended)
+		_, err := b.Queues.Pause(t.Context(), "new", "a")
+		require.NoError(t, err)
+		_, err = b.Queues.Resume(t.Context(), "other", "a")
+		require.NoError(t, err)
+		require.Equal(t, []string{`queue.created {"queue":"new"}`, `queue.paused {"queue":"new","paused_by":"a"}`}, b.events("new"))
+		require.Equal(t, []string{`queue.created {"queue":"other"}`}, b.events("other"))
+	})
+
+	t.Run("ManyAtOnceMakeOneEvent", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		nodes := []*domaintest.Bundle{b.Bundle, b.Node(), b.Node()}
+		var calls sync.WaitGroup
+		for i := range 12 {
+			calls.Go(func() {
+				_, err := nodes[i%3].Queues.Pause(t.Context(), "q", "a")
+				require.NoError(t, err)
+			})
+		}
+		calls.Wait()
+		require.Len(t, b.events("q"), 1)
+	})
+}
+
+func TestDrain(t *testing.T) {
+	t.Parallel()
+
+	t.Run("RefusesNewJobsAndGivesOldOnes", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		require.Len(t, b.Fetched(1, "q"), 1)
+		status, err := b.Queues.Drain(t.Context(), "q", "a")
+		require.NoError(t, err)
+		require.EqualValues(t, 2, status.Remaining)
+		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
+		wire := requireKind(t, ojs.KindQueuePaused, err)
+		require.Equal(t, "draining", wire.Details["status"])
+		require.Len(t, b.Fetched(5, "q"), 1)
+
+		_, at, err := b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("other"), domaintest.NewJob("q")})
+		requireKind(t, ojs.KindQueuePaused, err)
+		require.Equal(t, 1, at)
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'other'`), "nothing of an atomic call is stored")
+		stored, errs := b.EnqueueEach(t.Context(), []*job.Job{domaintest.NewJob("other"), domaintest.NewJob("q")})
+		require.NotNil(t, stored[0])
+		require.NoError(t, errs[0])
+		requireKind(t, ojs.KindQueuePaused, errs[1])
+		_, err = b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q')`)
+		require.ErrorContains(t, err, "draining")
+
+		_, err = b.Queues.Resume(t.Context(), "q", "a")
+		require.NoError(t, err)
+		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
+		require.NoError(t, err)
+	})
+
+	t.Run("NoJobSlipsIn", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := b.Node()
+		other.Queues.SetSettled(0, 0)
+		b.Queues.SetSettled(1250*time.Millisecond, 0)
+		stop := make(chan struct{})
+		var producers sync.WaitGroup
+		for range 4 {
+			producers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						_, _ = other.Enqueue(t.Context(), domaintest.NewJob("q"))
+					}
+				}
+			})
+		}
+		require.Eventually(t, func() bool { return b.Number(`SELECT count(*) FROM ojs.jobs`) > 20 }, domaintest.WaitFor, time.Millisecond)
+		status, err := b.Queues.Drain(t.Context(), "q", "a")
+		require.NoError(t, err)
+		before := b.Number(`SELECT count(*) FROM ojs.jobs`)
+		require.EqualValues(t, before, status.Remaining)
+		require.Never(t, func() bool { return b.Number(`SELECT count(*) FROM ojs.jobs`) > before }, 200*time.Millisecond, 20*time.Millisecond)
+		close(stop)
+		producers.Wait()
+	})
+
+	t.Run("WaitsForOpenTransactions", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', '{"notify":false}')`)
+		require.NoError(t, err)
+		done := make(chan queueadmin.Status, 1)
+		go func() {
+			status, _ := b.Queues.Drain(t.Context(), "q", "a")
+			done <- status
+		}()
+		require.Eventually(t, func() bool { return b.status("q") == "draining" }, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Commit(t.Context()))
+		require.EqualValues(t, 1, (<-done).Remaining)
+	})
+
+	t.Run("OfAPausedQueueResumesFetches", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		_, err := b.Queues.Pause(t.Context(), "q", "a")
+		require.NoError(t, err)
+		_, err = b.Queues.Drain(t.Context(), "q", "b")
+		require.NoError(t, err)
+		require.Len(t, b.Fetched(1, "q"), 1)
+		require.Equal(t, []string{`queue.paused {"queue":"q","paused_by":"a"}`, `queue.resumed {"queue":"q","resumed_by":"b"}`}, b.events("q"))
+	})
+}

@@ -1,0 +1,65 @@
+-- Statements about rate and concurrency limits by key. What lets jobs start stands in the functions of migration 00007.
+
+-- name: LimitAdmit :many
+-- Gives jobs of the partitions their place in the fetch order, as many as may start. Rows without a queue are those of the partitions.
+SELECT a.key::text AS key, COALESCE(a.more, false)::boolean AS more, COALESCE(a.wait_us, -1)::bigint AS wait_us, COALESCE(a.queue, '')::text AS queue,
+    COALESCE(a.lane, '')::text AS lane, COALESCE(a.priority, 0)::smallint AS priority, COALESCE(a.ready_seq, 0)::bigint AS ready_seq
+FROM ojs.limit_admit(@keys::text[], @node::integer) a;
+
+-- name: LimitListDue :many
+-- The partitions in which there may be room since a node stopped before it had looked, or since now; each once for each reason.
+SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT @max_rows;
+
+-- name: LimitNextDue :one
+-- How long until a partition is due, in microseconds; below 0: none is.
+SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us;
+
+-- name: LimitQueueRooms :many
+-- Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
+SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_rooms(@queues::text[], @policies::json[]) r;
+
+-- name: LimitQueueStarted :exec
+-- Records starts of partitions with rate or throttle, with one element for each job. The partitions are locked by LimitQueueRooms.
+INSERT INTO ojs.limit_starts (key, at)
+SELECT l.key, r.at FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@started_at::timestamptz[]) AS at) r
+    CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = 'queue:' || r.queue AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l;
+
+-- name: LimitQueueLock :many
+-- Locks a queue and returns its configuration.
+SELECT q.config FROM ojs.queues q WHERE q.name = @name FOR NO KEY UPDATE;
+
+-- name: LimitQueueStore :exec
+-- Stores the configuration of a queue, which the caller has locked.
+UPDATE ojs.queues q SET config = @config, updated_at = clock_timestamp() WHERE q.name = @name;
+
+-- name: LimitGet :many
+-- A partition as clients see it; at most one row.
+SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
+    (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
+    COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
+FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = @key;
+
+-- name: LimitListPage :many
+-- Partitions by key, behind a key. Those of queues are listed if their queue has a limit.
+SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
+    (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
+    COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
+FROM (
+    SELECT o.* FROM ojs.limits o WHERE o.key > @after::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]))
+    ORDER BY o.key OFFSET @skip_rows::bigint LIMIT @page_rows::bigint
+) l CROSS JOIN LATERAL ojs.limit_view(l::ojs.limits) v
+ORDER BY l.key;
+
+-- name: LimitCount :one
+-- The number of partitions, up to max_rows.
+SELECT count(*) FROM (
+    SELECT FROM ojs.limits o WHERE NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]) ORDER BY o.key LIMIT @max_rows::bigint
+) n;
+
+-- name: LimitSet :exec
+-- Stores policies that are not the stored ones.
+SELECT ojs.limit_set(r.key, r.policy) FROM (SELECT unnest(@keys::text[]) AS key, unnest(@policies::json[]) AS policy ORDER BY 1) r;
+
+-- name: LimitOverride :exec
+-- Replaces parts of the policy of a partition, which is created if it does not exist; no override takes the old one away.
+SELECT ojs.limit_override(@key::text, sqlc.narg('override')::json, sqlc.narg('until')::timestamptz);
