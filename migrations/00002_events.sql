@@ -92,7 +92,8 @@ CREATE TABLE ojs.queue_counts (
     PRIMARY KEY (queue, state)
 ) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
--- stats_minute holds published events per queue and minute, for 30 days.
+-- stats_minute holds published events per queue and minute, for a day; queue '' sums up all of them. durations counts the completed jobs by
+-- run time (see ojs.duration_bucket); NULL: none.
 CREATE TABLE ojs.stats_minute (
     queue       text        NOT NULL,
     minute      timestamptz NOT NULL,
@@ -104,11 +105,37 @@ CREATE TABLE ojs.stats_minute (
     cancelled   bigint      NOT NULL DEFAULT 0,
     duration_ms bigint      NOT NULL DEFAULT 0,         -- sum of the run times of completed
     wait_ms     bigint      NOT NULL DEFAULT 0,         -- sum of the times in the queue of started
+    durations   bigint[],
     PRIMARY KEY (queue, minute)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 -- StatsMinutePrune: the oldest minutes. A row is inserted once a minute and queue, and minute never changes, so the updates
 -- of the relay stay HOT.
 CREATE INDEX stats_minute_minute ON ojs.stats_minute (minute);
+
+-- stats_hour holds the minutes that were pruned, added up per hour, for 30 days.
+CREATE TABLE ojs.stats_hour (LIKE ojs.stats_minute INCLUDING DEFAULTS);
+ALTER TABLE ojs.stats_hour RENAME COLUMN minute TO hour;
+ALTER TABLE ojs.stats_hour ADD PRIMARY KEY (queue, hour);
+-- StatsHourPrune: the oldest hours.
+CREATE INDEX stats_hour_hour ON ojs.stats_hour (hour);
+
+-- The number, from 1, of the range of run times to which one belongs; the last is that above 30 minutes. stats.bounds in Go is the same.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.duration_bucket(ms bigint) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT 1 + width_bucket(ms, '{1,2,5,10,20,50,100,200,500,1000,2000,5000,10000,30000,60000,300000,1800000}'::bigint[])
+$$;
+-- +goose StatementEnd
+
+-- The sums of counts by run time. One expression without FROM, which the planner inlines.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.durations_add(a bigint[], b bigint[]) RETURNS bigint[]
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN a IS NULL THEN b WHEN b IS NULL THEN a ELSE ARRAY[
+        a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4], a[5] + b[5], a[6] + b[6], a[7] + b[7], a[8] + b[8], a[9] + b[9],
+        a[10] + b[10], a[11] + b[11], a[12] + b[12], a[13] + b[13], a[14] + b[14], a[15] + b[15], a[16] + b[16], a[17] + b[17], a[18] + b[18]] END
+$$;
+-- +goose StatementEnd
 
 -- The functions that follow make the text of an event. They are plain SQL expressions without FROM, so that the planner
 -- inlines them: 3 µs for the whole text, a tenth of PL/pgSQL. They use || instead of concat() or format(): 10 ns a part
@@ -523,7 +550,7 @@ $$;
 -- +goose StatementBegin
 CREATE FUNCTION ojs.in_history(type text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT type NOT IN ('job.heartbeat', 'job.progress')
+    SELECT type NOT IN ('job.heartbeat', 'job.progress', 'priority.changed')
 $$;
 -- +goose StatementEnd
 
@@ -880,7 +907,9 @@ DROP FUNCTION ojs.event_compat(ojs.events);
 DROP FUNCTION ojs.event_head(ojs.events, text);
 DROP FUNCTION ojs.event_position(text);
 DROP FUNCTION ojs.event_id(timestamptz, bigint, integer);
-DROP TABLE ojs.stats_minute, ojs.queue_counts, ojs.event_gaps, ojs.event_relay, ojs.events;
+DROP FUNCTION ojs.durations_add(bigint[], bigint[]);
+DROP FUNCTION ojs.duration_bucket(bigint);
+DROP TABLE ojs.stats_hour, ojs.stats_minute, ojs.queue_counts, ojs.event_gaps, ojs.event_relay, ojs.events;
 DROP SEQUENCE ojs.event_seq;
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION ojs.schema_version() RETURNS integer

@@ -43,7 +43,152 @@ CREATE CONSTRAINT TRIGGER queue_updated AFTER UPDATE OF status, paused_at, confi
 CREATE CONSTRAINT TRIGGER queue_deleted AFTER DELETE ON ojs.queues DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (OLD.status <> 'active' OR OLD.config IS NOT NULL) EXECUTE FUNCTION ojs.queue_changed();
 
+-- JobListOldest, JobPriorityListWaiting: the jobs of a queue that a rate limit holds back. Other jobs do not write it.
+CREATE INDEX jobs_waiting_queue ON ojs.jobs (queue, limit_seq) WHERE limit_seq IS NOT NULL;
+
+-- job_sizes has the jobs that were enqueued to a queue with a bound in bytes. A row stays until QueueSizeMeasure finds that its job is
+-- gone, so neither a fetch nor an ack writes here.
+CREATE TABLE ojs.job_sizes (
+    queue  text    NOT NULL,
+    job_id uuid    NOT NULL,
+    bytes  integer NOT NULL,                            -- of args, meta and the other attributes that are shown
+    PRIMARY KEY (queue, job_id)                         -- QueueSizeMeasure, JobListOldest
+);
+
+-- queue_sizes has, for each of these queues, a number of bytes that its waiting jobs do not exceed: what was measured last, jobs that may come
+-- back to the queue included, plus all that was enqueued since. While it leaves room for a job, nothing has to be measured.
+CREATE TABLE ojs.queue_sizes (
+    queue text   PRIMARY KEY,
+    bytes bigint NOT NULL
+) WITH (fillfactor = 10, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- What QueueSizeMeasure does: deletes the rows of jobs that are gone, and returns the bytes of the waiting jobs, and those of all that are live
+-- or can be retried. The caller has locked the row of the queue.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queue_size_measure(name text, OUT waiting bigint, OUT stored bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+BEGIN
+    WITH found AS MATERIALIZED (
+        SELECT s.job_id, s.bytes, (SELECT j.state FROM ojs.jobs j WHERE j.id = s.job_id AND j.queue = s.queue) AS state
+        FROM ojs.job_sizes s WHERE s.queue = name
+    ), deleted AS (
+        DELETE FROM ojs.job_sizes s WHERE s.queue = name AND s.job_id = ANY(ARRAY(SELECT f.job_id FROM found f WHERE f.state IS NULL))
+    )
+    SELECT COALESCE(sum(f.bytes) FILTER (WHERE f.state IN ('available', 'scheduled', 'retryable', 'pending')), 0),
+        COALESCE(sum(f.bytes) FILTER (WHERE f.state IS NOT NULL), 0)
+    INTO waiting, stored FROM found f;
+    INSERT INTO ojs.queue_sizes AS q (queue, bytes) VALUES (name, stored) ON CONFLICT (queue) DO UPDATE SET bytes = EXCLUDED.bytes;
+END
+$$;
+-- +goose StatementEnd
+
+-- The jobs that wait in a queue, exact in the snapshot; see QueueCountListByQueue.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queue_depth(name text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN (
+        SELECT COALESCE(sum(c.n), 0)::bigint FROM (
+            SELECT q.state, q.count AS n FROM ojs.queue_counts q WHERE q.queue = name
+            UNION ALL
+            SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+            WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = name
+            UNION ALL
+            SELECT v.state, v.n FROM ojs.event_gaps g CROSS JOIN LATERAL (
+                    SELECT o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 AND o.queue = name OFFSET 0) e
+                CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+            WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+        ) c WHERE c.state IN ('available', 'scheduled', 'retryable', 'pending'));
+END
+$$;
+-- +goose StatementEnd
+
+-- A bound of a queue: its own, or else that of all queues; 0 is none.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queue_bound(name text, bound text) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT COALESCE(
+        (SELECT (q.config -> 'backpressure' ->> bound)::numeric::bigint FROM ojs.queues q WHERE q.name = queue_bound.name),
+        (SELECT (q.config -> 'backpressure' ->> bound)::numeric::bigint FROM ojs.queues q WHERE q.name = '_default'), 0)
+$$;
+-- +goose StatementEnd
+
+-- Raises an error if the queue has no room for more. measured: its bytes are counted, not taken from queue_sizes.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queue_bounds_check(name text, more_jobs bigint, more_bytes bigint, measured boolean) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    max_depth bigint := ojs.queue_bound(name, 'max_depth');
+    max_bytes bigint := ojs.queue_bound(name, 'max_size_bytes');
+    bound     text;
+BEGIN
+    IF max_depth > 0 AND ojs.queue_depth(name) + more_jobs > max_depth THEN
+        bound := max_depth || ' jobs';
+    ELSIF max_bytes > 0 AND (measured OR more_bytes + COALESCE((SELECT s.bytes FROM ojs.queue_sizes s WHERE s.queue = name), 0) > max_bytes)
+        AND more_bytes + (SELECT m.waiting FROM ojs.queue_size_measure(name) m) > max_bytes THEN
+        bound := max_bytes || ' bytes';
+    ELSE
+        RETURN;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'queue ' || name || ' reached its bound of ' || bound || '.',
+        HINT = 'Enqueue again when workers have fetched jobs of the queue.';
+END
+$$;
+-- +goose StatementEnd
+
+-- bound_notes has the bounded queues to which a transaction has enqueued by ojs.enqueue, until its commit: no other one sees a row.
+CREATE TABLE ojs.bound_notes (queue text NOT NULL);
+
+-- Checks the bounds of the queues of this transaction, in the order of their names. Their rows are locked from the commit on only: servers
+-- that enqueue would otherwise wait for as long as an application keeps its transaction open.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.bounds_check_noted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    noted text;
+BEGIN
+    FOR noted IN WITH deleted AS (DELETE FROM ojs.bound_notes RETURNING queue) SELECT d.queue FROM deleted d ORDER BY 1 LOOP
+        PERFORM FROM ojs.queues q WHERE q.name = noted FOR UPDATE;
+        PERFORM ojs.queue_bounds_check(noted, 0, 0, true);
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+-- +goose StatementEnd
+CREATE CONSTRAINT TRIGGER bounds_check AFTER INSERT ON ojs.bound_notes DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION ojs.bounds_check_noted();
+
+-- Refuses a job of ojs.enqueue for a full queue, and lets the commit check again. Without a bound it is one look.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.bound_note(name text, job_id uuid, bytes integer) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM ojs.queues q WHERE q.name IN (bound_note.name, '_default') AND q.config -> 'backpressure' IS NOT NULL) THEN
+        RETURN;
+    ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'queue ' || bound_note.name || ' has a bound; the transaction must be READ COMMITTED, because no other sees what was committed since it began.';
+    END IF;
+    PERFORM ojs.queue_bounds_check(bound_note.name, 1, bound_note.bytes, false);
+    INSERT INTO ojs.bound_notes (queue) SELECT bound_note.name WHERE NOT EXISTS (SELECT FROM ojs.bound_notes n WHERE n.queue = bound_note.name);
+    IF ojs.queue_bound(bound_note.name, 'max_size_bytes') > 0 THEN
+        INSERT INTO ojs.job_sizes (queue, job_id, bytes) VALUES (bound_note.name, bound_note.job_id, bound_note.bytes);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- +goose Down
+DROP FUNCTION ojs.bound_note(text, uuid, integer);
+DROP TABLE ojs.bound_notes;
+DROP FUNCTION ojs.bounds_check_noted();
+DROP FUNCTION ojs.queue_bounds_check(text, bigint, bigint, boolean);
+DROP FUNCTION ojs.queue_bound(text, text);
+DROP FUNCTION ojs.queue_depth(text);
+DROP FUNCTION ojs.queue_size_measure(text);
+DROP TABLE ojs.queue_sizes, ojs.job_sizes;
+DROP INDEX ojs.jobs_waiting_queue;
 DROP TRIGGER queue_deleted ON ojs.queues;
 DROP TRIGGER queue_updated ON ojs.queues;
 DROP TRIGGER queue_inserted ON ojs.queues;

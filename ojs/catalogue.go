@@ -46,6 +46,7 @@ const (
 	KindWaitTimeout            ErrorKind = "x_wait_timeout"
 	KindResultPruned           ErrorKind = "x_result_pruned"
 	KindCursorExpired          ErrorKind = "x_cursor_expired"
+	KindSchemaExists           ErrorKind = "x_schema_exists"
 )
 
 // class is one row of the catalogue. An empty code equals the kind; an empty doc is the kind in upper case, which is also
@@ -94,6 +95,7 @@ var catalogue = map[ErrorKind]class{
 	KindJobTypeNotAllowed:      {"", false, "", "Use a queue that admits this job type, or extend allowed_job_types."},
 	KindWaitTimeout:            {"", true, "", "Send the request again; the job has not finished yet."},
 	KindCursorExpired:          {"", false, "", "Events were deleted since: read the current state of your jobs, then read the events that are kept by a request without after, because after leaves out the event that it names."},
+	KindSchemaExists:           {"conflict", false, "", "Register the changed schema as a new version, or delete the registered one before."},
 	KindResultPruned:           {"", false, "", "Read results before their result_ttl is over, or enqueue jobs with a longer result_ttl."},
 }
 

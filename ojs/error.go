@@ -1,6 +1,9 @@
 package ojs
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
 
 // Error is a refusal that a client sees (docs/reference/errors.md, Body). Everything else that goes wrong is logged and shown as
 // [ErrInternal].
@@ -13,13 +16,20 @@ type Error struct {
 	DocsURL   string         `json:"docs_url"`
 	Details   map[string]any `json:"details,omitempty"`
 	RequestID string         `json:"request_id,omitempty"` // set by the transport; absent in items of a bulk answer
+
+	// Status and RetryAfter are set by the [Client], from the answer over HTTP. The server leaves them out.
+	Status     int           `json:"-"`
+	RetryAfter time.Duration `json:"-"`
 }
 
 // Error gives "code: message".
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
-// Is makes errors.Is compare code and type, so that a sentinel need not repeat the message.
+// Is makes errors.Is compare code and type, so that a sentinel need not repeat the message. The target may be an [ErrorKind].
 func (e *Error) Is(target error) bool {
+	if kind, ok := target.(ErrorKind); ok {
+		return e.isKind(kind)
+	}
 	t, ok := target.(*Error)
 	return ok && e.Code == t.Code && (t.Type == "" || e.Type == t.Type)
 }

@@ -36,6 +36,7 @@ func TestCatalogue(t *testing.T) {
 		KindInternal: {"internal_error", true, "BACKEND_ERROR"}, KindUnavailable: {"backend_error", true, "BACKEND_UNAVAILABLE"},
 		KindTimeout: {"backend_error", true, "BACKEND_TIMEOUT"}, KindJobTypeNotAllowed: {"x_job_type_not_allowed", false, "X_JOB_TYPE_NOT_ALLOWED"},
 		KindWaitTimeout: {"x_wait_timeout", true, "X_WAIT_TIMEOUT"}, KindResultPruned: {"x_result_pruned", false, "X_RESULT_PRUNED"},
+		KindSchemaExists:  {"conflict", false, "X_SCHEMA_EXISTS"},
 		KindCursorExpired: {"x_cursor_expired", false, "X_CURSOR_EXPIRED"},
 	}
 	require.Len(t, catalogue, len(want))
@@ -94,7 +95,7 @@ func TestConstructorsNameFieldAndDetails(t *testing.T) {
 		"DuplicateID": {ErrDuplicateID("j"), KindDuplicateJob, "id", "existing_job_id", "j"},
 		"Duplicate":   {ErrDuplicate("j", StateActive, "25ff"), KindDuplicateJob, "exists", "unique_key", "25ff"},
 		"Paused":      {ErrQueuePaused("q"), KindQueuePaused, "queue", "queue", "q"},
-		"Full":        {ErrQueueFull("q", 5, 1), KindQueueFull, "queue", "retry_after_seconds", 1},
+		"Full":        {ErrQueueFull(QueueFull{Queue: "q", Depth: 5, Bound: 5, RetryAfter: 1}), KindQueueFull, "bound of 5 jobs", "retry_after_seconds", 1},
 		"RateLimited": {ErrRateLimited(5, 60, 2), KindRateLimited, "5", "window_seconds", 60},
 		"Unavailable": {ErrUnavailable(), KindUnavailable, "again", "", nil},
 		"Timeout":     {ErrTimeout(), KindTimeout, "again", "", nil},

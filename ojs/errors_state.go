@@ -23,6 +23,7 @@ var missingByType = map[string]missing{
 	"workflow":             {"Workflow", "Check the id. An ended workflow is deleted when its retention period is over; GET /ojs/v1/workflows lists those that are stored."},
 	"webhook_subscription": {"Webhook subscription", "Check the id, which starts with sub_; GET /ojs/v1/webhooks lists the subscriptions."},
 	"webhook_delivery":     {"Webhook delivery", "Check the id, which starts with del_. Deliveries are deleted when their retention period is over; GET /ojs/v1/webhooks/deliveries lists those that are stored."},
+	"schema":               {"Schema", "Check the job type and the version, or the URI in percent-encoding; GET /ojs/v1/schemas lists those that are registered."},
 	"service":              {"Service", "Ask for the empty name, ojs.v1.OJSService or ojs.events.v1.OJSEvents."},
 }
 
@@ -135,10 +136,33 @@ func ErrQueueState(queue, message string, details map[string]any) *Error {
 	return NewError(KindInvalidStateTransition, message, details)
 }
 
-// ErrQueueFull refuses a job for a queue at its depth bound: 429.
-func ErrQueueFull(queue string, limit int64, retryAfterSeconds int) *Error {
-	return NewError(KindQueueFull, fmt.Sprintf("queue %s holds its limit of %d jobs.", queue, limit),
-		map[string]any{"field": "queue", "queue": queue, "limit": limit, "retry_after_seconds": retryAfterSeconds})
+// QueueFull describes a queue that has no room for a job.
+type QueueFull struct {
+	Queue    string
+	Strategy string // reject, block or drop_oldest
+	Depth    int64  // jobs that wait
+	Bound    int64  // most jobs that may; 0: any number
+
+	// Bytes of the jobs that wait, and the most that they may have; MaxBytes 0: any number.
+	Bytes, MaxBytes int64
+
+	RetryAfter int // s
+}
+
+// ErrQueueFull refuses a job for a queue at its bound: 429.
+func ErrQueueFull(f QueueFull) *Error {
+	bound := fmt.Sprintf("%d jobs", f.Bound)
+	details := map[string]any{"field": "queue", "queue": f.Queue, "strategy": f.Strategy, "depth": f.Depth, "retry_after_seconds": f.RetryAfter}
+	if f.Bound > 0 {
+		details["bound"] = f.Bound
+	}
+	if f.MaxBytes > 0 {
+		details["size_bytes"], details["max_size_bytes"] = f.Bytes, f.MaxBytes
+		if f.Bound == 0 || f.Depth < f.Bound {
+			bound = fmt.Sprintf("%d bytes", f.MaxBytes)
+		}
+	}
+	return NewError(KindQueueFull, fmt.Sprintf("Queue '%s' reached its bound of %s.", f.Queue, bound), details)
 }
 
 // ErrRateLimited refuses a request over the API limit: 429.

@@ -127,11 +127,12 @@ SELECT j.dead_lettered_at, j.id FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT 
 ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET @max_count::bigint LIMIT 1;
 
 -- name: JobDiscardedPrune :many
--- Deletes discarded jobs that are not dead letters, oldest first, behind a key.
+-- Deletes discarded jobs that are not dead letters, oldest first, behind a key; not those of queues that have a retention of their own.
 WITH picked AS MATERIALIZED (
     SELECT j.id, j.finished_at FROM ojs.jobs j
     WHERE j.finished_at IS NOT NULL AND (j.finished_at, j.id) > (@after::timestamptz, @after_id::uuid)
         AND j.finished_at <= now() - @keep::interval AND j.dead_lettered_at IS NULL AND j.state = 'discarded'
+        AND j.queue <> ALL(@other_queues::text[])
     ORDER BY j.finished_at, j.id
     LIMIT @max_rows::bigint
     FOR UPDATE SKIP LOCKED

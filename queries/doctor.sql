@@ -41,13 +41,14 @@ SELECT h.name::text AS name, h.pid::integer AS pid, h.state::text AS state, h.se
 -- name: DoctorTables :many
 -- Live and dead rows and sizes of the tables that are updated all the time.
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes
-FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers,workflows,workflow_steps,workflow_pending}') t ORDER BY 1;
+FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers,workflows,workflow_steps,workflow_pending,limits,limit_starts,limit_pending}') t ORDER BY 1;
 
 -- name: DoctorRows :one
 -- Jobs that break a rule: overdue, in both tables, or available without a place in the fetch order; and changes of jobs that their workflow
--- has not followed.
+-- has not followed, or after which nobody has looked whether others of the same rate limit may start.
 SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 seconds') AS overdue,
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
     (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL OR j.limit_seq IS NOT NULL)
         AND j.state <> 'active' AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered,
-    (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed;
+    (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed,
+    (SELECT count(*) FROM ojs.limit_pending p WHERE p.due_at < clock_timestamp() - interval '10 seconds') AS unadmitted;

@@ -128,8 +128,9 @@ WITH claimed AS MATERIALIZED (
     ORDER BY e.seq, e.sub
     LIMIT 5000
 ), delta AS MATERIALIZED (
-    SELECT p.queue, p.minute, p.type, p.internal, p.from_state, p.to_state, count(*) AS n, COALESCE(sum(p.duration_ms), 0) AS ms
-    FROM published p GROUP BY 1, 2, 3, 4, 5, 6
+    SELECT p.queue, p.minute, p.type, p.internal, p.from_state, p.to_state, count(*) AS n, COALESCE(sum(p.duration_ms), 0) AS ms,
+        CASE p.type WHEN 'job.completed' THEN ojs.duration_bucket(p.duration_ms) END AS bucket
+    FROM published p GROUP BY 1, 2, 3, 4, 5, 6, 9
 ), counted AS (
     INSERT INTO ojs.queue_counts AS c (queue, state, count)
     SELECT d.queue, v.state, sum(v.n)
@@ -137,8 +138,8 @@ WITH claimed AS MATERIALIZED (
     WHERE d.queue IS NOT NULL AND v.state IS NOT NULL GROUP BY 1, 2 HAVING sum(v.n) <> 0 ORDER BY 1, 2
     ON CONFLICT (queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
 ), stats AS (
-    INSERT INTO ojs.stats_minute AS s (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms)
-    SELECT d.queue, d.minute,
+    INSERT INTO ojs.stats_minute AS s (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations)
+    SELECT q.name, d.minute,
         COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.enqueued'), 0),
         COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.started'), 0),
         COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.completed'), 0),
@@ -146,13 +147,20 @@ WITH claimed AS MATERIALIZED (
         COALESCE(sum(d.n) FILTER (WHERE d.type IN ('job.discarded', 'job.expired')), 0),
         COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.cancelled'), 0),
         COALESCE(sum(d.ms) FILTER (WHERE d.type = 'job.completed'), 0),
-        COALESCE(sum(d.ms) FILTER (WHERE d.type = 'job.started'), 0)
-    FROM delta d
+        COALESCE(sum(d.ms) FILTER (WHERE d.type = 'job.started'), 0),
+        CASE WHEN count(d.bucket) > 0 THEN ARRAY[COALESCE(sum(d.n) FILTER (WHERE d.bucket = 1), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 2), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 3), 0),
+            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 4), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 5), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 6), 0),
+            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 7), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 8), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 9), 0),
+            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 10), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 11), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 12), 0),
+            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 13), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 14), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 15), 0),
+            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 16), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 17), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 18), 0)]::bigint[] END
+    FROM delta d CROSS JOIN LATERAL (VALUES (d.queue), ('')) q (name)
     WHERE d.queue IS NOT NULL AND d.type IN ('job.enqueued', 'job.started', 'job.completed', 'job.failed', 'job.discarded', 'job.expired', 'job.cancelled')
     GROUP BY 1, 2 ORDER BY 1, 2
     ON CONFLICT (queue, minute) DO UPDATE SET enqueued = s.enqueued + EXCLUDED.enqueued, started = s.started + EXCLUDED.started,
         completed = s.completed + EXCLUDED.completed, failed = s.failed + EXCLUDED.failed, discarded = s.discarded + EXCLUDED.discarded,
-        cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms
+        cancelled = s.cancelled + EXCLUDED.cancelled, duration_ms = s.duration_ms + EXCLUDED.duration_ms, wait_ms = s.wait_ms + EXCLUDED.wait_ms,
+        durations = ojs.durations_add(s.durations, EXCLUDED.durations)
 ), advanced AS (
     UPDATE ojs.event_relay r SET watermark = @upto::bigint, moved_at = clock_timestamp(), kept = r.kept + s.public,
         enqueued_total = r.enqueued_total + s.enqueued, completed_total = r.completed_total + s.completed, discarded_total = r.discarded_total + s.discarded
@@ -267,6 +275,35 @@ SELECT r.watermark, f.floor_place::bigint AS floor_place, COALESCE(h.seq, 0)::bi
 FROM ojs.event_relay r CROSS JOIN ojs.event_floor() f LEFT JOIN ojs.event_last() h ON true;
 
 -- name: StatsMinutePrune :execrows
+-- Moves the minutes that are older than a day into the sums of their hours, so that each is counted once, however late it was written.
+-- It begins with whole hours, oldest first.
+WITH old AS MATERIALIZED (
+    SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < date_trunc('hour', now() - interval '1 day')
+    ORDER BY s.minute LIMIT @max_rows FOR UPDATE SKIP LOCKED
+), moved AS (
+    DELETE FROM ojs.stats_minute s USING old o WHERE s.queue = o.queue AND s.minute = o.minute RETURNING s.*
+), summed AS (
+    SELECT m.queue, date_trunc('hour', m.minute) AS hour, sum(m.enqueued) AS enqueued, sum(m.started) AS started, sum(m.completed) AS completed,
+        sum(m.failed) AS failed, sum(m.discarded) AS discarded, sum(m.cancelled) AS cancelled, sum(m.duration_ms) AS duration_ms, sum(m.wait_ms) AS wait_ms
+    FROM moved m GROUP BY 1, 2
+), runs AS (
+    SELECT b.queue, b.hour, array_agg(b.n ORDER BY b.i)::bigint[] AS durations
+    FROM (SELECT m.queue, date_trunc('hour', m.minute) AS hour, d.i, sum(d.n) AS n
+        FROM moved m CROSS JOIN LATERAL unnest(m.durations) WITH ORDINALITY d (n, i) GROUP BY 1, 2, 3) b
+    GROUP BY 1, 2
+), added AS (
+    INSERT INTO ojs.stats_hour AS h (queue, hour, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations)
+    SELECT s.queue, s.hour, s.enqueued, s.started, s.completed, s.failed, s.discarded, s.cancelled, s.duration_ms, s.wait_ms, r.durations
+    FROM summed s LEFT JOIN runs r ON r.queue = s.queue AND r.hour = s.hour
+    ORDER BY 1, 2
+    ON CONFLICT (queue, hour) DO UPDATE SET enqueued = h.enqueued + EXCLUDED.enqueued, started = h.started + EXCLUDED.started,
+        completed = h.completed + EXCLUDED.completed, failed = h.failed + EXCLUDED.failed, discarded = h.discarded + EXCLUDED.discarded,
+        cancelled = h.cancelled + EXCLUDED.cancelled, duration_ms = h.duration_ms + EXCLUDED.duration_ms, wait_ms = h.wait_ms + EXCLUDED.wait_ms,
+        durations = ojs.durations_add(h.durations, EXCLUDED.durations)
+)
+SELECT FROM moved;
+
+-- name: StatsHourPrune :execrows
 -- Keeps 30 days.
-DELETE FROM ojs.stats_minute WHERE (queue, minute) IN (
-    SELECT s.queue, s.minute FROM ojs.stats_minute s WHERE s.minute < now() - interval '30 days' ORDER BY s.minute LIMIT @max_rows);
+DELETE FROM ojs.stats_hour WHERE (queue, hour) IN (
+    SELECT s.queue, s.hour FROM ojs.stats_hour s WHERE s.hour < now() - interval '30 days' ORDER BY s.hour LIMIT @max_rows);

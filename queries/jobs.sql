@@ -659,7 +659,8 @@ WHERE j.id = ANY(@ids::uuid[]) AND j.state = 'active' AND j.worker_id IS NOT NUL
 -- Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
 -- deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron becomes due every
 -- minute; the caller then runs CronReleaseQueued, in case the node that should have released the job has stopped. now() is
--- used instead of clock_timestamp(), which cannot be an index condition.
+-- used instead of clock_timestamp(), which cannot be an index condition. During maintenance (@deadlines_only) scheduled and retryable
+-- jobs stay where they are; a full sweep then reads all of them that are due, 0.4 s for 500 000.
 WITH due AS MATERIALIZED (
     SELECT j.id, j.state AS was,
         CASE WHEN j.expires_at <= now() THEN 'expired' WHEN j.total_due_at <= now() THEN 'total_timeout'
@@ -667,6 +668,7 @@ WITH due AS MATERIALIZED (
         j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AND j.limit_seq IS NULL AS queued
     FROM ojs.jobs j
     WHERE j.due_at >= @after AND j.due_at <= now() AND j.state <> 'active'
+        AND (NOT @deadlines_only::boolean OR j.state = 'available' OR LEAST(j.expires_at, j.total_due_at, j.ttl_due_at) <= now())
     ORDER BY j.due_at
     LIMIT @max_rows
     FOR UPDATE SKIP LOCKED

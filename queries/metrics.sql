@@ -44,15 +44,6 @@ SELECT clock_timestamp()::timestamptz AS now, r.watermark, LEAST(r.kept, r.max_c
         AND (e.seq << 16 | e.sub) > (SELECT w.floor_place FROM ojs.event_relay w) ORDER BY e.seq, e.sub LIMIT 1) AS retained_since
 FROM ojs.event_relay r;
 
--- name: MetricsRates :one
--- The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
--- the planner from scanning the history of all queues for the two minutes.
-SELECT COALESCE(sum(s.completed * w.share), 0)::float8 AS completed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms
-FROM ojs.queues q
-    CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
-        (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
-    CROSS JOIN LATERAL (SELECT * FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s;
-
 -- name: MetricsBusyWorkers :many
 -- Workers that reported active jobs with their last heartbeat, counted in every queue they serve.
 SELECT q.name::text AS queue, count(DISTINCT w.id) AS workers

@@ -135,8 +135,8 @@ WITH locked AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), moved AS (
-    UPDATE ojs.jobs j SET queue = @target FROM locked l CROSS JOIN clock WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, clock.now
+    UPDATE ojs.jobs j SET queue = @target WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, (SELECT c.now FROM clock c) AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT @event_type::text, 'api', e.now, e.id, e.type, e.queue, e.lane, e.workflow_id, e.trace_id, e.from_state, e.to_state, true, e.priority, e.ready_seq, @node::integer, '{"reason":"moved"}'::json
@@ -147,30 +147,3 @@ WITH locked AS MATERIALIZED (
     ) e ORDER BY e.id, e.step
 )
 SELECT m.id, m.type, m.queue, m.lane, m.state, m.priority, m.ready_seq, m.now::timestamptz AS now FROM moved m;
-
--- name: JobDiscardWaiting :many
--- Discards jobs that wait, with an error of the server's: code and message. Jobs that another transaction has locked, or that have
--- left the states, are left out.
-WITH locked AS MATERIALIZED (
-    SELECT j.id, j.state AS was FROM ojs.jobs j
-    WHERE j.id = ANY(@ids::uuid[]) AND j.state = ANY(@states::text[]) AND j.state IN ('scheduled', 'pending', 'available', 'retryable')
-    ORDER BY j.id FOR UPDATE SKIP LOCKED
-), clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), moved AS (
-    UPDATE ojs.jobs j
-    SET state = 'discarded', ready_seq = NULL, limit_seq = NULL, due_at = NULL, next_attempt_at = NULL, finished_at = clock.now, previous_state = l.was,
-        dead_lettered_at = CASE WHEN ojs.makes_dead_letters(j.retry, @code::text) THEN clock.now END,
-        error = ojs.error_at('{"attempt":' || j.attempt || ',"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}', clock.now)
-    FROM locked l CROSS JOIN clock WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.cron, j.workflow_id, j.trace_id, clock.now, l.was,
-        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, clock.now, NULL, NULL, j.error) END AS advances
-), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, node, data)
-    SELECT @event_type::text, @source::text, m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, 'discarded', @node::integer, e.data::json
-    FROM moved m CROSS JOIN LATERAL (
-        SELECT '{"last_error":' || s.error || ',"error":' || s.error || '}' AS data
-        FROM (SELECT '{"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}' AS error) s
-    ) e
-)
-SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.was, m.now::timestamptz AS now FROM moved m;

@@ -69,3 +69,22 @@ SELECT clock_timestamp()::timestamptz AS now,
     LEAST((SELECT w.reap_at FROM ojs.workers w WHERE w.reap_at IS NOT NULL ORDER BY w.reap_at LIMIT 1),
         (SELECT w.stale_at + interval '1 hour' FROM ojs.workers w WHERE w.stale_at IS NOT NULL ORDER BY w.stale_at LIMIT 1))::timestamptz AS worker_left,
     (SELECT c.next_run_at FROM ojs.crons c WHERE c.next_run_at >= @crons_after ORDER BY c.next_run_at LIMIT 1) AS cron_due;
+
+-- name: JobListForRetention :many
+-- The finished jobs that their queues keep no longer, among the next max_looked jobs behind an id. If there are as many, the last one that was
+-- looked at is there too; the next call goes on from there. keeps has, by queue, the milliseconds for completed, discarded and cancelled
+-- jobs; the others hold where a queue is not in it. -1: whole days are dropped, or the sweep of discarded jobs comes, in time.
+SELECT l.id, l.old::boolean AS old, (l.looked = @max_looked::bigint)::boolean AS more FROM (
+    SELECT p.id, row_number() OVER (ORDER BY p.id) AS looked,
+        COALESCE(p.finished_at < now() - NULLIF(COALESCE(
+            (@keeps::jsonb -> p.queue ->> CASE p.state WHEN 'completed' THEN 0 WHEN 'discarded' THEN 1 ELSE 2 END)::bigint,
+            CASE p.state WHEN 'completed' THEN @completed_ms::bigint WHEN 'discarded' THEN @discarded_ms::bigint ELSE @cancelled_ms::bigint END), -1) * interval '1 millisecond', false) AS old
+    FROM (
+        (SELECT j.id, j.queue, j.state, j.finished_at FROM ojs.jobs j WHERE j.id > @after::uuid ORDER BY j.id LIMIT @max_looked::bigint)
+        UNION ALL
+        (SELECT d.id, d.queue, d.state, d.finished_at FROM ojs.jobs_done d WHERE d.id > @after::uuid ORDER BY d.id LIMIT @max_looked::bigint)
+        ORDER BY id LIMIT @max_looked::bigint
+    ) p
+) l
+WHERE l.old OR l.looked = @max_looked::bigint
+ORDER BY l.id;

@@ -3,6 +3,7 @@ package api
 import (
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -93,6 +94,19 @@ func CheckIdempotencyKey(name, shown, key string) error {
 		return nil
 	}
 	return ojs.ErrInvalidRequest(name, "at most 256 characters of UTF-8", nil, shown+" must be a text of at most 256 characters, in UTF-8.")
+}
+
+// ParseBlockTimeout reads how long an enqueue may wait for room in a queue, which came as whole seconds under the name of a header or
+// metadata. More than queue.LongestBlock counts as that.
+func ParseBlockTimeout(name, text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	seconds, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0, ojs.ErrInvalidRequest(name, "an integer of seconds from 0 to 60", nil, name+" must be an integer of seconds from 0 to 60.")
+	}
+	return min(time.Duration(seconds)*time.Second, queue.LongestBlock), nil
 }
 
 // EventError shows what the event log refuses.

@@ -5,11 +5,14 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/schema"
+	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -26,8 +29,11 @@ type Domains struct {
 	Workers     *worker.Store
 	Crons       *cron.Store
 	Workflows   *workflow.Store
+	Maintenance *maintenance.Switch
+	Stats       *stats.Store
 	Limits      *limit.Store
 	Webhooks    *webhook.Store
+	Schemas     *schema.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed
 }

@@ -6,13 +6,14 @@ const (
 	Language         = "go"
 	Backend          = "postgres"
 	SpecVersion      = "1.0"
-	ConformanceLevel = 3
+	ConformanceLevel = 4
 )
 
 // Extensions are the optional parts of the specification, and our own, that this node has.
 func Extensions(webhooks bool) []string {
 	list := []string{
-		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:queue-config", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability", "urn:ojs:ext:logging", "urn:ojs:ext:progress",
+		"admin-api", "urn:ojs:ext:admin-api", "urn:ojs:ext:queue-config", "urn:ojs:ext:rate-limiting", "urn:ojs:ext:backpressure",
+		"urn:ojs:ext:bulk-operations", "urn:ojs:ext:payload-limits", "urn:ojs:ext:observability", "urn:ojs:ext:logging", "urn:ojs:ext:progress",
 		"urn:ojs:ext:realtime", "urn:ojsd:ext:long-polling", "urn:ojsd:ext:batch-ack",
 	}
 	if webhooks {

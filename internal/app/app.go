@@ -27,6 +27,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/retention"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -53,6 +54,7 @@ type Node struct {
 	pruner   *retention.Pruner
 	liveness *worker.Liveness
 	follower *workflow.Follower
+	schemas  *schema.Follower
 	limits   *limit.Follower
 	webhooks *webhook.Dispatcher // nil: switched off
 	fanOut   *webhook.FanOut     // nil: webhooks is
@@ -179,6 +181,9 @@ func (n *Node) prepare(ctx context.Context) error {
 	}
 	if err := n.domains.Workers.Prepare(ctx); err != nil {
 		return fmt.Errorf("read workers: %w", err)
+	}
+	if _, err := n.domains.Maintenance.Get(ctx); err != nil {
+		return fmt.Errorf("read the maintenance switch: %w", err)
 	}
 	if n.webhooks == nil {
 		return nil

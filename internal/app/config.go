@@ -55,6 +55,9 @@ type Config struct {
 	// Limits of requests.
 	Limits job.Limits
 
+	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
+	FullRetryAfter time.Duration
+
 	// StrictQueues refuses jobs of queues that nobody has created.
 	StrictQueues bool
 

@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/pool"
@@ -17,6 +18,8 @@ import (
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/schema"
+	"github.com/ojsd/ojsd/internal/stats"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -47,7 +50,7 @@ type DomainConfig struct {
 // Domains is the configuration of each domain.
 func (c Config) Domains() DomainConfig {
 	return DomainConfig{
-		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues},
+		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues, FullRetryAfter: c.FullRetryAfter},
 		Queues: queueadmin.Config{
 			ExtensionEvents: c.Events.ExtensionTypes,
 			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
@@ -72,15 +75,19 @@ type Domains struct {
 
 // NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
 func NewDomains(d DomainDeps, c DomainConfig) Domains {
-	workers, configured := cache.New(), queueconfig.NewCache(d.DB, d.Logger)
+	workers, configured, schemas := cache.New(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
 	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
 		limits.QueueRetry = configured.Retry
 	}
-	jobs := queue.New(queue.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer}, c.Queue)
+	upkeep := maintenance.New(d.DB, d.Logger)
+	jobs := queue.New(queue.Deps{
+		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
+		Schemas: schemas,
+	}, c.Queue)
 	domains := Domains{
 		Cache: workers, Configured: configured,
 		Domains: api.Domains{
-			DB: d.DB, Jobs: jobs,
+			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB), Schemas: schemas,
 			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
@@ -88,8 +95,8 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 			Workers: worker.New(worker.Deps{
 				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
 			}, c.Worker),
-			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
-			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
+			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep, Schemas: schemas}, c.Cron),
+			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow),
 			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
 		},
@@ -111,7 +118,9 @@ func (d Domains) ServeTimer(t *timer.Timer) {
 // Forget drops the caches of this node, after a reset of the database.
 func (d Domains) Forget() {
 	d.Jobs.Forget()
+	d.Maintenance.Forget()
 	d.Cache.Forget()
+	d.Schemas.Forget()
 	d.Configured.Forget()
 	d.Pools.Forget()
 }

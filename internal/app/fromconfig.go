@@ -23,7 +23,7 @@ func FromConfig(c config.Config, logger *slog.Logger, version string) Config {
 		Limits:           job.Limits{MaxEnvelopeBytes: int(c.Jobs.MaxSize), MaxResultBytes: int(c.Jobs.MaxSize)},
 		StrictQueues:     c.Jobs.StrictQueues,
 		MaxWorkflowDepth: c.Workflows.MaxDepth, MaxBatchBytes: maxBatchBytes, MaxBatchSize: maxBatchSize,
-		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout,
+		DefaultVisibility: c.Jobs.VisibilityTimeout, DefaultTimeout: c.Jobs.Timeout, FullRetryAfter: c.Queues.FullRetryAfter,
 		WorkerDeadAfter: c.Workers.DeadAfter,
 		Retention: Retention{
 			Completed: c.Retention.Completed, Discarded: c.Retention.Discarded,

@@ -25,8 +25,10 @@ func (n *Node) subscribe() {
 		n.domains.Limits.Wake()    // or one for which others wait
 	})
 	n.listener.Handle("ojs_workers", func(string) { n.liveness.ReadQuiet() })
+	n.listener.Handle("ojs_maintenance", func(string) { n.domains.Maintenance.Look() })
 	// A node has registered a cron, so the earliest next run may be sooner.
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
+	n.listener.Handle("ojs_schemas", func(string) { n.schemas.Notify() })
 	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
 	n.listener.Handle("ojs_queues", func(name string) {
 		n.domains.Configured.Changed()

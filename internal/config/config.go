@@ -27,6 +27,7 @@ type Config struct {
 	Database   Database   `area:"Database"`
 	Server     Server     `area:"Server"`
 	Jobs       Jobs       `area:"Jobs"`
+	Queues     Queues     `area:"Queues"`
 	Workflows  Workflows  `area:"Workflows"`
 	Workers    Workers    `area:"Workers"`
 	Retention  Retention  `area:"Retention"`
@@ -64,6 +65,11 @@ type Jobs struct {
 	Timeout           time.Duration `env:"OJS_JOBS_TIMEOUT" default:"30m" range:"1ms..36500d" help:"How long an attempt may run, if the job does not say so."`
 	MaxSize           Size          `env:"OJS_JOBS_MAX_SIZE" default:"1MiB" range:"1KiB..10MiB" help:"The largest job, and the largest result of a job, as JSON."`
 	StrictQueues      bool          `env:"OJS_STRICT_QUEUES" default:"false" help:"Refuse jobs of queues that nobody has created, instead of creating the queue with its first job."`
+}
+
+// Queues is about bounded queues.
+type Queues struct {
+	FullRetryAfter time.Duration `env:"OJS_BACKPRESSURE_RETRY_AFTER" default:"5s" range:"1s..7d" help:"After which time producers are told to try again that a full queue has refused; whole seconds."`
 }
 
 // Workflows bounds the definitions of workflows.

@@ -176,6 +176,9 @@ func (s *Store) inChange(ctx context.Context, do func(c *cronChange) error) erro
 // insert returns nil if the name is taken: another transaction has registered it since CronLock found none. Put then updates that one.
 func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error) {
 	id := job.NewID()
+	if err := c.checkSchema(ctx, in); err != nil {
+		return nil, err
+	}
 	next, err := c.schedule(in)
 	if err != nil {
 		return nil, err
@@ -193,6 +196,11 @@ func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error
 
 // update keeps the next run, unless the schedule changes or the cron is switched on or off.
 func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*Record, error) {
+	if in.Enabled { // a cron whose jobs a new schema refuses can be paused
+		if err := c.checkSchema(ctx, in); err != nil {
+			return nil, err
+		}
+	}
 	next := old.NextRunAt
 	rescheduled := old.Expression != in.Expression || old.Timezone != in.Timezone
 	changed := rescheduled || old.Enabled != in.Enabled
@@ -222,6 +230,16 @@ func (c *cronChange) update(ctx context.Context, old *Record, in *Definition) (*
 		return (*Record)(&row), c.recordGaps(ctx, (*Record)(&row))
 	}
 	return (*Record)(&row), nil
+}
+
+// checkSchema refuses a cron whose jobs would violate a schema.
+func (c *cronChange) checkSchema(ctx context.Context, in *Definition) error {
+	j, wire := in.Template(c.store.config.Limits)
+	if wire != nil {
+		return wire
+	}
+	_, err := c.store.schemas.Check(ctx, c.q, j)
+	return err
 }
 
 // schedule computes the next run of a cron, and the local times before it that clocks skip.

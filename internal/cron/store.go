@@ -8,9 +8,11 @@ import (
 
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 )
 
@@ -31,6 +33,9 @@ type Deps struct {
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
+	Schemas *schema.Store
+
+	Maintenance *maintenance.Switch
 }
 
 // Store registers and fires crons. Use New.
@@ -41,13 +46,17 @@ type Store struct {
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
+	schemas *schema.Store
 	config  Config
+
+	maintenance *maintenance.Switch
 }
 
 // New returns a registry on the database. Package queue calls it when a job of a serial cron has ended, to release the next.
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
+		maintenance: deps.Maintenance, schemas: deps.Schemas,
 	}
 	deps.Jobs.OnCronJobs(s.release)
 	return s

@@ -41,8 +41,11 @@ const (
 )
 
 // Fire fires up to 200 due crons and returns the number of ticks. Any node may call it at any time: the row of a cron is locked
-// until its job is inserted and its next run stored (docs/reference/scheduling.md, Firing).
+// until its job is inserted and its next run stored (docs/reference/scheduling.md, Firing). During maintenance none fires.
 func (s *Store) Fire(ctx context.Context) (int, error) {
+	if s.maintenance.On() {
+		return 0, nil
+	}
 	ctx, pass := s.tracer.Pass(ctx, "ojs.cron.trigger")
 	bounded, cancel := s.db.Bounded(ctx)
 	defer cancel()
@@ -97,7 +100,7 @@ func (f *firing) run(ctx context.Context) error {
 	for i := range rows {
 		f.ticks = append(f.ticks, f.newTick(ctx, (*Record)(&rows[i].Cron), rows[i].Now.Time))
 	}
-	for _, step := range []func(context.Context) error{f.findBusy, f.findDraining, f.findPrevious, f.fireAll, f.skipAll, f.recordGaps} {
+	for _, step := range []func(context.Context) error{f.findInvalid, f.findBusy, f.findDraining, f.findPrevious, f.fireAll, f.skipAll, f.recordGaps} {
 		if err := step(ctx); err != nil {
 			return err
 		}

@@ -2,7 +2,11 @@ package cron
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"slices"
+
+	"github.com/ojsd/ojsd/ojs"
 )
 
 // open are the ticks that no reason prevents yet; if policies are given, only those of crons with one of them.
@@ -13,6 +17,24 @@ func (f *firing) open(policies ...string) (ticks []*tick, names []string) {
 		}
 	}
 	return ticks, names
+}
+
+// findInvalid finds the ticks whose job violates a schema that was registered after the cron.
+func (f *firing) findInvalid(ctx context.Context) error {
+	ticks, _ := f.open()
+	for _, t := range ticks {
+		_, err := f.store.schemas.Check(ctx, f.q, t.job)
+		if err == nil {
+			continue
+		}
+		if _, refused := errors.AsType[*ojs.Error](err); !refused {
+			return err
+		}
+		t.reason = skippedFailed
+		f.store.logger.WarnContext(ctx, "the args of a cron violate the schema of its job type; register the cron again",
+			slog.String("cron", t.row.Name), slog.Any("error", err))
+	}
+	return nil
 }
 
 // findBusy finds the ticks that the policy skip prevents: their cron has an unfinished job.

@@ -55,6 +55,9 @@ func (s *Store) trigger(ctx context.Context, tx pgx.Tx, name string, span *traci
 	if wire != nil {
 		return queue.Inserted{}, wire
 	}
+	if _, err := s.schemas.Check(ctx, q, j); err != nil {
+		return queue.Inserted{}, err
+	}
 	draining, err := q.QueueListDraining(ctx, []string{j.Queue})
 	if err != nil {
 		return queue.Inserted{}, err

@@ -692,28 +692,30 @@ WITH picked AS MATERIALIZED (
     SELECT j.id, j.finished_at FROM ojs.jobs j
     WHERE j.finished_at IS NOT NULL AND (j.finished_at, j.id) > ($1::timestamptz, $2::uuid)
         AND j.finished_at <= now() - $3::interval AND j.dead_lettered_at IS NULL AND j.state = 'discarded'
+        AND j.queue <> ALL($4::text[])
     ORDER BY j.finished_at, j.id
-    LIMIT $4::bigint
+    LIMIT $5::bigint
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.finished_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT $5::text, 'scheduler', d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, $6::integer, ('{"reason":"' || $7::text || '"}')::json
+    SELECT $6::text, 'scheduler', d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, $7::integer, ('{"reason":"' || $8::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.finished_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.finished_at, d.id
 `
 
 type JobDiscardedPruneParams struct {
-	After     pgtype.Timestamptz
-	AfterID   [16]byte
-	Keep      pgtype.Interval
-	MaxRows   int64
-	EventType string
-	Node      int32
-	Reason    string
+	After       pgtype.Timestamptz
+	AfterID     [16]byte
+	Keep        pgtype.Interval
+	OtherQueues []string
+	MaxRows     int64
+	EventType   string
+	Node        int32
+	Reason      string
 }
 
 type JobDiscardedPruneRow struct {
@@ -725,12 +727,13 @@ type JobDiscardedPruneRow struct {
 	Now        pgtype.Timestamptz
 }
 
-// Deletes discarded jobs that are not dead letters, oldest first, behind a key.
+// Deletes discarded jobs that are not dead letters, oldest first, behind a key; not those of queues that have a retention of their own.
 func (q *Queries) JobDiscardedPrune(ctx context.Context, arg JobDiscardedPruneParams) ([]JobDiscardedPruneRow, error) {
 	rows, err := q.db.Query(ctx, jobDiscardedPrune,
 		arg.After,
 		arg.AfterID,
 		arg.Keep,
+		arg.OtherQueues,
 		arg.MaxRows,
 		arg.EventType,
 		arg.Node,

@@ -138,7 +138,8 @@ SELECT (SELECT count(*) FROM ojs.jobs j WHERE j.due_at < now() - interval '10 se
     (SELECT count(*) FROM ojs.jobs j JOIN ojs.jobs_done d ON d.id = j.id) AS twice,
     (SELECT count(*) FROM ojs.jobs j WHERE (j.state = 'available') <> (j.ready_seq IS NOT NULL OR j.limit_seq IS NOT NULL)
         AND j.state <> 'active' AND NOT (j.state = 'available' AND j.cron_serial)) AS unordered,
-    (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed
+    (SELECT count(*) FROM ojs.workflow_pending p WHERE p.at < clock_timestamp() - interval '10 seconds') AS unfollowed,
+    (SELECT count(*) FROM ojs.limit_pending p WHERE p.due_at < clock_timestamp() - interval '10 seconds') AS unadmitted
 `
 
 type DoctorRowsRow struct {
@@ -146,10 +147,11 @@ type DoctorRowsRow struct {
 	Twice      int64
 	Unordered  int64
 	Unfollowed int64
+	Unadmitted int64
 }
 
 // Jobs that break a rule: overdue, in both tables, or available without a place in the fetch order; and changes of jobs that their workflow
-// has not followed.
+// has not followed, or after which nobody has looked whether others of the same rate limit may start.
 func (q *Queries) DoctorRows(ctx context.Context) (DoctorRowsRow, error) {
 	row := q.db.QueryRow(ctx, doctorRows)
 	var i DoctorRowsRow
@@ -158,13 +160,14 @@ func (q *Queries) DoctorRows(ctx context.Context) (DoctorRowsRow, error) {
 		&i.Twice,
 		&i.Unordered,
 		&i.Unfollowed,
+		&i.Unadmitted,
 	)
 	return i, err
 }
 
 const doctorTables = `-- name: DoctorTables :many
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes
-FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers,workflows,workflow_steps,workflow_pending}') t ORDER BY 1
+FROM ojs.table_stats('{jobs,queue_counts,event_relay,event_gaps,stats_minute,workers,workflows,workflow_steps,workflow_pending,limits,limit_starts,limit_pending}') t ORDER BY 1
 `
 
 type DoctorTablesRow struct {

@@ -2589,8 +2589,9 @@ WITH due AS MATERIALIZED (
         j.state = 'available' AND j.cron_serial AND j.ready_seq IS NULL AND j.limit_seq IS NULL AS queued
     FROM ojs.jobs j
     WHERE j.due_at >= $1 AND j.due_at <= now() AND j.state <> 'active'
+        AND (NOT $2::boolean OR j.state = 'available' OR LEAST(j.expires_at, j.total_due_at, j.ttl_due_at) <= now())
     ORDER BY j.due_at
-    LIMIT $2
+    LIMIT $3
     FOR UPDATE SKIP LOCKED
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM due LIMIT 1
@@ -2621,11 +2622,11 @@ WITH due AS MATERIALIZED (
         d.queued AND d.reason IS NULL AS queued,
         CASE d.reason WHEN 'expired' THEN j.expires_at ELSE j.ttl_due_at END AS deadline,
         CASE WHEN d.reason = 'total_timeout' THEN 'job.discarded' WHEN d.reason IS NOT NULL THEN 'job.expired' WHEN d.was = 'scheduled' THEN 'job.enqueued'
-            ELSE $3::text END AS event_type
+            ELSE $4::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT m.event_type, 'scheduler', m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, m.state, m.event_type = 'job.state_changed',
-        m.priority, m.ready_seq, $4::integer,
+        m.priority, m.ready_seq, $5::integer,
         CASE WHEN m.reason = 'total_timeout' THEN '{"last_error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false},"error":{"code":"total_timeout","type":"total_timeout","message":"The job was not done within its total timeout.","retryable":false}}'::json
             WHEN m.state = 'discarded' THEN ('{"created_at":"' || ojs.time_text(m.created_at) || '","expired_at":"' || ojs.time_text(m.now)
                 || '","ttl_ms":' || GREATEST(0, (date_part('epoch', m.deadline - m.created_at) * 1000)::bigint) || '}')::json
@@ -2639,6 +2640,7 @@ SELECT id, type, queue, lane, state, priority, attempt, ready_seq, cron, workflo
 
 type JobPromoteDueParams struct {
 	After            pgtype.Timestamptz
+	DeadlinesOnly    bool
 	MaxRows          int32
 	RequeueEventType string
 	Node             int32
@@ -2666,10 +2668,12 @@ type JobPromoteDueRow struct {
 // Applies the due transitions of jobs that are not active: scheduled and retryable jobs become available, jobs past a
 // deadline are discarded. @after is explained at DueGetNext. A job that waits for another job of its cron becomes due every
 // minute; the caller then runs CronReleaseQueued, in case the node that should have released the job has stopped. now() is
-// used instead of clock_timestamp(), which cannot be an index condition.
+// used instead of clock_timestamp(), which cannot be an index condition. During maintenance (@deadlines_only) scheduled and retryable
+// jobs stay where they are; a full sweep then reads all of them that are due, 0.4 s for 500 000.
 func (q *Queries) JobPromoteDue(ctx context.Context, arg JobPromoteDueParams) ([]JobPromoteDueRow, error) {
 	rows, err := q.db.Query(ctx, jobPromoteDue,
 		arg.After,
+		arg.DeadlinesOnly,
 		arg.MaxRows,
 		arg.RequeueEventType,
 		arg.Node,

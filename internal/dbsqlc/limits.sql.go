@@ -217,16 +217,104 @@ func (q *Queries) LimitListPage(ctx context.Context, arg LimitListPageParams) ([
 	return items, nil
 }
 
-const limitNextDue = `-- name: LimitNextDue :one
-SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us
+const limitListParked = `-- name: LimitListParked :many
+SELECT q.name::text AS name FROM (SELECT unnest($1::text[]) AS name) q
+WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0)
 `
 
-// How long until a partition is due, in microseconds; below 0: none is.
-func (q *Queries) LimitNextDue(ctx context.Context) (int64, error) {
+// Those of the queues in which jobs wait for a limit.
+func (q *Queries) LimitListParked(ctx context.Context, queues []string) ([]string, error) {
+	rows, err := q.db.Query(ctx, limitListParked, queues)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const limitMeet = `-- name: LimitMeet :many
+SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
+    COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
+    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now
+FROM ojs.limit_meet($1::text[], $2::integer) m
+`
+
+type LimitMeetRow struct {
+	Outcome    string
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Lane       string
+	Priority   int16
+	ReadySeq   int64
+	Attempt    int32
+	WorkflowID [16]byte
+	Cron       string
+	DueUs      int64
+	Now        pgtype.Timestamptz
+}
+
+// What a fetch does about jobs of its queues that wait for a limit.
+func (q *Queries) LimitMeet(ctx context.Context, queues []string, node int32) ([]LimitMeetRow, error) {
+	rows, err := q.db.Query(ctx, limitMeet, queues, node)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitMeetRow
+	for rows.Next() {
+		var i LimitMeetRow
+		if err := rows.Scan(
+			&i.Outcome,
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.Lane,
+			&i.Priority,
+			&i.ReadySeq,
+			&i.Attempt,
+			&i.WorkflowID,
+			&i.Cron,
+			&i.DueUs,
+			&i.Now,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const limitNextDue = `-- name: LimitNextDue :one
+SELECT COALESCE((SELECT GREATEST(0, date_part('epoch', p.due_at - clock_timestamp()) * 1000000) FROM ojs.limit_pending p ORDER BY p.due_at LIMIT 1), -1)::bigint AS wait_us,
+    EXISTS (SELECT FROM ojs.jobs j WHERE j.limit_seq IS NOT NULL) AS waiting
+`
+
+type LimitNextDueRow struct {
+	WaitUs  int64
+	Waiting bool
+}
+
+// How long until a partition is due, in microseconds, below 0 if none is; and whether any job waits for a limit.
+func (q *Queries) LimitNextDue(ctx context.Context) (LimitNextDueRow, error) {
 	row := q.db.QueryRow(ctx, limitNextDue)
-	var wait_us int64
-	err := row.Scan(&wait_us)
-	return wait_us, err
+	var i LimitNextDueRow
+	err := row.Scan(&i.WaitUs, &i.Waiting)
+	return i, err
 }
 
 const limitOverride = `-- name: LimitOverride :exec

@@ -191,28 +191,6 @@ func (q *Queries) MetricsQueueCounts(ctx context.Context, arg MetricsQueueCounts
 	return items, nil
 }
 
-const metricsRates = `-- name: MetricsRates :one
-SELECT COALESCE(sum(s.completed * w.share), 0)::float8 AS completed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms
-FROM ojs.queues q
-    CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
-        (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
-    CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s
-`
-
-type MetricsRatesRow struct {
-	Completed  float64
-	DurationMs float64
-}
-
-// The last 60 s of all queues: this minute, and of the minute before the part that is younger than 60 s. OFFSET 0 keeps
-// the planner from scanning the history of all queues for the two minutes.
-func (q *Queries) MetricsRates(ctx context.Context) (MetricsRatesRow, error) {
-	row := q.db.QueryRow(ctx, metricsRates)
-	var i MetricsRatesRow
-	err := row.Scan(&i.Completed, &i.DurationMs)
-	return i, err
-}
-
 const metricsReadyHeads = `-- name: MetricsReadyHeads :many
 WITH RECURSIVE level AS (
     (SELECT q.queue, f.priority, f.ready_seq, f.enqueued_at

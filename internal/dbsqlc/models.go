@@ -307,6 +307,19 @@ type LimitStart struct {
 	ID  int64
 }
 
+type Maintenance struct {
+	OnlyRow      bool
+	StartedAt    pgtype.Timestamptz
+	EndsAt       pgtype.Timestamptz
+	EstimatedEnd pgtype.Timestamptz
+	Reason       string
+	StartedBy    string
+}
+
+type OjsBoundNote struct {
+	Queue string
+}
+
 type OjsEventPublished struct {
 	Seq        int64
 	Sub        int32
@@ -369,6 +382,17 @@ type OjsEventShown struct {
 	Data       string
 }
 
+type OjsJobSize struct {
+	Queue string
+	JobID [16]byte
+	Bytes int32
+}
+
+type OjsQueueSize struct {
+	Queue string
+	Bytes int64
+}
+
 type OjsWebhookCursor struct {
 	OnlyRow bool
 	Place   int64
@@ -412,6 +436,35 @@ type QueueVersion struct {
 	Version int64
 }
 
+type Schema struct {
+	Type          string
+	Version       string
+	VersionNumber bool
+	Uri           string
+	Schema        []byte
+	Enforce       bool
+	CreatedAt     pgtype.Timestamptz
+}
+
+type SchemaChange struct {
+	ID      bool
+	Version int64
+}
+
+type StatsHour struct {
+	Queue      string
+	Hour       pgtype.Timestamptz
+	Enqueued   int64
+	Started    int64
+	Completed  int64
+	Failed     int64
+	Discarded  int64
+	Cancelled  int64
+	DurationMs int64
+	WaitMs     int64
+	Durations  []int64
+}
+
 type StatsMinute struct {
 	Queue      string
 	Minute     pgtype.Timestamptz
@@ -423,6 +476,7 @@ type StatsMinute struct {
 	Cancelled  int64
 	DurationMs int64
 	WaitMs     int64
+	Durations  []int64
 }
 
 type Webhook struct {

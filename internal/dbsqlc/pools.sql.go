@@ -309,7 +309,7 @@ FROM (SELECT o.name FROM ojs.queues o ORDER BY o.name LIMIT $1) q CROSS JOIN LAT
     SELECT sum(m.started * w.share) AS started, sum(m.wait_ms * w.share) AS wait_ms
     FROM (VALUES (date_trunc('minute', now()), 1.0::float8),
         (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
-    CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms FROM ojs.stats_minute o WHERE o.queue = q.name AND o.minute = w.minute OFFSET 0) m
+    CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations FROM ojs.stats_minute o WHERE o.queue = q.name AND o.minute = w.minute OFFSET 0) m
 ) s
 ORDER BY q.name
 `

@@ -11,92 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const jobDiscardWaiting = `-- name: JobDiscardWaiting :many
-WITH locked AS MATERIALIZED (
-    SELECT j.id, j.state AS was FROM ojs.jobs j
-    WHERE j.id = ANY($1::uuid[]) AND j.state = ANY($2::text[]) AND j.state IN ('scheduled', 'pending', 'available', 'retryable')
-    ORDER BY j.id FOR UPDATE SKIP LOCKED
-), clock AS MATERIALIZED (
-    SELECT clock_timestamp() AS now FROM locked LIMIT 1
-), moved AS (
-    UPDATE ojs.jobs j
-    SET state = 'discarded', ready_seq = NULL, limit_seq = NULL, due_at = NULL, next_attempt_at = NULL, finished_at = clock.now, previous_state = l.was,
-        dead_lettered_at = CASE WHEN ojs.makes_dead_letters(j.retry, $3::text) THEN clock.now END,
-        error = ojs.error_at('{"attempt":' || j.attempt || ',"code":"' || $3::text || '","type":"' || $3::text || '","message":' || to_json($4::text) || ',"retryable":false}', clock.now)
-    FROM locked l CROSS JOIN clock WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.cron, j.workflow_id, j.trace_id, clock.now, l.was,
-        CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, clock.now, NULL, NULL, j.error) END AS advances
-), event AS (
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, node, data)
-    SELECT $5::text, $6::text, m.now, m.id, m.type, m.queue, m.lane, m.attempt, m.workflow_id, m.trace_id, m.was, 'discarded', $7::integer, e.data::json
-    FROM moved m CROSS JOIN LATERAL (
-        SELECT '{"last_error":' || s.error || ',"error":' || s.error || '}' AS data
-        FROM (SELECT '{"code":"' || $3::text || '","type":"' || $3::text || '","message":' || to_json($4::text) || ',"retryable":false}' AS error) s
-    ) e
-)
-SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.was, m.now::timestamptz AS now FROM moved m
-`
-
-type JobDiscardWaitingParams struct {
-	Ids       [][16]byte
-	States    []string
-	Code      string
-	Message   string
-	EventType string
-	Source    string
-	Node      int32
-}
-
-type JobDiscardWaitingRow struct {
-	ID         [16]byte
-	Type       string
-	Queue      string
-	Attempt    int32
-	Cron       pgtype.Text
-	WorkflowID pgtype.UUID
-	Was        string
-	Now        pgtype.Timestamptz
-}
-
-// Discards jobs that wait, with an error of the server's: code and message. Jobs that another transaction has locked, or that have
-// left the states, are left out.
-func (q *Queries) JobDiscardWaiting(ctx context.Context, arg JobDiscardWaitingParams) ([]JobDiscardWaitingRow, error) {
-	rows, err := q.db.Query(ctx, jobDiscardWaiting,
-		arg.Ids,
-		arg.States,
-		arg.Code,
-		arg.Message,
-		arg.EventType,
-		arg.Source,
-		arg.Node,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []JobDiscardWaitingRow
-	for rows.Next() {
-		var i JobDiscardWaitingRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Type,
-			&i.Queue,
-			&i.Attempt,
-			&i.Cron,
-			&i.WorkflowID,
-			&i.Was,
-			&i.Now,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const jobMoveQueue = `-- name: JobMoveQueue :many
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j
@@ -105,8 +19,8 @@ WITH locked AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), moved AS (
-    UPDATE ojs.jobs j SET queue = $3 FROM locked l CROSS JOIN clock WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, clock.now
+    UPDATE ojs.jobs j SET queue = $3 WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, (SELECT c.now FROM clock c) AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT $4::text, 'api', e.now, e.id, e.type, e.queue, e.lane, e.workflow_id, e.trace_id, e.from_state, e.to_state, true, e.priority, e.ready_seq, $5::integer, '{"reason":"moved"}'::json

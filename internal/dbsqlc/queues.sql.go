@@ -62,10 +62,10 @@ SELECT c.state::text AS state, sum(c.n)::bigint AS count FROM (
     SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
     WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = $1 AND v.state IS NOT NULL
     UNION ALL
-    SELECT v.state, v.n FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0
+    SELECT v.state, v.n FROM ojs.event_gaps g CROSS JOIN LATERAL (
+            SELECT o.from_state, o.to_state FROM ojs.events o WHERE o.seq = g.seq AND o.sub = 0 AND o.queue = $1 OFFSET 0) e
         CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
-    WHERE g.passed AND e.queue = $1 AND v.state IS NOT NULL
-        AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+    WHERE g.passed AND v.state IS NOT NULL AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
 ) c GROUP BY c.state
 `
 
@@ -75,7 +75,7 @@ type QueueCountListByQueueRow struct {
 }
 
 // Jobs of a queue per state, exact in the snapshot: the stored counts, which include published events, plus the
-// unpublished events.
+// unpublished events. OFFSET 0 keeps the planner from reading all events for the few gaps.
 func (q *Queries) QueueCountListByQueue(ctx context.Context, queue string) ([]QueueCountListByQueueRow, error) {
 	rows, err := q.db.Query(ctx, queueCountListByQueue, queue)
 	if err != nil {
@@ -266,24 +266,28 @@ func (q *Queries) QueueListKnown(ctx context.Context, names []string) ([]string,
 
 const statsMinuteGetLatest = `-- name: StatsMinuteGetLatest :one
 SELECT COALESCE(sum(s.enqueued * w.share), 0)::float8 AS enqueued, COALESCE(sum(s.completed * w.share), 0)::float8 AS completed,
-    COALESCE(sum(s.failed * w.share), 0)::float8 AS failed
-FROM ojs.queues q
-    CROSS JOIN (VALUES (date_trunc('minute', now()), 1.0::float8),
+    COALESCE(sum(s.failed * w.share), 0)::float8 AS failed, COALESCE(sum(s.duration_ms * w.share), 0)::float8 AS duration_ms
+FROM (VALUES (date_trunc('minute', now()), 1.0::float8),
         (date_trunc('minute', now()) - interval '1 minute', 1 - date_part('second', now()) / 60)) w (minute, share)
-    CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s
+    CROSS JOIN LATERAL (SELECT queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations FROM ojs.stats_minute m WHERE m.queue = $1::text AND m.minute = w.minute OFFSET 0) s
 `
 
 type StatsMinuteGetLatestRow struct {
-	Enqueued  float64
-	Completed float64
-	Failed    float64
+	Enqueued   float64
+	Completed  float64
+	Failed     float64
+	DurationMs float64
 }
 
-// The last 60 s of all queues: this minute, and the share of the minute before that is younger than 60 s. Without
-// OFFSET 0 the planner reads the history of all queues: 420 ms for 1 000 000 rows of 10 queues, 0.2 ms with it.
-func (q *Queries) StatsMinuteGetLatest(ctx context.Context) (StatsMinuteGetLatestRow, error) {
-	row := q.db.QueryRow(ctx, statsMinuteGetLatest)
+// The last 60 s of a queue, or of all for ”: this minute, and the share of the minute before that is younger than 60 s.
+func (q *Queries) StatsMinuteGetLatest(ctx context.Context, queue string) (StatsMinuteGetLatestRow, error) {
+	row := q.db.QueryRow(ctx, statsMinuteGetLatest, queue)
 	var i StatsMinuteGetLatestRow
-	err := row.Scan(&i.Enqueued, &i.Completed, &i.Failed)
+	err := row.Scan(
+		&i.Enqueued,
+		&i.Completed,
+		&i.Failed,
+		&i.DurationMs,
+	)
 	return i, err
 }

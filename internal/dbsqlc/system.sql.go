@@ -171,6 +171,68 @@ func (q *Queries) JobFinishedPartitionPrune(ctx context.Context, keep pgtype.Int
 	return dropped, err
 }
 
+const jobListForRetention = `-- name: JobListForRetention :many
+SELECT l.id, l.old::boolean AS old, (l.looked = $1::bigint)::boolean AS more FROM (
+    SELECT p.id, row_number() OVER (ORDER BY p.id) AS looked,
+        COALESCE(p.finished_at < now() - NULLIF(COALESCE(
+            ($2::jsonb -> p.queue ->> CASE p.state WHEN 'completed' THEN 0 WHEN 'discarded' THEN 1 ELSE 2 END)::bigint,
+            CASE p.state WHEN 'completed' THEN $3::bigint WHEN 'discarded' THEN $4::bigint ELSE $5::bigint END), -1) * interval '1 millisecond', false) AS old
+    FROM (
+        (SELECT j.id, j.queue, j.state, j.finished_at FROM ojs.jobs j WHERE j.id > $6::uuid ORDER BY j.id LIMIT $1::bigint)
+        UNION ALL
+        (SELECT d.id, d.queue, d.state, d.finished_at FROM ojs.jobs_done d WHERE d.id > $6::uuid ORDER BY d.id LIMIT $1::bigint)
+        ORDER BY id LIMIT $1::bigint
+    ) p
+) l
+WHERE l.old OR l.looked = $1::bigint
+ORDER BY l.id
+`
+
+type JobListForRetentionParams struct {
+	MaxLooked   int64
+	Keeps       []byte
+	CompletedMs int64
+	DiscardedMs int64
+	CancelledMs int64
+	After       [16]byte
+}
+
+type JobListForRetentionRow struct {
+	ID   [16]byte
+	Old  bool
+	More bool
+}
+
+// The finished jobs that their queues keep no longer, among the next max_looked jobs behind an id. If there are as many, the last one that was
+// looked at is there too; the next call goes on from there. keeps has, by queue, the milliseconds for completed, discarded and cancelled
+// jobs; the others hold where a queue is not in it. -1: whole days are dropped, or the sweep of discarded jobs comes, in time.
+func (q *Queries) JobListForRetention(ctx context.Context, arg JobListForRetentionParams) ([]JobListForRetentionRow, error) {
+	rows, err := q.db.Query(ctx, jobListForRetention,
+		arg.MaxLooked,
+		arg.Keeps,
+		arg.CompletedMs,
+		arg.DiscardedMs,
+		arg.CancelledMs,
+		arg.After,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListForRetentionRow
+	for rows.Next() {
+		var i JobListForRetentionRow
+		if err := rows.Scan(&i.ID, &i.Old, &i.More); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const partitionEnsure = `-- name: PartitionEnsure :one
 SELECT ojs.event_partitions_ensure()::bigint AS events_below, ojs.jobs_done_partitions_ensure()::timestamptz AS jobs_done_before,
     clock_timestamp()::timestamptz AS now

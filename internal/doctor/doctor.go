@@ -79,6 +79,8 @@ func (e *examination) rows(ctx context.Context) error {
 	e.addf(r.Twice == 0, "%d jobs are stored both as live and as finished", r.Twice)
 	e.addf(r.Unfollowed == 0, "%d changes of jobs wait for their workflow to follow for more than 10 s%s", r.Unfollowed,
 		hint(r.Unfollowed > 0, "no server is running, or its workflows fail: see its log"))
+	e.addf(r.Unadmitted == 0, "%d changes may let jobs start that wait for a rate limit, and were not looked at for more than 10 s%s", r.Unadmitted,
+		hint(r.Unadmitted > 0, "no server is running, or its limits fail: see its log"))
 	e.addf(r.Unordered == 0, "%d jobs have a place in the queue that does not fit their state", r.Unordered)
 	return nil
 }

@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"encoding/json"
+	"go/format"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,6 +72,9 @@ func (a *node) runPage(page string) (output string) {
 			a.exec(block.text)
 		case "json":
 			require.True(a.t, json.Valid([]byte(block.text)), block.text)
+		case "go": // a part of a function; the examples of package ojs run
+			_, err := format.Source([]byte(block.text))
+			require.NoError(a.t, err, block.text)
 		case "console":
 			require.NotContains(a.t, block.text, "curl")
 			require.NotContains(a.t, block.text, "SELECT")

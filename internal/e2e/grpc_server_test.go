@@ -79,13 +79,6 @@ func TestGRPCMetadata(t *testing.T) {
 		}
 	})
 
-	t.Run("WhatIsNotOfferedYet", func(t *testing.T) {
-		_, err := r.PauseQueue(r.ctx(), &ojsv1.PauseQueueRequest{Queue: "q"})
-		refused(t, err, codes.Unimplemented, "unsupported")
-		_, err = r.ResumeQueue(r.ctx(), &ojsv1.ResumeQueueRequest{Queue: "q"})
-		refused(t, err, codes.Unimplemented, "unsupported")
-	})
-
 	t.Run("CompressedRequests", func(t *testing.T) {
 		res, err := r.Enqueue(r.ctx(), &ojsv1.EnqueueRequest{Type: "t", Args: []*structpb.Value{value(t, strings.Repeat("x", 10_000))}}, grpc.UseCompressor(gzip.Name))
 		require.NoError(t, err)

@@ -123,6 +123,7 @@ func (a *node) exercise(t *testing.T) {
 	defer a.open(allEvents).cancel()
 	a.push(`"type":"t","args":[],"queue":"%s"`, q)
 	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, q, newID())
+	a.get("/ojs/v1/jobs/" + a.push(`"type":"t","args":[],"queue":"%s"`, q) + "/explain").is(200)
 	a.pushMany(t, q, 20)
 	a.fetch(q, `"count":10`, `"worker_id":"w-`+q+`"`)
 	for _, id := range a.fetch(q, `"count":4`).list("jobs", "id") {
@@ -136,6 +137,11 @@ func (a *node) exercise(t *testing.T) {
 	}
 	a.post("/ojs/v1/workers/ack/batch", `{"acks":[`+strings.Join(acks, ",")+`]}`).is(200)
 
+	schema := "/ojs/v1/admin/schemas/schema." + q + "/1"
+	a.put(schema, `{"schema":{"minItems":1},"enforce":true}`).is(201)
+	a.post("/ojs/v1/jobs", `{"type":"schema.`+q+`","args":[],"queue":"`+q+`"}`).is(422)
+	a.del(schema).is(200)
+
 	// Unique jobs, alone and in batches.
 	unique := func(more string) string {
 		return `"type":"t","args":[],"queue":"` + q + `","unique":{"keys":["queue"]` + more + `}`
@@ -145,6 +151,22 @@ func (a *node) exercise(t *testing.T) {
 	a.post("/ojs/v1/jobs", "{"+unique(`,"on_conflict":"replace"`)+"}").is(201)
 	a.post("/ojs/v1/jobs/batch", "{\"jobs\":[{"+unique(`,"on_conflict":"replace"`)+"}]}").is(201)
 	a.get("/ojs/v1/unique-jobs?per_page=10").is(200)
+
+	urgent := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	a.patch("/ojs/v1/jobs/"+urgent, `{"priority":7}`).is(200)
+	a.get("/ojs/v1/queues/" + q + "/priority-stats").is(200)
+	a.get("/ojs/v1/queues/crowd/priority-stats").is(200)
+
+	// Bounded queues.
+	bounded := queue()
+	a.bound(bounded, `{"max_depth":2,"max_size_bytes":1000,"strategy":"drop_oldest"}`)
+	a.pushMany(t, bounded, 2)
+	for range 3 {
+		a.push(`"type":"t","args":["%s"],"queue":"%s"`, strings.Repeat("x", 600), bounded)
+	}
+	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, bounded, newID())
+	a.exec(`SELECT ojs.cancel(id) FROM ojs.jobs WHERE queue = $1 AND state = 'available'`, bounded)
+	a.exec(`SELECT ojs.enqueue('t', '[]', $1)`, bounded)
 
 	// A worker reports, and then dies with its job.
 	mine := a.busy(queue(), `,"timeout_ms":60000`)
@@ -184,6 +206,15 @@ func (a *node) exercise(t *testing.T) {
 	a.get("/ojs/v1/events/" + dead + "/history").is(200)
 	a.get("/ojs/v1/events?limit=10").is(200)
 	a.get("/ojs/v1/jobs?queue=crowd&limit=10").is(200)
+	for _, query := range []string{"queue=crowd", "order=asc", "sort=priority&queue=crowd", "since=1h&until=0s", ""} {
+		a.get("/ojs/v1/admin/jobs?" + query).is(200)
+	}
+	a.get("/ojs/v1/admin/queues?per_page=10").is(200)
+	a.get("/ojs/v1/admin/queues/crowd").is(map[bool]int{true: 200, false: 404}[a.one(`SELECT count(*)::text FROM ojs.queues WHERE name = 'crowd'`) == "1"])
+	a.get("/ojs/v1/admin/stats").is(200)
+	a.get("/ojs/v1/admin/stats?queue=" + q).is(200)
+	a.get("/ojs/v1/admin/stats/history?period=1h&since=2d").is(200)
+	a.get("/ojs/v1/admin/maintenance").is(200)
 	a.get("/metrics").is(200)
 	a.publishedAll()
 	eventually(t, func() bool {
@@ -274,6 +305,7 @@ var rare = map[string]bool{
 	"MetricsTables":        true,
 	"JobListByDeadWorkers": true, // reads what is due within the longest reservation, once for all workers that died
 	"MetricsReadyHeads":    true, // once per queue; then MetricsReadyHeadsFrom skips the dead entries
+	"StatsQueueOldest":     true, // of an administrator; reads the dead entries at the head like MetricsReadyHeads
 	"WebhookDeliveryList":  true, // of an administrator; planned anew for each call
 }
 
@@ -281,10 +313,14 @@ var rare = map[string]bool{
 var wholeTables = map[string][]string{
 	"MetricsQueueCounts": {"queue_counts"},
 	"QueueGetTotals":     {"queues", "queue_counts"},
+	"StatsCountByState":  {"queue_counts"},
+	"StatsQueueListPage": {"queues"}, // counts up to 10 000
+	"JobSearchNewest":    {},         // sorts up to 10 000 narrow rows
+	"JobSearchOldest":    {},
 }
 
 // growing are the tables that may have millions of rows.
-var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|stats_minute|queues)$`)
+var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|queue_sizes|job_sizes|stats_minute|stats_hour|limit.*|queues)$`)
 
 const (
 	maxSorted = 1500 // rows: a page of the largest flush or list
@@ -317,13 +353,17 @@ func (n planNode) problems(whole []string) (problems []string) {
 func (l *planLog) requireStatements() {
 	l.t.Helper()
 	for _, name := range []string{
-		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry",
+		"JobInsert", "JobInsertPlain", "JobListDoneIDs", "JobFetch", "JobFetchSurvey", "JobComplete", "JobListForFail", "JobFail", "JobCancel", "JobRetry", "JobSetPriority", "JobPriorityList", "JobPriorityListWaiting",
+		"QueueLockBounded", "QueueCountListByQueue", "QueueSizeGet", "QueueSizeMeasure", "QueueSizeAdd", "JobListTaken", "JobListOldest", "JobDiscardWaiting",
 		"UniqueTryLock", "UniqueLock", "UniqueListHolders", "UniqueListDone", "UniqueListExisting", "UniqueLockDiscarded", "UniqueListPage", "UniqueCount",
 		"JobHeartbeat", "JobProgress", "JobListOverdue", "JobPromoteDue", "DueGetNext", "JobListByID", "WorkerHeartbeat",
+		"JobSearchNewest", "JobSearchOldest", "StatsCountByState", "StatsQueueListPage", "StatsQueueCountList", "StatsQueueRateList",
+		"StatsMinuteList", "StatsHourList", "StatsMinuteGetLatest", "MaintenanceGet",
 		"RelayLock", "RelayScan", "RelayPublish", "EventListAfter", "EventListByJob", "HistoryCountByJob",
 		"WebhookDeliveryCreate", "WebhookDeliveryClaim", "WebhookDeliveryRecord", "MetricsQueueCounts",
 		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",
 		"WorkflowStepValues", "WorkflowEventInsert", "WorkflowStepListTree", "WorkflowListPageByState", "WorkflowListLeft",
+		"SchemaChangeVersion", "SchemaListAll", "SchemaGet", "JobExplain",
 	} {
 		if !l.seen[name] {
 			l.t.Errorf("no plan of %s was logged; seen: %v", name, l.seen)

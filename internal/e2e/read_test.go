@@ -235,3 +235,23 @@ func TestQueueStatistics(t *testing.T) {
 		}
 	})
 }
+
+// TestExplain covers docs/reference/jobs.md, Explain.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	q := queue()
+	id := a.push(`"type":"t","args":[],"queue":"%s"`, q)
+	r := a.get("/ojs/v1/jobs/" + id + "/explain").is(200)
+	require.Equal(t, []string{id, "available", q, "false", "no_workers"}, []string{r.at("job_id"), r.at("state"), r.at("queue"), r.at("running"), r.at("reasons.0.code")})
+	require.Equal(t, r.at("reasons.0.message"), r.at("summary"))
+	require.Regexp(t, serverTime, r.at("computed_at"))
+	require.Equal(t, id, a.fetch(q).at("jobs.0.id"))
+	require.Equal(t, "running", a.get("/ojs/v1/jobs/job_"+id+"/explain").is(200).at("reasons.0.code"))
+	a.ack(id).is(200)
+	require.Equal(t, "ended", a.get("/ojs/v1/jobs/"+id+"/explain").is(200).at("reasons.0.code"))
+	for _, unknown := range []string{newID(), "x", "%00"} {
+		require.Equal(t, "not_found", a.get("/ojs/v1/jobs/"+unknown+"/explain").is(404).at("error.code"))
+	}
+	a.post("/ojs/v1/jobs/"+id+"/explain", "").is(405)
+}

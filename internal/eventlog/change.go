@@ -45,6 +45,9 @@ type Change struct {
 // StateChanged is the type of gap rows: changes of a job's state that have no public event.
 const StateChanged = "job.state_changed"
 
+// PriorityChanged is the type of internal rows about a job that has got another priority. Its state stays the same.
+const PriorityChanged = "priority.changed"
+
 // Milliseconds is Took as the event row has it, to the last bit: it computes as PostgreSQL does for
 // (date_part('epoch', b - a) * 1000)::bigint.
 func (c Change) Milliseconds() int64 {

@@ -75,6 +75,8 @@ type Maintainer struct {
 	q      *dbsqlc.Queries
 	relay  *Relay
 
+	keepDone func(ctx context.Context) time.Duration
+
 	// Only the running goroutine uses these.
 	configured bool  // the limits are stored
 	floorAt    int64 // watermark when the floor was stored
@@ -96,7 +98,8 @@ type Pruned struct {
 	EventPartitions int32
 	Days            int32 // partitions of jobs that ended on a day
 	Keys            int64 // idempotency keys
-	Minutes         int64 // rows of the statistics of queues
+	Minutes         int64 // rows of the statistics of queues that were added to those of hours
+	Hours           int64 // rows of the statistics per hour
 	CronRuns        int64
 	Queues          int32 // that nobody has used for long
 }
@@ -115,8 +118,13 @@ func (s *MaintainerTestSignals) Init(tb testutil.TestingTB) {
 
 // NewMaintainer returns a maintainer; Start it.
 func NewMaintainer(archetype *baseservice.Archetype, pool *pgxpool.Pool, config MaintainerConfig, relay *Relay) *Maintainer {
-	return baseservice.Init(archetype, &Maintainer{config: config, q: dbsqlc.New(pool), relay: relay})
+	return baseservice.Init(archetype, &Maintainer{
+		config: config, q: dbsqlc.New(pool), relay: relay, keepDone: func(context.Context) time.Duration { return config.RetentionDone },
+	})
 }
+
+// KeepDone replaces RetentionDone by a time that may change. Call it before Start.
+func (m *Maintainer) KeepDone(f func(ctx context.Context) time.Duration) { m.keepDone = f }
 
 // Start runs the first check at once: partitions may be missing after a long downtime.
 func (m *Maintainer) Start(ctx context.Context) error {
@@ -217,7 +225,7 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("drop events: %w", err)
 	}
 	if p.Days, err = repeat(func() (int32, error) {
-		return m.q.JobFinishedPartitionPrune(ctx, interval(m.config.RetentionDone))
+		return m.q.JobFinishedPartitionPrune(ctx, interval(m.keepDone(ctx)))
 	}); err != nil {
 		return fmt.Errorf("drop finished jobs: %w", err)
 	}
@@ -226,7 +234,10 @@ func (m *Maintainer) runOnce(ctx context.Context, now time.Time) error {
 	}
 	if now.Sub(m.statsAt) >= statsPrune {
 		if p.Minutes, err = repeat(func() (int64, error) { return m.q.StatsMinutePrune(ctx, prunedRows) }); err != nil {
-			return fmt.Errorf("delete statistics: %w", err)
+			return fmt.Errorf("add up statistics: %w", err)
+		}
+		if p.Hours, err = repeat(func() (int64, error) { return m.q.StatsHourPrune(ctx, prunedRows) }); err != nil {
+			return fmt.Errorf("delete old statistics: %w", err)
 		}
 		if p.CronRuns, err = repeat(func() (int64, error) { return m.q.CronRunPrune(ctx, cronRuns) }); err != nil {
 			return fmt.Errorf("delete runs of crons: %w", err)

@@ -1,6 +1,7 @@
 package eventlog
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -68,7 +69,38 @@ func TestMaintainer(t *testing.T) {
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
-		require.Equal(t, Pruned{Keys: 1, Minutes: 1, CronRuns: 1}, await(t, m.TestSignals.Pruned.WaitC()))
+		require.Equal(t, Pruned{Keys: 1, Minutes: 2, Hours: 1, CronRuns: 1}, await(t, m.TestSignals.Pruned.WaitC()))
+	})
+
+	t.Run("AddsMinutesUpToHours", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, RelayConfig{})
+		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations)
+			SELECT q, date_trunc('hour', now()) - h * interval '1 hour' + m * interval '1 minute', 1, 2, 3, 4, 5, 6, 7, 8,
+				CASE WHEN m < 30 THEN array_fill(m::bigint, '{18}') END
+			FROM unnest('{a,b}'::text[]) q, generate_series(24, 27) h, generate_series(0, 59) m`)
+		m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
+		m.TestSignals.Init(t)
+		late := func() { require.NoError(t, m.runOnce(t.Context(), time.Now().Add(2*statsPrune))) }
+		require.NoError(t, m.runOnce(t.Context(), time.Now()))
+		require.EqualValues(t, 360, await(t, m.TestSignals.Pruned.WaitC()).Minutes, "not those of an hour that has begun less than a day ago")
+		var sums string
+		read := func(queue string) string {
+			require.NoError(t, b.pool.QueryRow(t.Context(), `SELECT string_agg(concat_ws(' ', enqueued, started, completed, failed, discarded, cancelled,
+				duration_ms, wait_ms, durations[1], durations[18], cardinality(durations)), ', ' ORDER BY hour) FROM ojs.stats_hour WHERE queue = $1`, queue).Scan(&sums))
+			return sums
+		}
+		const hour = "60 120 180 240 300 360 420 480 435 435 18"
+		for _, queue := range []string{"a", "b"} {
+			require.Equal(t, strings.Join([]string{hour, hour, hour}, ", "), read(queue))
+		}
+
+		// A row that was written late is added, too.
+		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute, enqueued, durations)
+			VALUES ('a', date_trunc('hour', now()) - interval '27 hours', 1, array_fill(1::bigint, '{18}'))`)
+		late()
+		require.EqualValues(t, 1, await(t, m.TestSignals.Pruned.WaitC()).Minutes)
+		require.Equal(t, strings.Join([]string{"61 120 180 240 300 360 420 480 436 436 18", hour, hour}, ", "), read("a"))
 	})
 
 	// Writes fail for a number without a partition, so there is more room before it is used up.
@@ -91,7 +123,7 @@ func TestMaintainer(t *testing.T) {
 		b.exec(t, `INSERT INTO ojs.idempotency_keys (holder, operation, key, body_hash, status, response, created_at)
 			SELECT '', 'o', g, '', 200, '{}', now() - interval '2 days' FROM generate_series(1, 3500) g`)
 		b.exec(t, `INSERT INTO ojs.stats_minute (queue, minute)
-			SELECT 'q' || q, now() - interval '31 days' + m * interval '1 minute' FROM generate_series(1, 500) q, generate_series(1, 7) m`)
+			SELECT 'q' || q, date_trunc('hour', now()) - interval '31 days' + m * interval '1 minute' FROM generate_series(1, 500) q, generate_series(1, 7) m`)
 		b.exec(t, `INSERT INTO ojs.crons (id, name, expression, type, queue, args) VALUES (gen_random_uuid(), 'c', '@hourly', 't', 'q', '[]')`)
 		b.exec(t, `INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome)
 			SELECT c.id, now() - g * interval '1 second', 'tick', 'fired' FROM ojs.crons c, generate_series(1, 42000) g`)
@@ -99,7 +131,7 @@ func TestMaintainer(t *testing.T) {
 		m.TestSignals.Init(t)
 		require.NoError(t, m.Start(t.Context()))
 		defer m.Stop()
-		require.Equal(t, Pruned{Keys: 3500, Minutes: 3500, CronRuns: 41_000}, await(t, m.TestSignals.Pruned.WaitC()))
+		require.Equal(t, Pruned{Keys: 3500, Minutes: 3500, Hours: 500, CronRuns: 41_000}, await(t, m.TestSignals.Pruned.WaitC()))
 	})
 }
 
@@ -121,8 +153,8 @@ func TestFiveThousandQueuesForAWeek(t *testing.T) {
 	m := NewMaintainer(riversharedtest.BaseServiceArchetype(t), b.pool, MaintainerConfig{}, b.relay)
 	m.TestSignals.Init(t)
 	require.NoError(t, m.runOnce(t.Context(), time.Now()))
-	require.Equal(t, Pruned{Keys: 5000, Minutes: 35_000, Queues: 4996}, await(t, m.TestSignals.Pruned.WaitC()))
-	for table, left := range map[string]int64{"queues": 4, "queue_counts": 8, "stats_minute": 0, "idempotency_keys": 0} {
+	require.Equal(t, Pruned{Keys: 5000, Minutes: 35_000, Hours: 35_000, Queues: 4996}, await(t, m.TestSignals.Pruned.WaitC()))
+	for table, left := range map[string]int64{"queues": 4, "queue_counts": 8, "stats_minute": 0, "stats_hour": 0, "idempotency_keys": 0} {
 		require.Equal(t, left, b.count(t, "SELECT count(*) FROM ojs."+table), table)
 	}
 

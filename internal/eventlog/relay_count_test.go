@@ -70,7 +70,8 @@ func TestRelayCounts(t *testing.T) {
 		}
 		require.Equal(t, "available 2, cancelled 2, completed 2, discarded 4",
 			text(`SELECT string_agg(state || ' ' || count, ', ' ORDER BY state) FROM ojs.queue_counts WHERE count <> 0`))
-		require.Equal(t, "(q,\"2026-05-04 03:02:00+00\",10,4,2,2,4,2,14,22)", text(`SELECT m::text FROM ojs.stats_minute m`))
+		const minute = "\"2026-05-04 03:02:00+00\",10,4,2,2,4,2,14,22,\"{0,0,0,2,0,0,0,0,0,0,0,0,0,0,0,0,0,0}\")"
+		require.Equal(t, `("",`+minute+" (q,"+minute, text(`SELECT string_agg(m::text, ' ' ORDER BY m.queue) FROM ojs.stats_minute m`))
 	})
 
 	t.Run("LateRowsOnce", func(t *testing.T) {

@@ -91,6 +91,9 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 	buf = d.appendExtra(buf, j)
 	j.Extra = cut()
 	j.TraceID = TraceID(j.Meta)
+	if len(d.unknown.list) > 0 {
+		j.SchemaVersion = d.schemaVersion()
+	}
 	return j, nil
 }
 

@@ -84,11 +84,14 @@ func at(index int, err *ojs.Error) []payload.Violation {
 }
 
 // inMember is the error of an object that is a member of the body.
-func inMember(name string, err *ojs.Error) *ojs.Error {
+func inMember(name string, err *ojs.Error) *ojs.Error { return At("$."+name, err) }
+
+// At is the error of an object that has a place in the body, given as a JSONPath.
+func At(path string, err *ojs.Error) *ojs.Error {
 	if err == nil {
 		return nil
 	}
-	return err.With("validation_errors", moved("$."+name, err))
+	return err.With("validation_errors", moved(path, err))
 }
 
 func moved(prefix string, err *ojs.Error) []payload.Violation {
@@ -98,7 +101,8 @@ func moved(prefix string, err *ojs.Error) []payload.Violation {
 	}
 	res := make([]payload.Violation, len(list))
 	for i, v := range list {
-		res[i] = payload.Violation{Path: prefix + strings.TrimPrefix(v.Path, "$"), Message: v.Message}
+		v.Path = prefix + strings.TrimPrefix(v.Path, "$")
+		res[i] = v
 	}
 	return res
 }

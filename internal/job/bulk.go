@@ -2,6 +2,7 @@ package job
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,8 +71,9 @@ type MetaEqual struct {
 }
 
 var (
-	selectNames = []string{"job_ids", "filter", "atomicity", "idempotency_key"}
-	filterNames = []string{
+	selectNames    = []string{"job_ids", "filter", "atomicity", "idempotency_key"}
+	confirmedNames = []string{"filter", "confirm"}
+	filterNames    = []string{
 		"type", "queue", "state", "enqueued_before", "enqueued_after", "since", "until", "older_than", "priority", "meta",
 	}
 	defaultStates = map[BulkOp][]ojs.JobState{
@@ -105,34 +107,61 @@ func DecodeBulkSelect(op BulkOp, raw []byte, maxIDs int) (BulkSelect, *ojs.Error
 		}
 		s.IDs = NewIDList(texts)
 	default:
-		s.Filter = b.filter(op, filter)
+		s.Filter = b.filter(op, "filter.", filter)
 	}
 	return s, b.Problems.Err()
+}
+
+// DecodeConfirmedBulk reads the body of POST /admin/jobs/bulk/{cancel,retry,delete}: confirm, and a filter or its members at the top
+// level (docs/reference/admin.md, Bulk change).
+func DecodeConfirmedBulk(op BulkOp, raw []byte) (*BulkFilter, *ojs.Error) {
+	v, err := rawjson.Check(raw)
+	if err != nil {
+		return nil, err
+	}
+	b := body{}
+	b.Fields, _ = payload.Read(v, confirmedNames)
+	confirmed, prefix, filter := b.Boolean("confirm"), "filter.", b.Get("filter")
+	if filter == nil {
+		prefix, filter = "", v
+	}
+	f := b.filter(op, prefix, filter)
+	if err := b.Problems.Err(); err != nil {
+		return nil, err
+	}
+	if !confirmed {
+		return nil, ojs.ErrInvalidPayload("confirm", "true", false, "'confirm' must be true: this changes every job that matches.")
+	}
+	return f, nil
 }
 
 // filterReader reads the conditions of a filter.
 type filterReader struct {
 	payload.Fields
+	prefix string // of the conditions in the body
 	*payload.Problems
 }
 
 func (r *filterReader) refuse(name, expected string) {
-	r.Add(ojs.KindInvalidPayload, "filter."+name, "$.filter."+name, expected, r.Get(name))
+	r.Add(ojs.KindInvalidPayload, r.prefix+name, "$."+r.prefix+name, expected, r.Get(name))
 }
 
 // filter: an unknown condition is refused, because ignoring it would touch more jobs than meant.
-func (b *body) filter(op BulkOp, v jsontext.Value) *BulkFilter {
+func (b *body) filter(op BulkOp, prefix string, v jsontext.Value) *BulkFilter {
 	if v[0] != '{' {
 		b.Refuse("filter", "an object")
 		return nil
 	}
 	fs, unknown := payload.Read(v, filterNames)
-	r := filterReader{fs, &b.Problems}
+	r := filterReader{fs, prefix, &b.Problems}
+	if prefix == "" {
+		unknown = slices.DeleteFunc(unknown, func(m payload.Member) bool { return string(m.Name) == "confirm" })
+	}
 	for _, m := range unknown {
-		r.Add(ojs.KindInvalidPayload, "filter."+string(m.Name), "$.filter."+string(m.Name), "absent: there is no such condition", m.Value)
+		r.Add(ojs.KindInvalidPayload, prefix+string(m.Name), "$."+prefix+string(m.Name), "absent: there is no such condition", m.Value)
 	}
 	if len(unknown) == 0 && r.Empty() {
-		b.Refuse("filter", "an object with at least one condition")
+		b.Problems.Add(ojs.KindInvalidPayload, "filter", "$.filter", "an object with at least one condition", v)
 	}
 	f := &BulkFilter{States: r.states(op), Priority: r.priority(), Meta: r.meta()}
 	f.Type, f.TypePrefix = strings.CutSuffix(r.text("type"), "*")

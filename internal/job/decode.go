@@ -149,7 +149,7 @@ func (d *decoder) job(size int) (*Job, *ojs.Error) {
 		d.durations(j)
 	}
 	if d.has(labelAttrs) {
-		d.labels()
+		d.labels(j)
 		d.uniqueness(j)
 		d.rateLimit(j)
 	}

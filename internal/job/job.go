@@ -1,5 +1,7 @@
 package job
 
+import "time"
+
 // Job is a validated new job, ready for the store. It owns its bytes: the request body may be reused.
 type Job struct {
 	ID       [16]byte // zero unless ClientID
@@ -15,6 +17,9 @@ type Job struct {
 	Args  []byte
 	Meta  []byte // nil: {}
 	Extra []byte // one object with every other attribute that is echoed, under canonical names; nil: none. See WithoutTimeout
+
+	Schema        string // the URI of a schema, as sent; "": not sent
+	SchemaVersion string // the text of the attribute version, if it is a string or an integer
 
 	Pending     bool
 	ScheduledAt When
@@ -36,8 +41,10 @@ type Job struct {
 	OnLimit    string       // what that limit does when it blocks the job: reschedule or drop; "": it waits
 	Limit      *LimitPolicy // the policy for LimitKey or, without one, for the whole queue; nil: none was sent
 
-	Producer string // the principal that enqueues the job; "": nobody has authenticated
-	Admitted bool   // its queue took it when the workflow was created whose step it is; rules for new jobs are not applied again
+	Producer  string        // the principal that enqueues the job; "": nobody has authenticated
+	Admitted  bool          // its queue took it when the workflow was created whose step it is; rules for new jobs are not applied again
+	BlockFor  time.Duration // how long the enqueue waits for room in a queue whose policy is to block
+	Unbounded bool          // the bounds of its queue do not hold for the job: it belongs to work that was accepted before
 
 	TraceID string // "" if the job carries no trace context
 	Source  string // of its first event; "": api. The same for all jobs of one insert
@@ -46,8 +53,20 @@ type Job struct {
 	Outcome Outcome
 }
 
-// Outcome is what its unique policy has made of a job.
+// Outcome is what its unique policy and its queue have made of a job.
 type Outcome struct {
 	Deduplicated bool      // an equivalent job exists, with which the store has answered; this one is not stored
 	Replaced     []*Record // the jobs that were cancelled for this one, as they are now
+	Pressure     *Pressure // how full its queue is with it; nil: the queue has no bound, or is not as full as its threshold
+
+	// Of the jobs that were discarded to make room for this one and others: the roots of their workflows, and their limit keys.
+	Dropped       [][16]byte
+	DroppedLimits []string
+}
+
+// Pressure is how full a bounded queue is.
+type Pressure struct {
+	Depth    int64   // waiting jobs
+	MaxDepth int64   // 0: not bounded by their number
+	Share    float64 // of the bound, at most 1
 }

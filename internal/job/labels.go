@@ -10,11 +10,12 @@ import (
 	"github.com/ojsd/ojsd/ojs"
 )
 
-// labels checks what is stored and echoed without being used: schema, tags, and the nesting of retry.
-func (d *decoder) labels() {
+// labels checks what is stored and echoed: schema, tags, and the nesting of retry.
+func (d *decoder) labels(j *Job) {
 	if g := d.pick(schemaAttr); g.value != nil {
 		text, ok := d.text(g)
-		if !ok || !absoluteURI(text) {
+		j.Schema = text
+		if !ok || !AbsoluteURI(text) {
 			d.refuse(ojs.KindInvalidPayload, g, "an absolute URI such as urn:example:invoice:v1")
 		}
 	}
@@ -42,7 +43,25 @@ func (d *decoder) unknownDepth() {
 	}
 }
 
-func absoluteURI(s string) bool {
+// schemaVersion is the attribute version, by which a job names a version of the schema of its type. Anything else that clients
+// send under this name is theirs.
+func (d *decoder) schemaVersion() string {
+	i, sent := d.unknown.find([]byte("version"))
+	if !sent {
+		return ""
+	}
+	v := d.unknown.list[i].Value
+	if text, ok := rawjson.Text(v); ok {
+		return text
+	}
+	if _, kind := rawjson.Int(v); kind == rawjson.IsInt {
+		return string(v)
+	}
+	return ""
+}
+
+// AbsoluteURI reports whether s is one, without spaces and control characters.
+func AbsoluteURI(s string) bool {
 	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return false
 	}

@@ -137,8 +137,11 @@ func (s *Store) admitDue(ctx context.Context) (next, cost time.Duration, err err
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	us, err := s.db.Q.LimitNextDue(ctx)
-	return time.Duration(us) * time.Microsecond, cost, err
+	row, err := s.db.Q.LimitNextDue(ctx)
+	if err == nil {
+		s.jobs.SetLimitsWaiting(row.Waiting)
+	}
+	return time.Duration(row.WaitUs) * time.Microsecond, cost, err
 }
 
 func (s *Store) listDue(ctx context.Context) ([]string, error) {

@@ -40,8 +40,11 @@ var logLines = map[logKey]logLine{
 	{eventlog.StateChanged, job.VisibilityTimeout}: {slog.LevelError, "job lost its worker", "error"},
 	{eventlog.StateChanged, job.WorkerDeath}:       {slog.LevelError, "job lost its worker", "error"},
 	{eventlog.StateChanged, "retry"}:               {slog.LevelDebug, "job is up for another attempt", "lifecycle"},
+	{eventlog.StateChanged, "rate_limit"}:          {slog.LevelDebug, "job is scheduled by its rate limit", "lifecycle"},
 	{eventlog.StateChanged, "moved"}:               {slog.LevelDebug, "job moved", "lifecycle"},
 	{eventlog.StateChanged, anyReason}:             {slog.LevelDebug, "job removed", "lifecycle"},
+
+	{eventlog.PriorityChanged, anyReason}: {slog.LevelInfo, "job priority changed", "lifecycle"},
 
 	{ojs.EventWorkerStarted, anyReason}:       {slog.LevelInfo, "worker started", "worker"},
 	{ojs.EventWorkerQuiet, anyReason}:         {slog.LevelInfo, "worker quiet", "worker"},

@@ -58,13 +58,14 @@ func (ps Problems) Err() *ojs.Error {
 // Violation is an element of details.validation_errors.
 type Violation struct {
 	Path    string `json:"path"`
+	Pointer string `json:"pointer,omitempty"` // JSON Pointer inside the checked value, if a schema was violated
 	Message string `json:"message"`
 }
 
 func (ps Problems) list() []Violation {
 	list := make([]Violation, len(ps))
 	for i, p := range ps {
-		list[i] = Violation{p.Path, p.Message}
+		list[i] = Violation{Path: p.Path, Message: p.Message}
 	}
 	return list
 }

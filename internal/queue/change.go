@@ -19,6 +19,8 @@ const (
 	reasonDeleted = "deleted"
 	reasonMoved   = "moved"
 	reasonRetry   = "retry"
+
+	reasonRateLimit = "rate_limit"
 )
 
 // outcomeEvent is the event of a failure or requeue after which the job is in the state.
@@ -53,10 +55,21 @@ func insertChange(changes []eventlog.Change, e *enqueued) []eventlog.Change {
 	for _, old := range e.replaced {
 		changes = cancelChange(changes, (*dbsqlc.JobCancelRow)(old))
 	}
-	if e.job == nil {
-		return changes
+	if e.job != nil {
+		changes = append(changes, changeOf(e.eventType, e.job, e.job.CreatedAt))
 	}
-	return append(changes, changeOf(e.eventType, e.job, e.job.CreatedAt))
+	for i := range e.dropped {
+		changes = discardChange(changes, &e.dropped[i])
+	}
+	return changes
+}
+
+// discardChange is the end of a job that the server has discarded while it waited.
+func discardChange(changes []eventlog.Change, r *dbsqlc.JobDiscardWaitingRow) []eventlog.Change {
+	return append(changes, eventlog.Change{
+		Type: ojs.EventJobDiscarded, JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: r.Was, To: string(ojs.StateDiscarded),
+		At: r.Now.Time, Reason: job.Overflow,
+	})
 }
 
 // fetchChange has the time in the queue as its duration.
@@ -154,6 +167,14 @@ func retryChange(changes []eventlog.Change, r *dbsqlc.JobRetryRow) []eventlog.Ch
 		changes = append(changes, left, entered)
 	}
 	return append(changes, c)
+}
+
+// priorityChange leaves out a job whose priority stays the same: no event was written for it.
+func priorityChange(changes []eventlog.Change, r *dbsqlc.JobSetPriorityRow) []eventlog.Change {
+	if r.Previous == r.Priority {
+		return changes
+	}
+	return append(changes, eventlog.Change{Type: eventlog.PriorityChanged, JobID: r.ID, JobType: r.Type, Queue: r.Queue, At: r.Now.Time})
 }
 
 // deleteChange takes the job out of the counts of its queue. There is no public event for it.

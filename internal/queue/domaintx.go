@@ -53,11 +53,13 @@ func (in Inserted) Record(i int) *job.Record { return in.rows[i].job }
 // Existing is the equivalent job because of which the job at an index was not stored, if its policy is to ignore it then.
 func (in Inserted) Existing(i int) *job.Record { return in.rows[i].existing }
 
-// Refused is why the job at an index was not stored: ojs.ErrDuplicateID or ojs.ErrDuplicate. nil if it was stored or ignored.
+// Refused is why the job at an index was not stored: ojs.ErrDuplicateID, ojs.ErrDuplicate or ojs.ErrQueueFull. nil if it was stored or ignored.
 func (in Inserted) Refused(i int) *ojs.Error {
 	switch r := in.rows[i]; {
 	case r.refused != nil:
 		return r.refused
+	case r.full != nil:
+		return r.full
 	case r.taken:
 		return ojs.ErrDuplicateID(ojs.FormatID(in.jobs[i].ID))
 	}

@@ -31,7 +31,7 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.db.Q.JobPromoteDue(ctx, dbsqlc.JobPromoteDueParams{
-		After: after, MaxRows: dueBatch, Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent,
+		After: after, MaxRows: dueBatch, Node: s.commits.Node, RequeueEventType: s.commits.RequeueEvent, DeadlinesOnly: s.maintenance.On(),
 	})
 	if err != nil {
 		return 0, err

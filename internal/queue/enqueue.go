@@ -15,25 +15,17 @@ import (
 )
 
 // Enqueue stores a job (docs/reference/http.md, Enqueue). The error of an id that is taken is ojs.ErrDuplicateID.
-func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
+func (s *Store) Enqueue(ctx context.Context, j *job.Job) (stored *job.Record, err error) {
+	if _, err := s.checkSchemas(ctx, j); err != nil {
+		return nil, err
+	}
 	assignID(j)
 	j.Producer = producerOf(ctx)
 	span := s.tracer.Enqueue(ctx, j)
-	res, err := s.enqueuer(j).Do(ctx, j)
-	if res.busy {
-		late := s.retryBusy(ctx, func() bool {
-			res, err = s.enqueueUnique.Do(ctx, j)
-			return res.busy
-		})
-		err = cmp.Or(err, late)
-	}
-	var stored *job.Record
-	if err == nil {
-		stored, err = res.outcome(j)
-	} else {
-		all, errs := s.settleEnqueues(ctx, []*job.Job{j}, []error{err})
-		stored, err = all[0], errs[0]
-	}
+	err = s.RetryFull(ctx, j.BlockFor, func() error {
+		stored, err = s.tryEnqueue(ctx, j)
+		return err
+	})
 	switch {
 	case err != nil:
 	case !j.Outcome.Deduplicated:
@@ -47,14 +39,33 @@ func (s *Store) Enqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
 	return stored, err
 }
 
+func (s *Store) tryEnqueue(ctx context.Context, j *job.Job) (*job.Record, error) {
+	enqueuer := s.enqueuer(j)
+	res, err := enqueuer.Do(ctx, j)
+	if res.busy {
+		late := s.retryBusy(ctx, func() bool {
+			res, err = enqueuer.Do(ctx, j)
+			return res.busy
+		})
+		err = cmp.Or(err, late)
+	}
+	if err == nil {
+		return res.outcome(j)
+	}
+	all, errs := s.settleEnqueues(ctx, []*job.Job{j}, []error{err})
+	return all[0], errs[0]
+}
+
 // enqueuer is the batcher for jobs of one call.
 func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 	b := s.enqueue
 	for _, j := range jobs {
-		if j.Unique != nil {
-			return s.enqueueUnique
-		}
-		if j.ClientID || j.Limit != nil {
+		switch {
+		case s.bounded(j.Queue):
+			return s.enqueueBounded
+		case j.Unique != nil:
+			b = s.enqueueUnique
+		case (j.ClientID || j.Limit != nil) && b == s.enqueue:
 			b = s.enqueueNamed
 		}
 	}
@@ -63,7 +74,8 @@ func (s *Store) enqueuer(jobs ...*job.Job) *batch.Batcher[*job.Job, enqueued] {
 
 // enqueueMany is DoMany for jobs of one call.
 func (s *Store) enqueueMany(ctx context.Context, jobs []*job.Job) (res []enqueued, errs []error) {
-	res, errs = s.enqueuer(jobs...).DoMany(ctx, jobs)
+	enqueuer := s.enqueuer(jobs...)
+	res, errs = enqueuer.DoMany(ctx, jobs)
 	if !slices.ContainsFunc(res, isBusy) {
 		return res, errs
 	}
@@ -78,7 +90,7 @@ func (s *Store) enqueueMany(ctx context.Context, jobs []*job.Job) (res []enqueue
 				busy, at = append(busy, jobs[i]), append(at, i)
 			}
 		}
-		more, failed := s.enqueueUnique.DoMany(ctx, busy)
+		more, failed := enqueuer.DoMany(ctx, busy)
 		for n, i := range at {
 			if res[i] = more[n]; failed != nil {
 				errs[i] = failed[n]
@@ -98,26 +110,35 @@ func isBusy(e enqueued) bool { return e.busy }
 
 // EnqueueEach stores the jobs that can be stored. errs has the errors of the others; it is nil if none failed.
 func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
-	producer := producerOf(ctx)
-	for _, job := range jobs {
+	if errs := s.schemas.CheckEach(ctx, s.db.Q, jobs); errs != nil {
+		valid, at := without(jobs, errs)
+		stored, failed := s.enqueueEach(ctx, valid)
+		return spread(errs, at, stored, failed), errs
+	}
+	return s.enqueueEach(ctx, jobs)
+}
+
+func (s *Store) enqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job.Record, errs []error) {
+	if len(jobs) == 0 {
+		return nil, nil
+	}
+	producer, todo := producerOf(ctx), make([]int, len(jobs))
+	for i, job := range jobs {
 		assignID(job)
 		job.Producer = producer
+		todo[i] = i
 	}
 	spans := s.beginEnqueues(ctx, jobs)
-	res, failed := s.enqueueMany(ctx, jobs)
-	if failed == nil {
-		stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
-	} else {
-		stored, errs = s.settleEnqueues(ctx, jobs, failed)
-	}
-	bad := false
-	for i := range res {
-		if failed == nil || failed[i] == nil {
-			stored[i], errs[i] = res[i].outcome(jobs[i])
+	stored, errs = make([]*job.Record, len(jobs)), make([]error, len(jobs))
+	_ = s.RetryFull(ctx, jobs[0].BlockFor, func() error {
+		s.tryEnqueueEach(ctx, jobs, todo, stored, errs)
+		todo = slices.DeleteFunc(todo, func(i int) bool { _, blocks := blockedQueue(errs[i]); return !blocks })
+		if len(todo) > 0 {
+			return errs[todo[0]]
 		}
-		bad = bad || errs[i] != nil
-	}
-	if !bad {
+		return nil
+	})
+	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		errs = nil
 	}
 	endEnqueues(spans, jobs, stored)
@@ -125,8 +146,31 @@ func (s *Store) EnqueueEach(ctx context.Context, jobs []*job.Job) (stored []*job
 	return stored, errs
 }
 
+// tryEnqueueEach tries the jobs at these indexes, and sets their outcomes.
+func (s *Store) tryEnqueueEach(ctx context.Context, jobs []*job.Job, todo []int, stored []*job.Record, errs []error) {
+	part := make([]*job.Job, len(todo))
+	for n, i := range todo {
+		part[n] = jobs[i]
+	}
+	res, failed := s.enqueueMany(ctx, part)
+	var settled []*job.Record
+	if failed != nil {
+		settled, failed = s.settleEnqueues(ctx, part, failed)
+	}
+	for n, i := range todo {
+		if failed != nil && (failed[n] != nil || settled[n] != nil) {
+			stored[i], errs[i] = settled[n], failed[n]
+		} else {
+			stored[i], errs[i] = res[n].outcome(part[n])
+		}
+	}
+}
+
 // EnqueueAll stores all jobs in one transaction, or none. at is the index of the job that was refused, or -1.
 func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
+	if at, err := s.checkSchemas(ctx, jobs...); err != nil {
+		return nil, at, err
+	}
 	ids, producer := make(map[[16]byte]bool), producerOf(ctx)
 	for i, job := range jobs {
 		assignID(job)
@@ -138,13 +182,26 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 			ids[job.ID] = true
 		}
 	}
+	if len(jobs) == 0 {
+		return nil, -1, nil
+	}
 	spans := s.beginEnqueues(ctx, jobs)
+	err = s.RetryFull(ctx, jobs[0].BlockFor, func() error {
+		stored, at, err = s.tryEnqueueAll(ctx, jobs)
+		return err
+	})
+	if err != nil {
+		return nil, at, err
+	}
+	endEnqueues(spans, jobs, stored)
+	s.followEnqueued(ctx, jobs...)
+	return stored, -1, nil
+}
+
+func (s *Store) tryEnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.Record, at int, err error) {
 	res, err := s.insert(ctx, s.db.Pool, newInsertion(jobs, true))
 	if err != nil {
 		stored, err = s.settleEnqueueAll(ctx, jobs, err)
-		if err == nil {
-			endEnqueues(spans, jobs, stored)
-		}
 		return stored, -1, err
 	}
 	stored = make([]*job.Record, len(jobs))
@@ -153,9 +210,7 @@ func (s *Store) EnqueueAll(ctx context.Context, jobs []*job.Job) (stored []*job.
 			return nil, i, err
 		}
 	}
-	endEnqueues(spans, jobs, stored)
 	s.afterEnqueue(ctx, res, nil)
-	s.followEnqueued(ctx, jobs...)
 	return stored, -1, nil
 }
 
@@ -201,6 +256,10 @@ func (s *Store) afterEnqueue(ctx context.Context, res []enqueued, claimed map[[1
 			a.due(r.job.DueAt, r.job.CreatedAt)
 		}
 		for _, old := range r.replaced {
+			s.awaiting.ended(old.ID)
+			a.add("", "", 0, pgtype.Int8{}, old.Cron)
+		}
+		for _, old := range r.dropped {
 			s.awaiting.ended(old.ID)
 			a.add("", "", 0, pgtype.Int8{}, old.Cron)
 		}

@@ -35,3 +35,6 @@ func KnownQueuesForTest(names ...string) (has func(name string, after time.Durat
 
 // SetBusyFor changes how long jobs of locked unique keys are tried.
 func (s *Store) SetBusyFor(d time.Duration) { s.busyFor = d }
+
+// WaitingForRoom is the number of enqueues that wait for room in a queue.
+func (s *Store) WaitingForRoom() int { return int(s.blocked.count.Load()) }

@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,9 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
 	}
+	if s.maintenance.On() {
+		return nil, nil
+	}
 	seen := scopes(f.Queues, f.Tenant)
 	if due := s.cursors.surveyDue(seen, false); len(due) > 0 {
 		if _, err := s.survey(ctx, due); err != nil {
@@ -64,6 +68,15 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 		}
 	}
 	jobs, err := s.share(ctx, f)
+	if err == nil && len(jobs) < f.Count {
+		var admitted bool
+		if admitted, err = s.meet(ctx, f.Queues); err != nil && len(jobs) > 0 {
+			s.logger.WarnContext(ctx, "jobs that wait for rate limits were not looked at; the next fetch does it", slog.String("category", "error"), slog.Any("error", err))
+			err = nil
+		} else if admitted && len(jobs) == 0 {
+			jobs, err = s.share(ctx, f)
+		}
+	}
 	if err != nil || len(jobs) > 0 {
 		return jobs, err
 	}
@@ -407,5 +420,6 @@ func tally(probes []*probe, rows []dbsqlc.JobFetchRow) {
 	}
 }
 
-// Idle reports whether nothing is known that the fetch could claim, and it is too early to look again.
-func (s *Store) Idle(f job.Fetch) bool { return s.cursors.idle(f) }
+// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim and it is too early to look again, or the
+// server is in maintenance.
+func (s *Store) Idle(f job.Fetch) bool { return s.maintenance.On() || s.cursors.idle(f) }

@@ -24,6 +24,9 @@ type handoff struct {
 
 // handoff takes parked fetches that wait for the queues of the jobs; nil if there are none.
 func (s *Store) handoff(jobs []*job.Job) *handoff {
+	if s.maintenance.On() {
+		return nil
+	}
 	waiters := s.cursors.take(jobs, s.isLimited)
 	if len(waiters) == 0 {
 		return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -27,8 +28,12 @@ type enqueued struct {
 	refused  *ojs.Error    // an equivalent job exists, or the queue does not take the job
 	existing *job.Record   // the equivalent job is the answer
 	replaced []*job.Record // jobs that were cancelled for this one
-	over     bool          // a later job of the same insert has replaced this one
+	over     bool          // a later job of the same insert has replaced this one, or taken its place
 	busy     bool          // another transaction has locked the key: nothing was decided
+
+	// Of a job for a bounded queue.
+	full    *ojs.Error                    // there is no room for it
+	dropped []dbsqlc.JobDiscardWaitingRow // jobs that were discarded for this one and others
 }
 
 // outcome is the answer of the caller.
@@ -39,6 +44,8 @@ func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
 		return nil, ojs.ErrDuplicateID(ojs.FormatID(j.ID))
 	case e.refused != nil:
 		return nil, e.refused
+	case e.full != nil:
+		return nil, e.full
 	case e.existing != nil:
 		j.Outcome.Deduplicated = true
 		return e.existing, nil
@@ -47,9 +54,11 @@ func (e *enqueued) outcome(j *job.Job) (*job.Record, error) {
 }
 
 // errTaken rolls back an insert because finished jobs have some of its client-chosen ids, or because a job of an atomic insert was
-// refused. errGone rolls back one because the job that should have been an answer was deleted meanwhile.
+// refused. errGone rolls back one because the job that should have been an answer was deleted meanwhile. errFull rolls back one because
+// there is no room for a job with a unique policy, which has prevented or replaced others.
 var (
 	errTaken = errors.New("id is in use")
+	errFull  = errors.New("a queue is full")
 	errGone  = errors.New("an equivalent job was deleted")
 )
 
@@ -84,14 +93,21 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	if err := s.setQueueLimits(ctx, db, in); err != nil {
 		return nil, err
 	}
+	view, err := s.view(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	in.bounds = s.boundsOf(view, in.jobs)
 	pooled := s.isPool(db) // in a caller's transaction no statement can follow an error
 	for tries := 0; len(in.todo) > 0; {
-		err := s.tryInsert(ctx, db, in)
+		err = s.tryInsert(ctx, db, in)
 		switch {
 		case err == nil, errors.Is(err, errTaken) && in.atomic:
 			return in.res, nil
 		case errors.Is(err, errTaken):
 			in.dropTaken()
+		case errors.Is(err, errFull):
+			in.dropFull()
 		case errors.Is(err, errGone) && tries < maxDeadlocks:
 			tries++
 		case pg.IsTransient(err) && pooled && tries < maxDeadlocks: // a deadlock with a batch of the same ids in another order
@@ -146,8 +162,11 @@ func (s *Store) tryInsert(ctx context.Context, db pg.Conn, in *insertion) error 
 // insertOn stores the jobs on a connection. Only ids that clients have chosen can be taken, so only they cost a transaction and a look at
 // jobs_done.
 func (s *Store) insertOn(ctx context.Context, db pg.Conn, in *insertion) error {
-	if in.unique {
+	switch {
+	case in.unique:
 		return s.insertInTx(ctx, db, in)
+	case in.bounds != nil:
+		return pg.InTx(ctx, db, func(tx pgx.Tx) error { return s.insertBounded(ctx, tx, in) })
 	}
 	if !in.clientIDs {
 		rows, err := in.statement(ctx, s.commits.Node)(db)
@@ -190,6 +209,9 @@ type insertion struct {
 	unique    bool // some jobs have a unique policy
 	atomic    bool
 
+	bounds map[string]*queueconfig.Backpressure // of the queues that have a bound
+	full   []int                                // indexes of jobs without room, left out until an id is found to be taken
+
 	tryLocks    bool   // leave jobs out whose unique keys are locked
 	lockTimeout string // of the transaction, for jobs with unique policies; "": that of the caller
 }
@@ -218,9 +240,69 @@ func (in *insertion) open() []*job.Job {
 	return jobs
 }
 
-// dropTaken leaves out the jobs whose ids are taken from the next try.
+// dropTaken leaves out the jobs whose ids are taken from the next try. They leave their room to others.
 func (in *insertion) dropTaken() {
+	in.todo, in.full = append(in.todo, in.full...), nil
+	slices.Sort(in.todo)
 	in.todo = slices.DeleteFunc(in.todo, func(i int) bool { return in.res[i].taken })
+}
+
+// dropFull leaves out the jobs without room.
+func (in *insertion) dropFull() {
+	isFull := func(i int) bool { return in.res[i].full != nil }
+	for _, i := range in.todo {
+		if isFull(i) {
+			in.full = append(in.full, i)
+		}
+	}
+	in.todo = slices.DeleteFunc(in.todo, isFull)
+}
+
+// findTaken finds the jobs whose ids are in use, before they take room. storeAll looks again, because another transaction may commit one
+// of the ids meanwhile.
+func (in *insertion) findTaken(ctx context.Context, q *dbsqlc.Queries) error {
+	var ids [][16]byte
+	for _, i := range in.todo {
+		if in.jobs[i].ClientID {
+			ids = append(ids, in.jobs[i].ID)
+		}
+	}
+	if ids == nil {
+		return nil
+	}
+	taken, err := q.JobListTaken(ctx, ids)
+	if err == nil && in.markTaken(taken) {
+		err = errTaken
+	}
+	return err
+}
+
+// storeAll stores all jobs of this try, or fails.
+func (in *insertion) storeAll(ctx context.Context, tx pgx.Tx, node int32) error {
+	if len(in.todo) == 0 {
+		return nil
+	}
+	if !in.clientIDs {
+		rows, err := in.statement(ctx, node)(tx)
+		if err == nil {
+			in.fill(rows)
+		}
+		return err
+	}
+	q, params := dbsqlc.New(tx), in.params(node)
+	rows, err := q.JobInsert(ctx, params)
+	if err != nil {
+		return err
+	}
+	done, err := q.JobListDoneIDs(ctx, params.Ids)
+	if err != nil {
+		return err
+	}
+	refused := in.fill(rows)
+	if in.markTaken(done) || refused {
+		return errTaken
+	}
+	return nil
 }
 
 // fill matches rows, which come in the order of the jobs, to jobs. A job without a row has an id that is taken.

@@ -49,16 +49,24 @@ func (s *Store) follow(ctx context.Context, jobs []*job.Record) {
 	s.advance(ctx, endedWorkflows(jobs))
 }
 
-// followEnqueued does what follows from new jobs, and from those that were cancelled for them.
+// followEnqueued does what follows from new jobs, and from those that were cancelled or discarded for them.
 func (s *Store) followEnqueued(ctx context.Context, jobs ...*job.Job) {
 	var replaced []*job.Record
+	var dropped [][16]byte
 	var keys []string
 	for _, j := range jobs {
-		replaced = append(replaced, j.Outcome.Replaced...)
+		replaced, dropped = append(replaced, j.Outcome.Replaced...), append(dropped, j.Outcome.Dropped...)
+		for _, key := range j.Outcome.DroppedLimits {
+			if !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
 		if j.LimitKey != "" && !slices.Contains(keys, j.LimitKey) {
 			keys = append(keys, j.LimitKey)
+			s.parked.park(j.Queue)
 		}
 	}
 	s.FollowLimits(ctx, keys)
 	s.follow(ctx, replaced)
+	s.advance(ctx, dropped)
 }

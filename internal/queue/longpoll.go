@@ -136,9 +136,13 @@ func (s *Store) poll(ctx context.Context) error {
 	if err := s.handBackLost(ctx); err != nil {
 		return err
 	}
-	found, err := s.survey(ctx, s.cursors.surveyDue(s.cursors.awaited(), true))
+	awaited := s.cursors.awaited()
+	found, err := s.survey(ctx, s.cursors.surveyDue(awaited, true))
 	for _, f := range found {
 		s.cursors.wake(f.scope(), 1)
+	}
+	for _, q := range s.parked.waiting(queuesOf(awaited)) {
+		s.cursors.wakeQueue(q, 1)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func (s *Store) Overview(ctx context.Context) (Overview, error) {
 		if o.Queues, err = q.QueueCountList(ctx, maxOverview); err != nil {
 			return err
 		}
-		if o.Latest, err = q.StatsMinuteGetLatest(ctx); err != nil {
+		if o.Latest, err = q.StatsMinuteGetLatest(ctx, ""); err != nil {
 			return err
 		}
 		o.Workers, err = q.WorkerListLatest(ctx, maxOverview)

@@ -38,7 +38,8 @@ func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string)
 		s.awaiting.ended(rows[i].ID)
 	}
 	s.releaseCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.Cron }))
-	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobDiscardWaitingRow) pgtype.UUID { return r.WorkflowID }))
+	s.FollowLimits(ctx, limitsOf(rows, droppedLimit))
+	s.advance(ctx, workflowsOf(rows, droppedWorkflow))
 	return len(rows), nil
 }
 

@@ -116,6 +116,7 @@ func (s *Store) Awaited() int { return s.awaiting.count() }
 // package one by one, so it wakes all waiters.
 func (s *Store) Published() {
 	s.awaiting.published()
+	s.blocked.publishedAny()
 	s.roomMade()
 }
 

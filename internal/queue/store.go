@@ -14,9 +14,11 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/worker/cache"
 	"github.com/ojsd/ojsd/ojs"
@@ -39,15 +41,21 @@ type Config struct {
 	// DefaultTimeout is the execution timeout of a job that sets none.
 	DefaultTimeout time.Duration
 
+	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
+	FullRetryAfter time.Duration
+
 	// StrictQueues refuses jobs of queues that nobody has created.
 	StrictQueues bool
+
+	// OnFull is called with the number of jobs that a full queue has refused. It must not block. May be nil.
+	OnFull func(queue string, refused int)
 
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
 }
 
-// Deps are the parts of a node that the store uses. All but Tracer are required.
+// Deps are the parts of a node that the store uses. All but Tracer and Schemas are required.
 type Deps struct {
 	DB      *pg.DB
 	Commits *eventlog.Commits
@@ -56,6 +64,9 @@ type Deps struct {
 	Queues  *queueconfig.Cache // what is configured for queues
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer // makes the spans of enqueues and of sweeps
+	Schemas *schema.Store   // checks new jobs
+
+	Maintenance *maintenance.Switch
 }
 
 // Store performs the state changes of jobs. Use New.
@@ -66,25 +77,32 @@ type Store struct {
 	workers *cache.Workers
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
+	schemas *schema.Store
 	config  Config
 
-	configured *queueconfig.Cache
+	maintenance *maintenance.Switch
+	configured  *queueconfig.Cache
 
-	enqueue       *batch.Batcher[*job.Job, enqueued]
-	enqueueNamed  *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
-	enqueueUnique *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
-	complete      operation[job.Ack]
-	fail          operation[nack]
-	cancel        operation[cancellation]
-	results       *batch.Batcher[[16]byte, *Result]
-	settling      *batch.Batcher[unsettled, settled]
-	fetchers      fetchers
-	lost          lostClaims
+	enqueue        *batch.Batcher[*job.Job, enqueued]
+	enqueueNamed   *batch.Batcher[*job.Job, enqueued] // jobs with client-chosen ids or limit keys: their statement may wait for a lock on an id or a limit
+	enqueueBounded *batch.Batcher[*job.Job, enqueued] // jobs of bounded queues: their statements wait for the lock of a queue
+	enqueueUnique  *batch.Batcher[*job.Job, enqueued] // jobs with a unique policy, except those whose keys are locked
+	complete       operation[job.Ack]
+	fail           operation[nack]
+	cancel         operation[cancellation]
+	results        *batch.Batcher[[16]byte, *Result]
+	settling       *batch.Batcher[unsettled, settled]
+	fetchers       fetchers
+	lost           lostClaims
 
-	cursors  *cursors
-	awaiting resultWaiters
-	queues   knownQueues
-	rooms    roomWakes
+	cursors    *cursors
+	priorities priorityStats
+	awaiting   resultWaiters
+	queues     knownQueues
+	rooms      roomWakes
+	parked     parkedQueues
+	blocked    blockedCalls
+	fullLogged fullLogs
 
 	draining  chan struct{}
 	drainOnce sync.Once
@@ -102,9 +120,10 @@ type Store struct {
 func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
-		config: config, configured: deps.Queues, draining: make(chan struct{}),
+		config: config, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
 		cursors:    newCursors(),
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
+		parked:     parkedQueues{queues: map[string]*parkedQueue{}},
 		rooms:      roomWakes{until: map[string]time.Time{}},
 		fetchers:   fetchers{byQueues: map[string]*batch.Batcher[claimant, share]{}},
 		onCronJobs: func(context.Context, []string) {}, onWorkflowJobs: func(context.Context, [][16]byte) {},
@@ -115,6 +134,7 @@ func New(deps Deps, config Config) *Store {
 	jobBytes := func(j *job.Job) int { return j.ClientBytes() + len(j.Retry) }
 	s.enqueue = newBatcher(s, "enqueue", s.flushEnqueue, byID, jobBytes)
 	s.enqueueNamed = newBatcher(s, "enqueue", s.flushEnqueueNamed, byID, jobBytes)
+	s.enqueueBounded = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.enqueueUnique = newBatcher(s, "enqueue", s.flushUnique, byID, jobBytes)
 	s.complete = newOperation(s, "complete", s.flushComplete, ackedRun, func(a job.Ack) int { return len(a.Result) })
 	s.complete.did = func(a job.Ack, c dbsqlc.EventListOwnByJobRow) bool {
@@ -135,6 +155,7 @@ func New(deps Deps, config Config) *Store {
 	s.cancel.after = func(ctx context.Context, j *job.Record) {
 		s.afterCancel(ctx, []dbsqlc.JobCancelRow{dbsqlc.JobCancelRow(*j)})
 	}
+	s.commits.OnChanges(s.blocked.changed)
 	s.settling = newBatcher(s, "settle", s.flushSettle, nil, func(unsettled) int { return 0 })
 	s.results = newBatcher(s, "result", s.flushResults, nil, func([16]byte) int { return readBytes })
 	return s

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
@@ -51,6 +52,16 @@ func scopes(queues []string, tenant string) []scope {
 		s[i] = scope{q, tenant}
 	}
 	return s
+}
+
+// queuesOf names the queues of the scopes, each once.
+func queuesOf(all []scope) []string {
+	names := make([]string, len(all))
+	for i, s := range all {
+		names[i] = s.queue
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // surveys are those of a scope. The caller has locked c.mu.
@@ -127,8 +138,15 @@ func (c *cursors) ranges(due []scope) (p dbsqlc.JobFetchSurveyParams) {
 // survey reads the first available job per lane and priority, without the lower bound of the cursors. What has very many lanes
 // takes several surveys; one that finds nothing has read all of them.
 func (s *Store) survey(ctx context.Context, due []scope) (found []Place, err error) {
+	if len(due) == 0 {
+		return nil, nil
+	}
 	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
 	defer cancel()
+	if err := s.surveyLimits(ctx, queuesOf(due)); err != nil {
+		s.cursors.failSurvey(due)
+		return nil, pg.ClientError(err)
+	}
 	for len(due) > 0 {
 		start, params := time.Now(), s.cursors.ranges(due)
 		rows, err := s.db.Q.JobFetchSurvey(ctx, params)

@@ -67,6 +67,22 @@ func (t *Tx) committed(ctx context.Context, err *error) bool {
 // Enqueue stores the jobs that can be stored or, if atomic, all or none of them. errs has the errors of the others; it is
 // nil if none failed.
 func (t *Tx) Enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
+	errs = t.store.schemas.CheckEach(ctx, dbsqlc.New(t.tx), jobs)
+	switch {
+	case errs == nil:
+		return t.enqueue(ctx, jobs, atomic)
+	case atomic:
+		return make([]*job.Record, len(jobs)), errs, nil
+	}
+	valid, at := without(jobs, errs)
+	some, failed, err := t.enqueue(ctx, valid, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	return spread(errs, at, some, failed), errs, nil
+}
+
+func (t *Tx) enqueue(ctx context.Context, jobs []*job.Job, atomic bool) (stored []*job.Record, errs []error, err error) {
 	firsts, at, errs := distinct(jobs)
 	duplicates := len(firsts) < len(jobs)
 	stored = make([]*job.Record, len(jobs))

@@ -69,6 +69,12 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 	}
 	u := &uniqueInsert{store: s, q: dbsqlc.New(tx), in: in, part: *in, verdicts: found.Verdicts}
 	u.part.jobs, u.part.todo = slices.Clone(in.jobs), nil
+	if in.bounds != nil {
+		u.bounds = newBoundCheck(s, u.q, in)
+		if err := u.bounds.lock(ctx); err != nil {
+			return err
+		}
+	}
 	if in.tryLocks {
 		if err := u.tryReplaced(ctx, jobs, &found); err != nil {
 			return err
@@ -93,7 +99,7 @@ func (s *Store) insertUnique(ctx context.Context, tx pgx.Tx, in *insertion) erro
 		u.refuse()
 		return errTaken
 	}
-	for _, step := range []func(context.Context) error{u.readExisting, u.replaceStored, u.insert, u.replaceInserted, u.answerIgnored} {
+	for _, step := range []func(context.Context) error{u.readExisting, u.replaceStored, u.judgeRoom, u.insert, u.replaceInserted, u.answerIgnored} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -109,6 +115,7 @@ type uniqueInsert struct {
 	q        *dbsqlc.Queries
 	in       *insertion
 	part     insertion                // the jobs to store
+	bounds   *boundCheck              // nil: no queue has a bound
 	verdicts []unique.Verdict         // of in.todo
 	existing map[[16]byte]*job.Record // the answers for jobs that are not stored
 	replaced map[int][]*job.Record    // by the index of the job for which they were cancelled
@@ -172,6 +179,43 @@ func (u *uniqueInsert) insert(ctx context.Context) error {
 	for i, replaced := range u.replaced {
 		u.in.res[i].replaced = replaced
 	}
+	if u.bounds != nil {
+		return u.bounds.finish(ctx, u.part.jobs)
+	}
+	return nil
+}
+
+// judgeRoom leaves out the jobs for which bounded queues have no room. One with a policy may have replaced or prevented others, so that all
+// is decided again without it.
+func (u *uniqueInsert) judgeRoom(ctx context.Context) error {
+	if u.bounds == nil {
+		return nil
+	}
+	at := make(map[int]int, len(u.in.todo))
+	for n, i := range u.in.todo {
+		at[i] = n
+	}
+	replaces := func(i int) (items []int) {
+		for _, h := range u.verdicts[at[i]].Replaced {
+			if h.Item != unique.Stored {
+				items = append(items, u.in.todo[h.Item])
+			}
+		}
+		return items
+	}
+	accepted, err := u.bounds.judge(ctx, u.part.jobs, u.part.todo, replaces)
+	if err != nil {
+		return err
+	}
+	if u.in.atomic && len(accepted) < len(u.part.todo) {
+		return errTaken
+	}
+	for _, i := range u.part.todo {
+		if u.in.res[i].full != nil && u.in.jobs[i].Unique != nil {
+			return errFull
+		}
+	}
+	u.part.todo = accepted
 	return nil
 }
 

@@ -166,7 +166,8 @@ func TestDelete(t *testing.T) {
 			_, err := b.Queues.Delete(t.Context(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
 			done <- err
 		}()
-		require.Eventually(t, func() bool { return b.status("q") == "paused deleting" }, domaintest.WaitFor, time.Millisecond)
+		require.Eventually(t, func() bool { return b.Configured.Known("q").Draining() }, domaintest.WaitFor, time.Millisecond)
+		require.Equal(t, "paused deleting", b.status("q"))
 		require.Empty(t, b.Fetched(1, "q"))
 		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
 		requireKind(t, ojs.KindQueuePaused, err)

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
@@ -22,11 +20,16 @@ type Purge struct {
 	Queue  string
 	States []ojs.JobState // any but active; waiting jobs are cancelled before
 	By     string         // shown as cancelled_by
+
+	OlderThan job.When // since the job has ended, or if it has not since it was created; not set: of any age
 }
 
 // Purge removes jobs of a queue, and reports how many, and whether it stopped before the end because there are so many.
 func (s *Store) Purge(ctx context.Context, p Purge) (deleted int64, more bool, err error) {
-	var after pgtype.UUID
+	if err := job.ResolveAges(ctx, s.db.Now, &p.OlderThan); err != nil {
+		return 0, false, pg.ClientError(err)
+	}
+	var after [16]byte
 	for end := time.Now().Add(purgeFor); ; {
 		rows, err := s.purgeable(ctx, p, after)
 		if err != nil || len(rows) == 0 {
@@ -36,7 +39,7 @@ func (s *Store) Purge(ctx context.Context, p Purge) (deleted int64, more bool, e
 		if deleted += n; err != nil {
 			return deleted, true, pg.PartlyError(err)
 		}
-		after = pgtype.UUID{Bytes: rows[len(rows)-1].ID, Valid: true}
+		after = rows[len(rows)-1].ID
 		if time.Now().After(end) || ctx.Err() != nil {
 			return deleted, true, nil
 		}
@@ -44,20 +47,23 @@ func (s *Store) Purge(ctx context.Context, p Purge) (deleted int64, more bool, e
 }
 
 // purgeable reads the next jobs behind an id, and the last one that was looked at.
-func (s *Store) purgeable(ctx context.Context, p Purge, after pgtype.UUID) ([]dbsqlc.JobListForBulkRow, error) {
+func (s *Store) purgeable(ctx context.Context, p Purge, after [16]byte) ([]dbsqlc.JobListForPurgeRow, error) {
 	ctx, cancel, err := s.db.Reading(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer cancel()
-	params := dbsqlc.JobListForBulkParams{Queue: pg.Text(p.Queue), After: after, MaxLooked: looked, MaxRows: portion}
+	params := dbsqlc.JobListForPurgeParams{Queue: p.Queue, After: after, Until: pg.End, MaxLooked: looked, MaxRows: portion}
+	if p.OlderThan.Set {
+		params.Until = pg.Timestamp(p.OlderThan.At)
+	}
 	for _, state := range p.States {
 		params.States = append(params.States, string(state))
 	}
-	return s.db.Q.JobListForBulk(ctx, params)
+	return s.db.Q.JobListForPurge(ctx, params)
 }
 
-func (s *Store) purge(ctx context.Context, p Purge, rows []dbsqlc.JobListForBulkRow) (n int64, err error) {
+func (s *Store) purge(ctx context.Context, p Purge, rows []dbsqlc.JobListForPurgeRow) (n int64, err error) {
 	var waiting, finished [][16]byte
 	terminal := queue.Eligible(job.BulkDelete)
 	for _, r := range rows {

@@ -26,10 +26,10 @@ func TestSQLEnqueueInherits(t *testing.T) {
 	}
 	row, policy := stored("q", "NULL")
 	require.Equal(t, "90000 90000 8", row)
-	require.Equal(t, "4s 9s linear", fmt.Sprint(policy.InitialInterval, policy.MaxInterval, policy.Strategy))
+	require.Equal(t, "4s 9slinear", fmt.Sprint(policy.InitialInterval, policy.MaxInterval, policy.Strategy))
 	row, policy = stored("q", `'{"timeout_ms":5,"visibility_timeout_ms":6,"max_attempts":1,"retry":{"initial_interval":"PT2S"}}'`)
 	require.Equal(t, "5 6 1", row)
-	require.Equal(t, "2s 9s linear", fmt.Sprint(policy.InitialInterval, policy.MaxInterval, policy.Strategy))
+	require.Equal(t, "2s 9slinear", fmt.Sprint(policy.InitialInterval, policy.MaxInterval, policy.Strategy))
 	row, _ = stored("other", "NULL")
 	require.Equal(t, "90000 - 2", row)
 	_, err := b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('other.job', '[]', 'q')`)

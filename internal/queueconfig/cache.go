@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
 const (
@@ -201,8 +202,20 @@ func (c *Cache) newQueue(ctx context.Context, r *dbsqlc.QueueConfigListRow, inhe
 		c.logger.ErrorContext(ctx, "configuration of a queue cannot be read; the field holds as if it were not set", slog.String("queue", r.Name), slog.Any("error", err))
 	}
 	q := &Queue{Name: r.Name, Status: r.Status, Deleting: r.Deleting, Config: config, own: r.Config}
+	if r.Name != Default {
+		q.Discarded = ownDiscarded(r.Config)
+	}
 	if r.PausedAt.Valid {
 		q.PausedAt = r.PausedAt.Time
 	}
 	return q
+}
+
+func ownDiscarded(own []byte) *Duration {
+	if v := read(own)[keepDiscarded]; !rawjson.IsNull(v) {
+		if d, problem := keep(v); problem == "" {
+			return d
+		}
+	}
+	return nil
 }

@@ -65,7 +65,7 @@ func TestParseChangeRefuses(t *testing.T) {
 		"visibility_timeout":             {`0`, `-1`, `"P"`, `"P8D"`, `604801`, `1e40`, `9223372036854775807`},
 		"default_timeout":                {`0`, `true`, `"PT"`, `9223372036854775807`},
 		"default_retry":                  {`5`, `{"max_attempts":-1}`, `{"backoff_strategy":"x"}`, `{"max_attempts":1,"x":"\u0000"}`},
-		"retention.completed":            {`5`, `"P"`, `"7 days"`, `"P99999D"`},
+		"retention.completed":            {`5`, `"P"`, `"PT0S"`, `"7 days"`, `"P99999D"`},
 		"retention":                      {`5`, `[]`},
 		"dead_letter_queue":              {`5`, `""`, `"a\u0000"`, `"\ud800"`},
 		"dead_letter_max_size":           {`-1`},

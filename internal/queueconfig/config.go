@@ -83,6 +83,9 @@ type Queue struct {
 	Deleting bool      // the queue goes as soon as its active jobs have ended
 	Config   Config
 
+	// Discarded is the retention of discarded jobs that was set for the queue itself: only that holds for dead letters, too. nil: none.
+	Discarded *Duration
+
 	own []byte
 }
 

@@ -189,8 +189,8 @@ func readRetry(c *Config, v jsontext.Value) string {
 func keep(v jsontext.Value) (*Duration, string) {
 	text, _ := rawjson.Text(v)
 	d, err := duration.Parse(text)
-	if err != nil {
-		return nil, "a duration such as P7D or 24h, at most 36500 days"
+	if err != nil || d <= 0 {
+		return nil, "a duration above zero such as P7D or 24h, at most 36500 days"
 	}
 	return &Duration{d, text}, ""
 }

@@ -18,7 +18,7 @@ func (v *View) Queue(name string) *Queue {
 		return nil
 	}
 	q := *v.inherited
-	q.Name, q.own = name, nil
+	q.Name, q.own, q.Discarded = name, nil, nil
 	return &q
 }
 

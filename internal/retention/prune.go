@@ -7,6 +7,7 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 )
 
 // reasonRetention is the reason in the internal events of deleted jobs.
@@ -16,10 +17,10 @@ const reasonRetention = "retention"
 const deleteBatch = 1000
 
 // pruneDiscarded deletes discarded jobs older than keep that are not dead letters.
-func (p *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration) (deleted int64, err error) {
+func (p *Pruner) pruneDiscarded(ctx context.Context, keep time.Duration, view *queueconfig.View) (deleted int64, err error) {
 	params := dbsqlc.JobDiscardedPruneParams{
 		After: pg.Beginning, Keep: pg.Interval(keep), MaxRows: deleteBatch, Node: p.commits.Node,
-		EventType: eventlog.StateChanged, Reason: reasonRetention,
+		EventType: eventlog.StateChanged, Reason: reasonRetention, OtherQueues: ownDiscarded(view),
 	}
 	for {
 		rows, err := p.pruneBatch(ctx, params)

@@ -18,6 +18,7 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/workflow"
 )
 
@@ -43,8 +44,9 @@ type Config struct {
 	// Discarded bounds the age of discarded jobs that are not dead letters.
 	Discarded time.Duration
 
-	// Workflows bounds the age of ended workflows.
-	Workflows time.Duration
+	// Completed bounds the age of completed and cancelled jobs, and of ended workflows. Package eventlog drops such jobs by the day; here go
+	// those that their queue keeps for a shorter time.
+	Completed time.Duration
 }
 
 // Pruner deletes discarded jobs whose retention time is over. Every node runs one; statements skip rows that another node is
@@ -60,6 +62,8 @@ type Pruner struct {
 	commits     *eventlog.Commits
 	deadLetters *deadletter.Store
 	workflows   *workflow.Store
+	queues      *queueconfig.Cache
+	walked      [16]byte // how far pruneQueues has come
 	config      Config
 	moved       atomic.Bool
 	ranAt       atomic.Int64 // clock.Running at the latest run
@@ -73,7 +77,7 @@ type prunerSignals struct {
 func (ts *prunerSignals) Init(tb testutil.TestingTB) { ts.Pruned.Init(tb) }
 
 // Pruned counts what one run removed.
-type Pruned struct{ DeadLetters, Discarded, Workflows int64 }
+type Pruned struct{ DeadLetters, Discarded, Workflows, Early int64 }
 
 // Deps are the parts of a node that the pruner uses.
 type Deps struct {
@@ -81,11 +85,12 @@ type Deps struct {
 	Commits     *eventlog.Commits
 	DeadLetters *deadletter.Store
 	Workflows   *workflow.Store
+	Queues      *queueconfig.Cache
 }
 
 // New returns a pruner.
 func New(archetype *baseservice.Archetype, deps Deps, config Config) *Pruner {
-	p := baseservice.Init(archetype, &Pruner{db: deps.DB, commits: deps.Commits, deadLetters: deps.DeadLetters, workflows: deps.Workflows, config: config})
+	p := baseservice.Init(archetype, &Pruner{db: deps.DB, commits: deps.Commits, deadLetters: deps.DeadLetters, workflows: deps.Workflows, queues: deps.Queues, config: config})
 	p.ranAt.Store(int64(clock.Running()))
 	return p
 }
@@ -157,22 +162,29 @@ func (p *Pruner) run(ctx context.Context) {
 	}
 	if pruned != (Pruned{}) {
 		p.Logger.InfoContext(ctx, p.Name+": old discarded jobs and workflows deleted", slog.Int64("dead_letters", pruned.DeadLetters),
-			slog.Int64("discarded", pruned.Discarded), slog.Int64("workflows", pruned.Workflows))
+			slog.Int64("discarded", pruned.Discarded), slog.Int64("workflows", pruned.Workflows), slog.Int64("early", pruned.Early))
 	}
 	p.TestSignals.Pruned.Signal(pruned)
 }
 
 func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
+	view, err := p.queues.View(ctx)
+	if err != nil {
+		return n, err
+	}
 	if n.DeadLetters, err = p.deadLetters.Prune(ctx, p.config.DeadLetterMaxAge, p.config.DeadLetterMaxCount); err != nil {
 		return n, err
 	}
-	if p.config.Discarded > 0 {
-		if n.Discarded, err = p.pruneDiscarded(ctx, p.config.Discarded); err != nil {
+	if keep := or(standard(view).Discarded, p.config.Discarded); keep > 0 {
+		if n.Discarded, err = p.pruneDiscarded(ctx, keep, view); err != nil {
 			return n, err
 		}
 	}
-	if p.config.Workflows > 0 {
-		n.Workflows, err = p.workflows.Prune(ctx, p.config.Workflows)
+	if keep := Workflows(view, p.config.Completed); keep > 0 {
+		if n.Workflows, err = p.workflows.Prune(ctx, keep); err != nil {
+			return n, err
+		}
 	}
+	n.Early, err = p.pruneQueues(ctx, view)
 	return n, err
 }

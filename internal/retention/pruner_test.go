@@ -17,7 +17,7 @@ const discardedRows = `INSERT INTO ojs.jobs (id, type, queue, state, created_at,
 	FROM generate_series(1, 10) g`
 
 func (b *bundle) pruner(config retention.Config) *retention.Pruner {
-	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters, Workflows: b.Workflows}, config)
+	return retention.New(b.Archetype, retention.Deps{DB: b.DB, Commits: b.Commits, DeadLetters: b.DeadLetters, Workflows: b.Workflows, Queues: b.Configured}, config)
 }
 
 func TestPruner(t *testing.T) {
@@ -65,7 +65,7 @@ func TestPruner(t *testing.T) {
 			}
 		}
 		b.Exec(`UPDATE ojs.workflows SET ended_at = ended_at - interval '2 days' WHERE id = (SELECT id FROM ojs.workflows WHERE ended_at IS NOT NULL ORDER BY id LIMIT 1)`)
-		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, Workflows: 24 * time.Hour})
+		_, pruned := started(t, b, retention.Config{Interval: retention.PruneInterval, Completed: 24 * time.Hour})
 		require.Equal(t, retention.Pruned{Workflows: 1}, pruned)
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.workflows`))
 	})

@@ -175,6 +175,7 @@ func (p *pass) prepare(ctx context.Context, it *item) {
 	j := it.job
 	j.ID, j.ClientID = job.NewID(), false
 	j.WorkflowID, j.Source, j.Admitted = p.root.ID, p.source, true
+	j.Unbounded = !p.creating
 	j.Meta = job.WithWorkflowMeta(j.Meta, p.root.Meta, it.passed.trace)
 	j.TraceID = job.TraceID(j.Meta)
 	j.Extra = appendAttributes(j.Extra, p.root.ID, it)
@@ -277,7 +278,11 @@ func (p *pass) insertJobs(ctx context.Context, items []*item) error {
 		return err
 	}
 	for i, it := range of {
-		if refused := in.Refused(i); refused != nil {
+		refused := in.Refused(i)
+		if refused != nil && refused.Type == string(ojs.KindQueueFull) {
+			return refused.With("step_id", it.flow.Path+it.step.id) // nothing is stored
+		}
+		if refused != nil {
 			it.refused, it.details = errorObject(refused.Code, refused.Message), refused.Details
 		} else if existing := in.Existing(i); existing != nil {
 			it.duplicateOf = &existing.ID

@@ -46,7 +46,10 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 				return err
 			}
 			p = newPass(s, tx)
-			p.source = "api"
+			p.source, p.creating = "api", true
+			if err := p.checkSchemas(bounded, def); err != nil {
+				return err
+			}
 			if err := p.create(bounded, treeOf(def)); err != nil {
 				return err
 			}
@@ -65,6 +68,20 @@ func (s *Store) CreateOnce(ctx context.Context, def *Definition, k queue.Idempot
 	p.committed(ctx)
 	s.logChange(ctx, "workflow created", w)
 	return answer, nil
+}
+
+// checkSchemas refuses a definition with a job whose args violate a schema. Later steps are inserted without another check: a
+// schema that is registered meanwhile must not end a workflow that runs.
+func (p *pass) checkSchemas(ctx context.Context, def *Definition) error {
+	jobs := make([]*job.Job, len(def.jobs))
+	for i, j := range def.jobs {
+		jobs[i] = j.Job
+	}
+	at, err := p.s.schemas.Check(ctx, p.q, jobs...)
+	if wire, ok := errors.AsType[*ojs.Error](err); ok {
+		return job.At(def.jobs[at].path, wire)
+	}
+	return err
 }
 
 // admit refuses a definition with a job that its queue does not take. Later steps and callbacks are not checked again: work that was

@@ -56,6 +56,7 @@ func (r *reader) decode(raw []byte) (*Definition, *ojs.Error) {
 	if err := r.err(); err != nil {
 		return nil, err
 	}
+	d.jobs = r.jobs
 	text, _ := rawjson.Text(f.Get("id"))
 	d.ID, d.ClientID = ojs.ParseUUIDv7(strings.TrimPrefix(text, "wf_")) // any other id is ignored
 	return d, nil
@@ -75,7 +76,8 @@ type reader struct {
 	maxDepth     int
 	leaves       int
 	edges        int
-	templateRoom int  // bytes that the merged jobs may still have
+	templateRoom int // bytes that the merged jobs may still have
+	jobs         []placedJob
 	stopped      bool // a limit was exceeded: the rest is not looked at
 }
 
@@ -281,6 +283,8 @@ func (r *reader) job(item jsontext.Value, path string, defaults job.Defaults) (*
 	j, err := job.DecodeItem(template, r.lim)
 	if err != nil {
 		r.add(path, err)
+	} else {
+		r.jobs = append(r.jobs, placedJob{j, path})
 	}
 	return j, template
 }

@@ -29,6 +29,14 @@ type Definition struct {
 	Callbacks []Callback // on_complete, on_success, on_failure, in this order
 	StepsForm bool       // the callbacks were sent as steps, and are shown after the members
 	Leaves    int        // jobs of the whole tree, callbacks not counted
+
+	jobs []placedJob // of a root: all jobs of the tree, callbacks included
+}
+
+// placedJob is a job with its JSONPath in the definition.
+type placedJob struct {
+	*job.Job
+	path string
 }
 
 // Member is a job or a nested workflow.

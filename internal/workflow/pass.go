@@ -32,6 +32,8 @@ type pass struct {
 	batch  batch   // of them, those whose jobs are to be inserted next
 	source string  // of the events of inserted jobs
 
+	creating bool // the workflow is new: bounded queues may refuse its jobs
+
 	inserted queue.Inserted
 	changes  []eventlog.Change
 	spans    []enqueueSpan

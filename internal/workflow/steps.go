@@ -46,6 +46,7 @@ func Define(t Draft, lim job.Limits, maxDepth int) (*Definition, *ojs.Error) {
 	if err := r.err(); err != nil {
 		return nil, err
 	}
+	d.jobs = r.jobs
 	return d, nil
 }
 

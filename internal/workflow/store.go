@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/schema"
 )
 
 // The states of workflows, and those of steps as they are stored. Answers show a step that is pending as active while its job is.
@@ -63,6 +64,7 @@ type Deps struct {
 	Jobs    *queue.Store
 	Logger  *slog.Logger
 	Tracer  *tracing.Tracer
+	Schemas *schema.Store
 }
 
 // Store creates, changes and reads workflows. Use New.
@@ -72,6 +74,7 @@ type Store struct {
 	jobs    *queue.Store
 	logger  *slog.Logger
 	tracer  *tracing.Tracer
+	schemas *schema.Store
 	config  Config
 
 	mu    sync.Mutex
@@ -84,7 +87,8 @@ type Store struct {
 // New returns a store on the database. Package queue calls it when jobs of workflows have ended.
 func New(deps Deps, config Config) *Store {
 	s := &Store{
-		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer, config: config,
+		db: deps.DB, commits: deps.Commits, jobs: deps.Jobs, logger: deps.Logger, tracer: deps.Tracer,
+		schemas: deps.Schemas, config: config,
 		turns: map[[16]byte]*turns{}, slots: make(chan struct{}, places(deps.DB)), left: make(chan struct{}, 1),
 	}
 	deps.Jobs.OnWorkflowJobs(s.follow)

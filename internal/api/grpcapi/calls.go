@@ -24,6 +24,7 @@ const (
 	apiKeyKey      = "x-ojs-api-key"
 	actorKey       = "x-ojs-actor"
 	idempotencyKey = "x-ojs-idempotency-key"
+	blockKey       = "x-ojs-block-timeout"
 	versionKey     = "x-ojs-server-version"
 	levelKey       = "x-ojs-conformance-level"
 	retryAfterKey  = "retry-after"

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -28,8 +29,11 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 	if wire != nil {
 		return nil, wire
 	}
+	if err := blockFor(ctx, job); err != nil {
+		return nil, err
+	}
 	if key := sent(ctx, idempotencyKey); key != "" {
-		return a.enqueueJobOnce(ctx, key, in, job)
+		return retryFull(ctx, a, job.BlockFor, func() (*ojsv1.EnqueueResponse, error) { return a.enqueueJobOnce(ctx, key, in, job) })
 	}
 	stored, err := a.Jobs.Enqueue(ctx, job)
 	if err != nil {
@@ -44,14 +48,35 @@ func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (
 	if err != nil {
 		return nil, err
 	}
+	if err := blockFor(ctx, jobs...); err != nil {
+		return nil, err
+	}
 	if key := sent(ctx, idempotencyKey); key != "" {
-		return a.enqueueOnce(ctx, key, in, jobs)
+		return retryFull(ctx, a, jobs[0].BlockFor, func() (*ojsv1.EnqueueBatchResponse, error) { return a.enqueueOnce(ctx, key, in, jobs) })
 	}
 	stored, at, err := a.Jobs.EnqueueAll(ctx, jobs)
 	if err != nil {
 		return nil, api.Indexed(err, at)
 	}
 	return batchOf(stored), nil
+}
+
+// blockFor sets how long the enqueue of the jobs may wait for room in a queue.
+func blockFor(ctx context.Context, jobs ...*job.Job) error {
+	wait, err := api.ParseBlockTimeout(blockKey, sent(ctx, blockKey))
+	for _, j := range jobs {
+		j.BlockFor = wait
+	}
+	return err
+}
+
+// retryFull is Store.RetryFull for a call with an answer.
+func retryFull[Answer any](ctx context.Context, a *API, wait time.Duration, try func() (*Answer, error)) (answer *Answer, err error) {
+	err = a.Jobs.RetryFull(ctx, wait, func() error {
+		answer, err = try()
+		return err
+	})
+	return answer, err
 }
 
 // batchOf echoes the jobs. What they were sent with may be more than a client takes in an answer, and without one it would

@@ -132,6 +132,7 @@ var codesByKind = map[ojs.ErrorKind]codes.Code{
 	ojs.KindWaitTimeout:            codes.DeadlineExceeded,
 	ojs.KindCursorExpired:          codes.OutOfRange,
 	ojs.KindResultPruned:           codes.NotFound,
+	ojs.KindSchemaExists:           codes.FailedPrecondition,
 }
 
 // codeOf is the status code of an error.

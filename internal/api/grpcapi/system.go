@@ -21,7 +21,7 @@ func (a *API) Manifest(context.Context, *ojsv1.ManifestRequest) (*ojsv1.Manifest
 	return &ojsv1.ManifestResponse{
 		OjsVersion: api.SpecVersion, ConformanceLevel: api.ConformanceLevel, Protocols: api.Protocols(true), Backend: api.Backend,
 		Implementation: &ojsv1.Implementation{Name: api.Name, Version: a.config.Version, Language: api.Language},
-		Extensions:     api.Extensions(a.config.Webhooks),
+		Extensions:     api.Extensions(a.config.Webhooks), SchemaValidation: true,
 	}, nil
 }
 

@@ -22,14 +22,20 @@ func (a *API) CreateWorkflow(ctx context.Context, in *ojsv1.CreateWorkflowReques
 	if err != nil {
 		return nil, err
 	}
-	if key := sent(ctx, idempotencyKey); key != "" {
-		return a.createWorkflowOnce(ctx, key, in, definition)
-	}
-	w, err := a.Workflows.Create(ctx, definition)
+	wait, err := api.ParseBlockTimeout(blockKey, sent(ctx, blockKey))
 	if err != nil {
 		return nil, err
 	}
-	return &ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)}, nil
+	return retryFull(ctx, a, wait, func() (*ojsv1.CreateWorkflowResponse, error) {
+		if key := sent(ctx, idempotencyKey); key != "" {
+			return a.createWorkflowOnce(ctx, key, in, definition)
+		}
+		w, err := a.Workflows.Create(ctx, definition)
+		if err != nil {
+			return nil, err
+		}
+		return &ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)}, nil
+	})
 }
 
 func (a *API) readWorkflow(in *ojsv1.CreateWorkflowRequest) (*workflow.Definition, error) {

@@ -53,6 +53,9 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	if err := blockFor(c, jobs...); err != nil {
+		return err
+	}
 	key, err := a.idempotency(c, "batch", "", body)
 	if err != nil {
 		return err
@@ -71,6 +74,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 		}
 		return err
 	}
+	showPressure(c, jobs...)
 	return respondEach(c, enqueuedStatus(jobs), shownBytes(stored), func(b []byte, next flush) []byte {
 		return appendBatch(b, jobs, stored, next)
 	})

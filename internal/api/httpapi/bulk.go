@@ -32,9 +32,23 @@ func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte)
 }
 
 // enqueueOnce stores all jobs or none and answers with what show makes of them, from memory if the key was used before.
-func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (queue.Answer, error) {
+func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (answer queue.Answer, err error) {
 	ctx := c.Request().Context()
-	answer, err := a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
+	err = a.Jobs.RetryFull(ctx, jobs[0].BlockFor, func() error {
+		answer, err = a.tryEnqueueOnce(ctx, k, jobs, show)
+		return err
+	})
+	if err == nil && !answer.Replayed {
+		showPressure(c, jobs...)
+	}
+	if answer.Replayed {
+		c.Response().Header().Set("Idempotent-Replayed", "true")
+	}
+	return answer, err
+}
+
+func (a *API) tryEnqueueOnce(ctx context.Context, k queue.IdempotencyKey, jobs []*job.Job, show func(stored []*job.Record) []byte) (queue.Answer, error) {
+	return a.Jobs.Once(ctx, k, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		stored, errs, err := tx.Enqueue(ctx, jobs, true)
 		if err != nil {
 			return queue.Answer{}, false, err
@@ -48,10 +62,6 @@ func (a *API) enqueueOnce(c echo.Context, k queue.IdempotencyKey, jobs []*job.Jo
 		}
 		return queue.Answer{Status: enqueuedStatus(jobs), Body: show(stored)}, true, nil
 	})
-	if answer.Replayed {
-		c.Response().Header().Set("Idempotent-Replayed", "true")
-	}
-	return answer, err
 }
 
 // once answers a bulk call, from memory if its key was used before.
@@ -90,6 +100,9 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		if jobs[i] = job; wire != nil {
 			errs[i] = ojs.ErrIndexed(wire, i)
 		}
+	}
+	if err := blockFor(c, jobs...); err != nil {
+		return err
 	}
 	if key.Key == "" && !options.Atomic {
 		stored := a.enqueueEach(c.Request().Context(), jobs, errs)
@@ -277,8 +290,6 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		items = append(append(items, `{"index":`...), strconv.Itoa(i)...)
 		items = appendText(items, "job_id", text)
 		id, ok := ojs.ParseID(text)
-		state, stored := res.Skipped[id]
-		other, duplicate := res.Duplicates[id]
 		switch {
 		case ok && res.Changed[id] && !used[id]:
 			used[id] = true
@@ -287,14 +298,11 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 		case ok && used[id]:
 			skipped++
 			items = appendText(appendText(items, "status", "skipped"), "reason", "listed twice")
-		case ok && duplicate:
-			skipped++
-			items = appendText(appendText(items, "status", "skipped"), "reason", "job "+ojs.FormatID(other)+" has its unique key")
-		case ok && stored:
-			skipped++
-			items = appendText(appendText(items, "status", "skipped"), "reason", "job is "+string(state))
 		case ok && atomic && res.Eligible[id]:
 			items = appendText(items, "status", "rolled_back")
+		case ok:
+			skipped++
+			items = appendText(appendText(items, "status", "skipped"), "reason", skipReason(id, res))
 		default:
 			skipped++
 			items = appendText(appendText(items, "status", "skipped"), "reason", "not found")
@@ -313,6 +321,17 @@ func (s selection) answer(op job.BulkOp, atomic bool, res queue.BulkResult) queu
 	}
 	b = append(append(b, `,"items":[`...), items...)
 	return queue.Answer{Status: bulkStatus(len(s.texts), changed, skipped), Body: append(b, `]}`...)}
+}
+
+// skipReason says why a bulk operation did not change a job.
+func skipReason(id [16]byte, res queue.BulkResult) string {
+	if other, duplicate := res.Duplicates[id]; duplicate {
+		return "job " + ojs.FormatID(other) + " has its unique key"
+	}
+	if state, stored := res.Skipped[id]; stored {
+		return "job is " + string(state)
+	}
+	return "not found"
 }
 
 func bulkStatus(total, changed, skipped int) int {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/cron"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -162,7 +161,7 @@ func (a *API) getCron(c echo.Context) error {
 
 func (a *API) listCrons(items bool) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		page, err := readCronPage(c, maxCronPage, maxCronPage)
+		page, err := readNumberedPage(c, maxCronPage, maxCronPage)
 		if err != nil {
 			return err
 		}
@@ -183,15 +182,6 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 		}
 		return respond(c, http.StatusOK, func(b []byte) []byte { return appendCronPage(b, rows, total, page, items) })
 	}
-}
-
-// readCronPage is readPageOf for lists that hand out no cursors.
-func readCronPage(c echo.Context, otherwise, most int) (page, error) {
-	p, err := readPageOf(c, otherwise, most)
-	if err == nil && p.cursor != "" {
-		err = api.ErrCursor(p.cursor)
-	}
-	return p, err
 }
 
 func appendCronPage(b []byte, rows []cron.Record, total int64, p page, items bool) []byte {
@@ -222,7 +212,7 @@ func (a *API) getCronHistory(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	page, err := readCronPage(c, historyPage, maxHistoryPage)
+	page, err := readNumberedPage(c, historyPage, maxHistoryPage)
 	if err != nil {
 		return err
 	}

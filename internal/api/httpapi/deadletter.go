@@ -187,17 +187,25 @@ func deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
 		name string
 		to   *job.When
 	}{{"since", &f.Since}, {"until", &f.Until}, {"older_than", &f.OlderThan}} {
-		text := timeText(c, bound.name)
-		if text == "" {
-			continue
-		}
-		var ok bool
-		if *bound.to, ok = job.ParseAge(text); !ok {
-			const expected = "an RFC 3339 time with offset, or an age such as 7d or P7D"
-			return f, ojs.ErrInvalidRequest(bound.name, expected, text, bound.name+" must be "+expected+".")
+		if *bound.to, err = ageParameter(c, bound.name); err != nil {
+			return f, err
 		}
 	}
 	return f, nil
+}
+
+// ageParameter reads a point in time, which may be given as an age.
+func ageParameter(c echo.Context, name string) (w job.When, err error) {
+	text := timeText(c, name)
+	if text == "" {
+		return w, nil
+	}
+	w, ok := job.ParseAge(text)
+	if !ok {
+		const expected = "an RFC 3339 time with offset, or an age such as 7d or P7D"
+		return w, ojs.ErrInvalidRequest(name, expected, text, name+" must be "+expected+".")
+	}
+	return w, nil
 }
 
 func (a *API) retryDeadLetters(c echo.Context, body []byte) error {

@@ -26,6 +26,9 @@ func (a *API) handleError(err error, c echo.Context) (*ojs.Error, api.Cause) {
 		h.Set("Retry-After", "1")
 	}
 	body := shownError{Error: shown}
+	if shown.Type == string(ojs.KindQueueFull) {
+		body.queueFull = newQueueFull(h, shown)
+	}
 	if shown.Type == string(ojs.KindBatchSize) {
 		body.MaxBatchSize, _ = shown.Details["max_batch_size"].(int)
 	}
@@ -50,6 +53,7 @@ func marshal(v any) ([]byte, error) {
 type shownError struct {
 	*ojs.Error
 	MaxBatchSize int `json:"max_batch_size,omitempty"`
+	*queueFull
 }
 
 // routeError turns what the router reports into errors of ours.

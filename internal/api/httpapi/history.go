@@ -173,7 +173,7 @@ func recordBytes(events []eventlog.Event) (n int) {
 }
 
 func appendRecord(b []byte, e *eventlog.Event) []byte {
-	kind, data := e.HistoryType(), payload(e.Data)
+	kind, data := e.HistoryType(), membersOf(e.Data)
 	b = e.Position.Append(append(b, `{"id":"`...))
 	b = append(b, `","job_id":"`...)
 	b = append(b, ojs.FormatID(*e.JobID)...)
@@ -190,8 +190,8 @@ func appendRecord(b []byte, e *eventlog.Event) []byte {
 	return append(b, `}}`...)
 }
 
-// payload gives the members of an event's data by name.
-func payload(data string) map[string]jsontext.Value {
+// membersOf gives the members of an event's data by name.
+func membersOf(data string) map[string]jsontext.Value {
 	members := map[string]jsontext.Value{}
 	if strings.HasPrefix(data, "{") {
 		for literal, value := range rawjson.Members(jsontext.Value(data)) {

@@ -36,6 +36,11 @@ type Config struct {
 	// MaxBatchSize is the most items of a batch call.
 	MaxBatchSize int
 
+	// MaxWorkflowDepth, DefaultVisibility, DefaultTimeout, RetentionCompleted and RetentionDiscarded are shown to administrators.
+	MaxWorkflowDepth                       int
+	DefaultVisibility, DefaultTimeout      time.Duration
+	RetentionCompleted, RetentionDiscarded time.Duration // 0: no limit
+
 	// CORSOrigins are the origins browsers may call from. Empty: none.
 	CORSOrigins []string
 
@@ -144,8 +149,8 @@ func (a *API) echo() *echo.Echo {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  a.config.CORSOrigins,
 			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
-			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", "Last-Event-ID", "Cache-Control"},
-			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
+			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", headerBlockTimeout, "Last-Event-ID", "Cache-Control"},
+			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", headerQueueDepth, headerQueueBound, headerQueuePressure},
 			MaxAge:        86400,
 		}))
 	}
@@ -180,6 +185,7 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/bulk/delete", a.withBody(many, a.bulkHandler(job.BulkDelete)))
 	get(v1, "/jobs/:id", notLiteral(a.getJob))
 	v1.DELETE("/jobs/:id", notLiteral(a.deleteJob))
+	get(v1, "/jobs/:id/explain", a.getExplanation)
 	v1.POST("/jobs/:id/activate", a.withBody(one, a.activateJob))
 
 	v1.POST("/workers/fetch", a.withBody(one, a.postFetch))
@@ -198,12 +204,15 @@ func (a *API) routes(e *echo.Echo) {
 	v1.POST("/jobs/:id/ack", a.withBody(bodyLimit{a.config.Limits.Result() + ackRoom, "envelope"}, a.postJobAck))
 	v1.POST("/jobs/:id/nack", a.withBody(many, a.postJobNack))
 	a.deadLetterRoutes(v1)
+	a.adminRoutes(v1)
 
 	get(v1, "/unique-jobs", a.listUnique)
 	a.rateLimitRoutes(v1, one)
 	a.cronRoutes(v1)
 	a.poolRoutes(v1)
 	a.workflowRoutes(v1)
+	a.priorityRoutes(v1)
+	a.schemaRoutes(v1)
 	a.queueRoutes(v1)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)

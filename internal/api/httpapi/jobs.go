@@ -34,6 +34,9 @@ func (a *API) postJob(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	if err := blockFor(c, in); err != nil {
+		return err
+	}
 	if c.Request().Header.Get("Idempotency-Key") != "" {
 		return a.postJobOnce(c, body, in)
 	}
@@ -76,6 +79,7 @@ func created(c echo.Context, in *job.Job, job *job.Record) error {
 	if in.Outcome.Deduplicated {
 		status = http.StatusOK
 	}
+	showPressure(c, in)
 	var b [64]byte
 	c.Response().Header()["Location"] = []string{string(ojs.AppendID(append(b[:0], "/ojs/v1/jobs/"...), job.ID))}
 	return respond(c, status, func(b []byte) []byte {
@@ -148,11 +152,9 @@ func (a *API) listJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	states := list(c, "state")
-	for _, s := range states {
-		if !ojs.JobState(s).Valid() {
-			return ojs.ErrInvalidRequest("state", "a job state", s, "state must name job states, such as available or completed.")
-		}
+	states, err := stateList(c)
+	if err != nil {
+		return err
 	}
 	queues, err := plainList(c, "queue")
 	if err != nil {
@@ -186,6 +188,17 @@ func (a *API) listJobs(c echo.Context) error {
 		b = page.append(append(b, `,"pagination":`...), found.Total, cursor != "", cursor)
 		return append(b, '}')
 	})
+}
+
+// stateList reads the states that a list asks for.
+func stateList(c echo.Context) ([]string, error) {
+	states := list(c, "state")
+	for _, s := range states {
+		if !ojs.JobState(s).Valid() {
+			return nil, ojs.ErrInvalidRequest("state", "a job state", s, "state must name job states, such as available or completed.")
+		}
+	}
+	return states, nil
 }
 
 func appendJobs(b []byte, jobs []*job.Record, as shape, next flush) []byte {

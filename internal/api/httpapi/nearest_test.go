@@ -25,7 +25,7 @@ func TestUnknownRouteNamesTheNearest(t *testing.T) {
 		"PATCH /ojs/v1/webhook/sub_1":              "PATCH /ojs/v1/webhooks/{id}",
 		"GET /foo":                                 "",
 		"POST /ojs/v1/workflow":                    "POST /ojs/v1/workflows",
-		"POST /ojs/v1/queues/mail/pause":           "",
+		"POST /ojs/v1/greetings/mail/hello":        "",
 		"GET /healthx":                             "GET /health",
 		"POST /ojs/v1/dead-letters/019a3c10/retry": "POST /ojs/v1/dead-letter/{id}/retry",
 	} {

@@ -116,7 +116,7 @@ func TestRequestIDOnEveryRoute(t *testing.T) {
 	routes := e.Routes()
 	require.Greater(t, len(routes), 60)
 	for _, route := range routes {
-		path := strings.NewReplacer(":id", "019c0a11-1c02-7b11-9c22-0a1b2c3d4e5f", ":name", "x").Replace(route.Path)
+		path := strings.NewReplacer(":id", "019c0a11-1c02-7b11-9c22-0a1b2c3d4e5f", ":name", "x", ":type", "x", ":version", "1", ":uri", "x", ":key", "x").Replace(route.Path)
 		require.NotContains(t, path, ":", "a parameter that this test does not know")
 		r := httptest.NewRequest(route.Method, path, strings.NewReader("{}"))
 		r.Header.Set("X-Request-ID", "mine-1")

@@ -47,6 +47,15 @@ func readPageOf(c echo.Context, standard, largest int) (page, error) {
 	return p, nil
 }
 
+// readNumberedPage is readPageOf for lists that hand out no cursors.
+func readNumberedPage(c echo.Context, otherwise, most int) (page, error) {
+	p, err := readPageOf(c, otherwise, most)
+	if err == nil && p.cursor != "" {
+		err = api.ErrCursor(p.cursor)
+	}
+	return p, err
+}
+
 // wholeNumber reads the first of the parameters that is present.
 func wholeNumber(c echo.Context, names []string, otherwise, least int) (int, error) {
 	for _, name := range names {

@@ -144,7 +144,8 @@ func (a *API) caller(r *http.Request) api.Caller {
 	return api.Caller{Principal: principal, Address: r.RemoteAddr}
 }
 
-// actor names in events who did something: the key, else the header, else the query parameter.
-func (a *API) actor(c echo.Context, parameter string) string {
-	return a.caller(c.Request()).Actor(c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(parameter))
+// actor names in events who did something: the key, else the header, else the query parameter, else what the body claims.
+func (a *API) actor(c echo.Context, parameter string, claimed ...string) string {
+	names := append([]string{c.Request().Header.Get("X-OJS-Actor"), c.QueryParam(parameter)}, claimed...)
+	return a.caller(c.Request()).Actor(names...)
 }

@@ -33,7 +33,6 @@ func (a *API) queueRoutes(v1 *echo.Group) {
 	v1.POST("/queues/:name/purge", a.withBody(limit, a.purgeQueue))
 	v1.Match(reading, "/queues/:name/config", a.getQueueConfig)
 	v1.PUT("/queues/:name/config", a.withBody(limit, a.putQueueConfig))
-	v1.PUT("/admin/queues/:name/config", a.withBody(limit, a.putQueueConfig))
 }
 
 // queueName reads the name in the path; with standard, queueconfig.Default is one.

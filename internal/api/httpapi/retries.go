@@ -71,7 +71,7 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 		case "job.started":
 			started = e.Time
 		case "job.failed":
-			data := payload(e.Data)
+			data := membersOf(e.Data)
 			run := failedRun{message: errorText(data["error"]), started: started, failedAt: ojs.FormatTime(e.Time)}
 			run.attempt, _ = rawjson.Int(data["attempt"])
 			run.state, _ = rawjson.Text(data["next_state"])
@@ -85,7 +85,7 @@ func failedRuns(events []eventlog.Event) (runs []failedRun) {
 // recordedRuns reads the job's own list of failures, which knows less.
 func recordedRuns(errors [][]byte) (runs []failedRun) {
 	for _, e := range errors {
-		data := payload(string(e))
+		data := membersOf(string(e))
 		run := failedRun{message: errorText(e), state: string(ojs.StateRetryable)}
 		run.attempt, _ = rawjson.Int(data["attempt"])
 		run.failedAt, _ = rawjson.Text(data["occurred_at"])
@@ -95,7 +95,7 @@ func recordedRuns(errors [][]byte) (runs []failedRun) {
 }
 
 func errorText(e jsontext.Value) string {
-	members := payload(string(e))
+	members := membersOf(string(e))
 	for _, name := range []string{"message", "code"} {
 		if text, _ := rawjson.Text(members[name]); text != "" {
 			return text

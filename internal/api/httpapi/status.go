@@ -43,6 +43,7 @@ var statuses = map[ojs.ErrorKind]int{
 	ojs.KindWaitTimeout:            http.StatusRequestTimeout,
 	ojs.KindCursorExpired:          http.StatusGone,
 	ojs.KindResultPruned:           http.StatusGone,
+	ojs.KindSchemaExists:           http.StatusConflict,
 }
 
 // statusOf is the HTTP status of an error.

@@ -45,6 +45,7 @@ func TestStatusOfEveryKind(t *testing.T) {
 		ojs.KindJobTypeNotAllowed:      422,
 		ojs.KindWaitTimeout:            408,
 		ojs.KindResultPruned:           410,
+		ojs.KindSchemaExists:           409,
 		ojs.KindCursorExpired:          410,
 	}
 	require.Equal(t, want, statuses)

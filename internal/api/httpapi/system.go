@@ -61,12 +61,12 @@ func (a *API) getManifest(c echo.Context) error {
 		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC), "backend": api.Backend,
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
-			"priority_queues": true, "rate_limiting": true, "schema_validation": false, "unique_jobs": true, "workflows": true,
+			"priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true, "workflows": true,
 			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
 		},
 		"extensions":        api.Extensions(a.webhooks.Enabled),
 		"endpoints":         a.endpoints(base),
-		"schema_validation": false, "unique_job_strength": "strong", "test_suite_version": "1.0.0",
+		"schema_validation": true, "unique_job_strength": "strong", "test_suite_version": "1.0.0",
 		"payload_limits": map[string]any{
 			"max_envelope_bytes": a.config.Limits.Envelope(), "max_meta_bytes": limits.Meta(), "max_queue_name_bytes": 128,
 			"max_job_type_bytes": 255, "max_batch_size": a.maxItems(), "max_result_bytes": a.config.Limits.Result(),

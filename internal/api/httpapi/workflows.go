@@ -33,7 +33,15 @@ func (a *API) postWorkflow(c echo.Context, body []byte) error {
 	if c.Request().Header.Get("Idempotency-Key") != "" {
 		return a.postWorkflowOnce(c, body, in)
 	}
-	w, err := a.Workflows.Create(c.Request().Context(), in)
+	wait, err := blockTimeout(c)
+	if err != nil {
+		return err
+	}
+	var w *workflow.Workflow
+	err = a.Jobs.RetryFull(c.Request().Context(), wait, func() error {
+		w, err = a.Workflows.Create(c.Request().Context(), in)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -47,9 +55,17 @@ func (a *API) postWorkflowOnce(c echo.Context, body []byte, in *workflow.Definit
 	if err != nil {
 		return err
 	}
-	answer, err := a.Workflows.CreateOnce(c.Request().Context(), in, key, func(w *workflow.Workflow) (queue.Answer, error) {
-		shown := shownWorkflow{Workflow: w}
-		return queue.Answer{Status: http.StatusCreated, Body: append(shown.append([]byte{'{'}, whole), '}')}, nil
+	wait, err := blockTimeout(c)
+	if err != nil {
+		return err
+	}
+	var answer queue.Answer
+	err = a.Jobs.RetryFull(c.Request().Context(), wait, func() error {
+		answer, err = a.Workflows.CreateOnce(c.Request().Context(), in, key, func(w *workflow.Workflow) (queue.Answer, error) {
+			shown := shownWorkflow{Workflow: w}
+			return queue.Answer{Status: http.StatusCreated, Body: append(shown.append([]byte{'{'}, whole), '}')}, nil
+		})
+		return err
 	})
 	if err != nil {
 		return err

@@ -122,7 +122,7 @@ func (g *Gauges) readTotals(ctx context.Context, q *dbsqlc.Queries) error {
 	if err != nil {
 		return err
 	}
-	rates, err := q.MetricsRates(ctx)
+	rates, err := q.StatsMinuteGetLatest(ctx, "")
 	g.QueuesActive, g.WorkersActive = queues.Active, workers.Total-workers.Stale
 	g.Completed, g.Ran = rates.Completed, time.Duration(rates.DurationMs*float64(time.Millisecond))
 	return err

@@ -67,6 +67,9 @@ func (m *Metrics) Changes(_ context.Context, changes []eventlog.Change) {
 			counters = m.jobs.at(key)
 		}
 		counters.count(c)
+		if c.Reason == job.Overflow {
+			m.bounded.at(c.Queue).dropped.Add(1)
+		}
 	}
 }
 

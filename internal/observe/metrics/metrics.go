@@ -81,6 +81,7 @@ type Metrics struct {
 
 	jobs       *vec[jobKey, jobCounters]
 	published  *vec[string, atomic.Int64]
+	bounded    *vec[string, backpressure]
 	requests   *vec[requestKey, histogram]
 	rpcs       *vec[rpcKey, histogram]
 	batches    *vec[string, batchCounters]
@@ -100,6 +101,7 @@ func New(config Config) (*Metrics, error) {
 	m := &Metrics{config: config.withDefaults(), start: time.Now(), process: prometheus.NewRegistry()}
 	m.jobs = m.newJobs()
 	m.published = newVec[string, atomic.Int64](same, func(kind string) attribute.Set { return label("type", kind) })
+	m.newBackpressure()
 	m.newTraffic()
 	m.newWebhooks()
 	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -118,6 +120,7 @@ func same(key string) string { return key }
 // Produce returns all metrics (sdkmetric.Producer).
 func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) {
 	families := m.jobFamilies()
+	families = append(families, m.backpressureFamilies()...)
 	families = append(families, m.trafficFamilies()...)
 	families = append(families, m.webhookFamilies()...)
 	families = append(families, m.nodeFamilies()...)

@@ -1,0 +1,119 @@
+// Command sdk is a small application on package ojs: a web handler that enqueues in the transaction of its order, a worker, and a
+// workflow.
+//
+//	OJS_URL=http://127.0.0.1:8080 DATABASE_URL=postgres://… go run ./docs/examples/go/sdk
+//	curl -X POST 'localhost:9000/orders?email=ada@example.com'
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojspgx"
+)
+
+// Order is what the jobs of this application have as arguments.
+type Order struct {
+	ID    int64  `json:"id"`
+	Email string `json:"email"`
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	queue := cmp.Or(os.Getenv("OJS_QUEUE"), "orders")
+	client, err := ojs.NewClient(ojs.Config{URL: cmp.Or(os.Getenv("OJS_URL"), "http://127.0.0.1:8080")})
+	if err != nil {
+		return err
+	}
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	const schema = "CREATE TABLE IF NOT EXISTS sdk_orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, email text NOT NULL, packed boolean NOT NULL DEFAULT false)"
+	if _, err := pool.Exec(ctx, schema); err != nil {
+		return err
+	}
+
+	listener, err := net.Listen("tcp", cmp.Or(os.Getenv("LISTEN"), "127.0.0.1:9000"))
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening on", listener.Addr())
+	server := &http.Server{Handler: orders(pool, queue), ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Print(err)
+		}
+	}()
+	defer func() { _ = server.Close() }()
+	return work(ctx, client, pool, queue)
+}
+
+// orders stores an order and enqueues its job in one transaction: neither exists without the other.
+func orders(pool *pgxpool.Pool, queue string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var job string
+		err := pgx.BeginFunc(r.Context(), pool, func(tx pgx.Tx) error {
+			order := Order{Email: r.FormValue("email")}
+			err := tx.QueryRow(r.Context(), "INSERT INTO sdk_orders (email) VALUES ($1) RETURNING id", order.Email).Scan(&order.ID)
+			if err != nil {
+				return err
+			}
+			job, err = ojspgx.Enqueue(r.Context(), tx, ojs.NewRequest("order.accept", order, ojs.WithQueue(queue)))
+			return err
+		})
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = fmt.Fprintln(w, job)
+	})
+}
+
+// work runs the jobs of the application until ctx is done.
+func work(ctx context.Context, client *ojs.Client, pool *pgxpool.Pool, queue string) error {
+	worker := ojs.NewWorker(client, ojs.WorkerConfig{Queues: []string{queue}, Concurrency: 20})
+	ojs.RegisterResult(worker, "order.accept", func(ctx context.Context, job *ojs.Job[Order]) (string, error) {
+		workflow := ojs.Chain(ojs.NewRequest("order.pack", job.Args), ojs.NewRequest("order.mail", job.Args)).Named("order").WithDefaults(ojs.WithQueue(queue))
+		workflow.ID = job.ID // a second run of this job makes no second workflow
+		_, err := client.CreateWorkflow(ctx, workflow)
+		if errors.Is(err, ojs.KindDuplicateJob) {
+			err = nil
+		}
+		return workflow.ID, err
+	})
+	ojs.RegisterFunc(worker, "order.pack", func(ctx context.Context, job *ojs.Job[Order]) error {
+		_, err := pool.Exec(ctx, "UPDATE sdk_orders SET packed = true WHERE id = $1", job.Args.ID)
+		return err
+	})
+	ojs.RegisterFunc(worker, "order.mail", func(_ context.Context, job *ojs.Job[Order]) error {
+		if job.Args.Email == "" {
+			return ojs.Discard(errors.New("the order has no address"))
+		}
+		fmt.Println("mail to", job.Args.Email)
+		return nil
+	})
+	return worker.Run(ctx)
+}

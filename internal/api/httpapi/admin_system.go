@@ -1,0 +1,126 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/duration"
+	"github.com/ojsd/ojsd/internal/maintenance"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// adminRoutes are those of docs/reference/admin.md.
+func (a *API) adminRoutes(v1 *echo.Group) {
+	a.adminJobRoutes(v1)
+	a.adminQueueRoutes(v1)
+	a.adminStatsRoutes(v1)
+	a.adminSystemRoutes(v1)
+}
+
+// adminSystemRoutes are those of docs/reference/admin.md, System, with their short names.
+func (a *API) adminSystemRoutes(v1 *echo.Group) {
+	reading := []string{http.MethodGet, http.MethodHead}
+	one := bodyLimit{a.config.Limits.Envelope(), "envelope"}
+	for _, path := range []string{"/admin/system/maintenance", "/admin/maintenance"} {
+		v1.Match(reading, path, a.getMaintenance)
+		v1.POST(path, a.withBody(one, a.postMaintenance))
+	}
+	v1.Match(reading, "/admin/system/config", a.getConfig)
+	v1.Match(reading, "/admin/config", a.getConfig)
+	v1.Match(reading, "/middleware", a.getMiddleware)
+}
+
+type maintenanceBody struct {
+	Enabled      bool   `json:"enabled"`
+	Maintenance  bool   `json:"maintenance"`
+	Reason       string `json:"reason,omitempty"`
+	StartedAt    string `json:"started_at,omitempty"`
+	EnabledAt    string `json:"enabled_at,omitempty"`
+	StartedBy    string `json:"started_by,omitempty"`
+	EndsAt       string `json:"ends_at,omitempty"`
+	EstimatedEnd string `json:"estimated_end,omitempty"`
+}
+
+func sendMaintenance(c echo.Context, s maintenance.State) error {
+	text := func(t time.Time) string {
+		if t.IsZero() {
+			return ""
+		}
+		return ojs.FormatTime(t)
+	}
+	return sendJSON(c, http.StatusOK, maintenanceBody{
+		Enabled: s.On, Maintenance: s.On, Reason: s.Reason, StartedAt: text(s.StartedAt), EnabledAt: text(s.StartedAt), StartedBy: s.StartedBy,
+		EndsAt: text(s.EndsAt), EstimatedEnd: text(s.EstimatedEnd),
+	})
+}
+
+func (a *API) getMaintenance(c echo.Context) error {
+	state, err := a.Maintenance.Get(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	return sendMaintenance(c, state)
+}
+
+func (a *API) postMaintenance(c echo.Context, body []byte) error {
+	in, wire := maintenance.Decode(body)
+	if wire != nil {
+		return wire
+	}
+	by := a.actor(c, "started_by", in.Start.By)
+	if !in.Enabled {
+		if err := a.Maintenance.End(c.Request().Context(), by); err != nil {
+			return err
+		}
+		return sendMaintenance(c, maintenance.State{})
+	}
+	in.Start.By = by
+	state, err := a.Maintenance.Start(c.Request().Context(), in.Start)
+	if err != nil {
+		return err
+	}
+	return sendMaintenance(c, state)
+}
+
+// getConfig shows what operators may want to compare between nodes, and no secret.
+func (a *API) getConfig(c echo.Context) error {
+	conf, limits := a.config, a.config.Limits
+	kept := func(d time.Duration) any {
+		if d <= 0 {
+			return nil // without limit
+		}
+		return days(d)
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{
+		"implementation": api.Name, "version": conf.Version, "conformance_level": api.ConformanceLevel, "backend": api.Backend,
+		"max_batch_size": a.maxItems(), "max_workflow_depth": conf.MaxWorkflowDepth, "max_envelope_bytes": limits.Envelope(),
+		"max_meta_bytes": limits.Meta(), "max_result_bytes": limits.Result(), "max_batch_bytes": conf.MaxBatchBytes,
+		"default_visibility_timeout": duration.Format(conf.DefaultVisibility), "default_timeout": duration.Format(conf.DefaultTimeout),
+		"worker_dead_after": duration.Format(a.Workers.DeadAfter()),
+		"retention": map[string]any{
+			"completed": kept(conf.RetentionCompleted), "cancelled": kept(conf.RetentionCompleted), "discarded": kept(conf.RetentionDiscarded),
+			"dead_letter": kept(conf.DeadLetterMaxAge), "dead_letter_max_count": conf.DeadLetterMaxCount,
+			"events": kept(conf.EventRetention), "events_max_count": conf.EventMaxCount,
+		},
+		"authentication": len(conf.APIKeys) > 0, "grpc": conf.GRPC, "webhooks": a.webhooks.Enabled, "test_reset": conf.TestReset,
+	})
+}
+
+// stages are what an enqueue passes, in this order.
+var stages = []string{"trace_context", "authentication", "validation", "queue_admission", "unique", "depth_bound", "rate_limit", "insert", "events"}
+
+func (a *API) getMiddleware(c echo.Context) error {
+	type stage struct {
+		Name  string `json:"name"`
+		Phase string `json:"phase"`
+		Order int    `json:"order"`
+	}
+	list := make([]stage, len(stages))
+	for i, name := range stages {
+		list[i] = stage{name, "enqueue", i + 1}
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"enqueue": list, "execution": []stage{}})
+}

@@ -1,0 +1,79 @@
+package httpapi
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+func (a *API) priorityRoutes(v1 *echo.Group) {
+	patch := notLiteral(a.withBody(bodyLimit{a.config.Limits.Envelope(), "envelope"}, a.patchJob))
+	v1.PATCH("/jobs/:id", patch)
+	v1.PATCH("/admin/jobs/:id", patch)
+	v1.Match([]string{http.MethodGet, http.MethodHead}, "/queues/:name/priority-stats", a.getPriorityStats)
+}
+
+// patchJob changes the priority of a job (docs/reference/jobs.md, Changing the priority).
+func (a *API) patchJob(c echo.Context, body []byte) error {
+	priority, wire := job.DecodePriority(body)
+	if wire != nil {
+		return wire
+	}
+	id, err := jobID(c)
+	if err != nil {
+		return err
+	}
+	stored, previous, err := a.Jobs.SetPriority(c.Request().Context(), id, priority)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = ojs.AppendID(append(b, `{"id":"`...), id)
+		b = strconv.AppendInt(append(b, `","priority":`...), int64(priority), 10)
+		b = strconv.AppendInt(append(b, `,"previous_priority":`...), int64(previous), 10)
+		return append(appendJob(append(b, `,"job":`...), stored, shape{}), '}')
+	})
+}
+
+// getPriorityStats is docs/reference/jobs.md, Jobs by priority.
+func (a *API) getPriorityStats(c echo.Context) error {
+	name := param(c, "name")
+	if err := api.CheckQueue("name", name); err != nil {
+		return err
+	}
+	stats, err := a.Jobs.PriorityStats(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendPriorityStats(b, name, stats) })
+}
+
+func appendPriorityStats(b []byte, name string, stats queue.PriorityStats) []byte {
+	b = append(append(append(b, `{"queue":"`...), name...), `","counts_by_priority":{`...)
+	for i, p := range stats.Counts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(strconv.AppendInt(append(b, '"'), int64(p.Priority), 10), `":`...)
+		b = strconv.AppendInt(b, p.Count, 10)
+	}
+	b = append(b, `},"distribution":[`...)
+	for i, p := range stats.Counts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(append(b, `{"priority":`...), int64(p.Priority), 10)
+		b = append(strconv.AppendInt(append(b, `,"count":`...), p.Count, 10), '}')
+	}
+	b = strconv.AppendInt(append(b, `],"total":`...), stats.Total, 10)
+	if stats.Estimated {
+		b = append(b, `,"estimated":true`...)
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,221 @@
+package httpapi
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/schema"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// schemaRoutes are those of docs/reference/schemas.md: by URI, as SDKs call them, and by type and version, for operators.
+func (a *API) schemaRoutes(v1 *echo.Group) {
+	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
+	get := []string{http.MethodGet, http.MethodHead}
+	v1.POST("/schemas", a.withBody(body, a.postSchema))
+	v1.Match(get, "/schemas", a.listSchemas(api.DefaultPage, api.MaxPage))
+	v1.Match(get, "/schemas/:uri", a.getSchema)
+	v1.DELETE("/schemas/:uri", a.deleteSchema)
+
+	v1.Match(get, "/admin/schemas", a.listSchemas(defaultAdminPage, maxAdminPage))
+	v1.Match(get, "/admin/schemas/:type", a.getNewestSchema)
+	v1.Match(get, "/admin/schemas/:type/versions", a.listSchemaVersions)
+	v1.Match(get, "/admin/schemas/:type/:version", a.getSchemaVersion)
+	v1.PUT("/admin/schemas/:type/:version", a.withBody(body, a.putSchema))
+	v1.DELETE("/admin/schemas/:type/:version", a.deleteSchemaVersion)
+}
+
+func (a *API) postSchema(c echo.Context, body []byte) error {
+	in, wire := schema.DecodeRegistration(body)
+	if wire != nil {
+		return wire
+	}
+	return a.registerSchema(c, in, "/ojs/v1/schemas/"+url.PathEscape(in.URI), func(b []byte, s *schema.Schema) []byte {
+		return append(appendSchema(append(b, `{"schema":`...), s), '}')
+	})
+}
+
+func (a *API) putSchema(c echo.Context, body []byte) error {
+	in, wire := schema.DecodePut(schemaKey(c), body)
+	if wire != nil {
+		return wire
+	}
+	return a.registerSchema(c, in, "/ojs/v1/admin/schemas/"+in.Type+"/"+in.Version, appendSchema)
+}
+
+func (a *API) registerSchema(c echo.Context, in *schema.Registration, location string, show func(b []byte, s *schema.Schema) []byte) error {
+	stored, created, err := a.Schemas.Put(c.Request().Context(), in)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+		c.Response().Header().Set("Location", location)
+	}
+	return respond(c, status, func(b []byte) []byte { return show(b, stored) })
+}
+
+// schemaKey reads the type and the version in the path.
+func schemaKey(c echo.Context) schema.Key {
+	return schema.Key{Type: param(c, "type"), Version: param(c, "version")}
+}
+
+// knownKey is schemaKey for calls that register nothing: what cannot be registered does not exist.
+func knownKey(c echo.Context) (schema.Key, error) {
+	key := schemaKey(c)
+	if !api.Storable(key.Type) || !schema.ValidVersion(key.Version) {
+		return key, ojs.ErrNotFound("schema", key.Type+"/"+key.Version)
+	}
+	return key, nil
+}
+
+func schemaURI(c echo.Context) (string, error) {
+	uri := param(c, "uri")
+	if !api.Storable(uri) {
+		return "", ojs.ErrNotFound("schema", uri)
+	}
+	return uri, nil
+}
+
+func (a *API) getSchema(c echo.Context) error {
+	uri, err := schemaURI(c)
+	if err != nil {
+		return err
+	}
+	s, err := a.Schemas.GetByURI(c.Request().Context(), uri)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte { return append(appendSchema(append(b, `{"schema":`...), s), '}') })
+}
+
+func (a *API) deleteSchema(c echo.Context) error {
+	uri, err := schemaURI(c)
+	if err != nil {
+		return err
+	}
+	s, err := a.Schemas.GetByURI(c.Request().Context(), uri)
+	if err != nil {
+		return err
+	}
+	return a.removeSchema(c, s.Key)
+}
+
+func (a *API) deleteSchemaVersion(c echo.Context) error {
+	key, err := knownKey(c)
+	if err != nil {
+		return err
+	}
+	return a.removeSchema(c, key)
+}
+
+func (a *API) removeSchema(c echo.Context, key schema.Key) error {
+	s, err := a.Schemas.Delete(c.Request().Context(), key)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		return append(appendSchemaInfo(append(b, `{"deleted":true,`...), &s.Info), '}')
+	})
+}
+
+func (a *API) getSchemaVersion(c echo.Context) error {
+	key, err := knownKey(c)
+	if err != nil {
+		return err
+	}
+	return a.showSchema(c, key, nil)
+}
+
+// getNewestSchema shows the newest version and names all of them.
+func (a *API) getNewestSchema(c echo.Context) error {
+	versions, err := a.Schemas.Versions(c.Request().Context(), param(c, "type"))
+	if err != nil {
+		return err
+	}
+	return a.showSchema(c, versions[0].Key, versions)
+}
+
+func (a *API) showSchema(c echo.Context, key schema.Key, versions []*schema.Info) error {
+	s, err := a.Schemas.Get(c.Request().Context(), key)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = appendSchema(b, s)
+		if versions != nil {
+			b = append(appendSchemas(append(b[:len(b)-1], `,"schemas":`...), versions), '}')
+		}
+		return b
+	})
+}
+
+func (a *API) listSchemaVersions(c echo.Context) error {
+	jobType := param(c, "type")
+	versions, err := a.Schemas.Versions(c.Request().Context(), jobType)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = appendQuoted(append(b, `{"type":`...), jobType)
+		b = appendSchemas(append(b, `,"versions":`...), versions)
+		b = strconv.AppendInt(append(b, `,"total":`...), int64(len(versions)), 10)
+		return append(b, '}')
+	})
+}
+
+func (a *API) listSchemas(standard, largest int) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		page, err := readNumberedPage(c, standard, largest)
+		if err != nil {
+			return err
+		}
+		all, err := a.Schemas.List(c.Request().Context())
+		if err != nil {
+			return err
+		}
+		from := min(page.offset, len(all))
+		shown := all[from:min(from+page.limit, len(all))]
+		return respond(c, http.StatusOK, func(b []byte) []byte {
+			b = appendSchemas(append(b, `{"schemas":`...), shown)
+			b = appendSchemas(append(b, `,"items":`...), shown)
+			b = strconv.AppendInt(append(b, `,"total":`...), int64(len(all)), 10)
+			b = page.append(append(b, `,"pagination":`...), int64(len(all)), from+len(shown) < len(all), "")
+			return append(b, '}')
+		})
+	}
+}
+
+func appendSchemas(b []byte, list []*schema.Info) []byte {
+	b = append(b, '[')
+	for i, info := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendSchemaInfo(append(b, '{'), info), '}')
+	}
+	return append(b, ']')
+}
+
+func appendSchema(b []byte, s *schema.Schema) []byte {
+	b = append(appendSchemaInfo(append(b, '{'), &s.Info), `,"schema":`...)
+	return append(append(b, s.Document...), '}')
+}
+
+// appendSchemaInfo appends members, without a leading comma. The version has the JSON type with which it was registered.
+func appendSchemaInfo(b []byte, info *schema.Info) []byte {
+	b = appendQuoted(append(b, `"uri":`...), info.URI)
+	b = appendText(b, "type", info.Type)
+	if info.VersionNumber {
+		b = append(append(b, `,"version":`...), info.Version...)
+	} else {
+		b = appendText(b, "version", info.Version)
+	}
+	b = strconv.AppendBool(append(b, `,"enforce":`...), info.Enforce)
+	return appendText(b, "created_at", ojs.FormatTime(info.CreatedAt))
+}

@@ -1,0 +1,96 @@
+package limit_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+func TestOnLimitDrop(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const drop = `{"key":"k","concurrency":1,"on_limit":"drop"}`
+	first, second := b.added(limited(t, drop)), b.added(limited(t, drop))
+	require.Equal(t, first, b.Fetched(1, "q")[0].ID)
+	require.Equal(t, ojs.StateAvailable, b.State(second), "no fetch with a slot left has met it")
+	require.Empty(t, b.fetched())
+	stored, err := b.Get(t.Context(), second)
+	require.NoError(t, err)
+	require.Equal(t, "discarded", stored.State)
+	var failure struct{ Code, Type, Message string }
+	require.NoError(t, json.Unmarshal(stored.Error, &failure))
+	require.Equal(t, "rate_limited", failure.Code)
+	require.Equal(t, []string{"job.enqueued>available", "job.discarded:available>discarded"}, b.EventTypes(second))
+	b.ack(first)
+	require.Empty(t, b.fetched())
+}
+
+func TestOnLimitReschedule(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const later = `{"key":"k","rate":{"limit":1,"period":"PT2S"},"on_limit":"reschedule"}`
+	first, second := b.added(limited(t, later)), b.added(limited(t, later, `"scheduled_at":"2020-01-01T00:00:00Z"`))
+	require.Equal(t, first, b.Fetched(1, "q")[0].ID)
+	require.Empty(t, b.fetched())
+	stored, err := b.Get(t.Context(), second)
+	require.NoError(t, err)
+	require.Equal(t, "scheduled", stored.State)
+	started := b.One(`SELECT ojs.time_text(at + interval '2 seconds') FROM ojs.limit_starts`)
+	var shown struct {
+		ScheduledAt string `json:"scheduled_at"`
+	}
+	require.NoError(t, json.Unmarshal(stored.Extra, &shown))
+	require.Equal(t, started, shown.ScheduledAt)
+	require.Equal(t, started, stored.ScheduledAt.Time.UTC().Format("2006-01-02T15:04:05.000Z"))
+	require.Equal(t, []string{"job.enqueued>available", "job.state_changed:available>scheduled"}, b.EventTypes(second)[:2])
+	b.ApplyDueUntilLeft(second, ojs.StateScheduled)
+	b.untilFetched(second)
+}
+
+// TestOtherQueue is about a key whose room was given to a job that no worker asks for.
+func TestOtherQueue(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(b *bundle){
+		"NobodyFetches": func(*bundle) {},
+		"Paused":        func(b *bundle) { b.Exec(`UPDATE ojs.queues SET status = 'paused' WHERE name = 'a'`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			inA := b.added(in(t, "a", `{"key":"k","concurrency":1}`))
+			inB := b.added(in(t, "b", `{"key":"k","concurrency":1}`))
+			prepare(b)
+			queues := []string{"b"}
+			if name == "Paused" {
+				queues = []string{"a", "b"}
+			}
+			require.Equal(t, [][16]byte{inB}, b.fetched(queues...))
+			require.Empty(t, b.fetched("a"))
+			b.ack(inB)
+			b.Exec(`UPDATE ojs.queues SET status = 'active'`)
+			require.Equal(t, [][16]byte{inA}, b.fetched("a"))
+		})
+	}
+}
+
+// TestManyBlocked is about 20 000 blocked jobs ahead of one that may start.
+func TestManyBlocked(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.added(limited(t, `{"key":"k","concurrency":0}`))
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, enqueued_at, args, limit_key, limit_seq)
+		SELECT ojs.new_id(now()), 't', 'q', 'available', now(), now(), '[]', 'k', nextval('ojs.ready_seq') FROM generate_series(1, 20000)`)
+	b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+	began := time.Now()
+	require.Len(t, b.Fetched(1, "q"), 1)
+	require.Len(t, b.Fetched(10, "q"), 1)
+	_, err := b.Fetch(t.Context(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w1"})
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), 2*time.Second)
+}

@@ -1,0 +1,174 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Enqueues to a full queue whose policy is to block wait in memory: they hold no connection and no lock, and try again when a job has left the
+// queue. Who tries first then has the place: they do not queue up.
+
+const (
+	// LongestBlock is the longest wait for room in a queue.
+	LongestBlock = 60 * time.Second
+
+	// blockedPace is the least time between two tries that notifications of other nodes cause; they do not say which queue has room.
+	blockedPace = 100 * time.Millisecond
+
+	// blockedPoll is after how long a waiter tries again although nothing has told it to.
+	blockedPoll = time.Second
+)
+
+// blockedCalls are the enqueues that wait for room, by queue.
+type blockedCalls struct {
+	count   atomic.Int64
+	mu      sync.Mutex
+	byQueue map[string][]*blockedCall
+}
+
+// blockedCall is one call that waits. A channel of capacity 1 keeps a wake-up that comes while it tries.
+type blockedCall struct {
+	left      chan struct{} // a job has left the queue on this node
+	published chan struct{} // some node has published changes
+}
+
+func (r *blockedCalls) park(queue string) *blockedCall {
+	w := &blockedCall{left: make(chan struct{}, 1), published: make(chan struct{}, 1)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count.Add(1)
+	if r.byQueue == nil {
+		r.byQueue = map[string][]*blockedCall{}
+	}
+	r.byQueue[queue] = append(r.byQueue[queue], w)
+	return w
+}
+
+func (r *blockedCalls) leave(queue string, w *blockedCall) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count.Add(-1)
+	left := slices.DeleteFunc(r.byQueue[queue], func(o *blockedCall) bool { return o == w })
+	if len(left) == 0 {
+		delete(r.byQueue, queue)
+	} else {
+		r.byQueue[queue] = left
+	}
+}
+
+// changed wakes waiters for the jobs that a commit of this node has taken out of their queues. It costs one load while nobody waits.
+func (r *blockedCalls) changed(_ context.Context, changes []eventlog.Change) {
+	if r.count.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range changes {
+		if c := &changes[i]; slices.Contains(waitingStates, ojs.JobState(c.From)) && !slices.Contains(waitingStates, ojs.JobState(c.To)) {
+			r.wakeOne(c.Queue)
+		}
+	}
+}
+
+// wakeOne wakes the first waiter that has not been woken.
+func (r *blockedCalls) wakeOne(queue string) {
+	for _, w := range r.byQueue[queue] {
+		select {
+		case w.left <- struct{}{}:
+			return
+		default:
+		}
+	}
+}
+
+// publishedAny wakes all waiters, because a notification does not name the queues that jobs have left.
+func (r *blockedCalls) publishedAny() {
+	if r.count.Load() == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, waiters := range r.byQueue {
+		for _, w := range waiters {
+			select {
+			case w.published <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// RetryFull calls try until it returns something else than the error of a full queue whose policy is to block, for at most so long.
+func (s *Store) RetryFull(ctx context.Context, wait time.Duration, try func() error) error {
+	err := try()
+	queue, blocks := blockedQueue(err)
+	if !blocks {
+		return err
+	}
+	defer func() {
+		if name, full := blockedQueue(err); full && s.config.OnFull != nil {
+			s.config.OnFull(name, 1)
+		}
+	}()
+	if wait <= 0 {
+		return err
+	}
+	w := s.blocked.park(queue)
+	defer func() { s.blocked.leave(queue, w) }()
+	timeout := time.NewTimer(min(wait, LongestBlock))
+	defer timeout.Stop()
+	for {
+		if err = try(); err == nil { // the first time because there may have been room before it was parked
+			return nil
+		}
+		if other, blocks := blockedQueue(err); !blocks || !s.awaitPlace(ctx, w, timeout.C) {
+			return err
+		} else if other != queue { // another job of the call has no room now
+			s.blocked.leave(queue, w)
+			queue = other
+			w = s.blocked.park(queue)
+		}
+	}
+}
+
+// awaitPlace waits until the call should try again. It returns false if it should give up.
+func (s *Store) awaitPlace(ctx context.Context, w *blockedCall, timeout <-chan time.Time) bool {
+	poll := time.NewTimer(blockedPoll)
+	defer poll.Stop()
+	start, published := time.Now(), w.published
+	for {
+		select {
+		case <-w.left:
+			return true
+		case <-published:
+			published = nil
+			poll.Reset(max(0, blockedPace-time.Since(start)))
+		case <-poll.C:
+			return true
+		case <-timeout:
+			return false
+		case <-ctx.Done():
+			return false
+		case <-s.draining:
+			return false
+		}
+	}
+}
+
+// blockedQueue is the queue of an error after which a call may wait.
+func blockedQueue(err error) (queue string, blocks bool) {
+	wire, ok := errors.AsType[*ojs.Error](err)
+	if !ok || wire.Type != string(ojs.KindQueueFull) || wire.Details["strategy"] != queueconfig.Block {
+		return "", false
+	}
+	queue, _ = wire.Details["queue"].(string)
+	return queue, true
+}

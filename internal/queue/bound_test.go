@@ -1,0 +1,477 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// bound sets the backpressure of a queue, which the nodes know when it returns.
+func (b *bundle) bound(name, policy string, others ...*bundle) {
+	b.T.Helper()
+	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ($1, $2::json) ON CONFLICT (name) DO UPDATE SET config = EXCLUDED.config`, name, `{"backpressure":`+policy+`}`)
+	for _, n := range append(others, b) {
+		require.NoError(b.T, n.Configured.Refresh(b.T.Context()))
+	}
+}
+
+// full requires that the error is that of a full queue.
+func full(t testing.TB, err error, depth, bound int64) {
+	t.Helper()
+	domaintest.RequireCode(t, err, ojs.KindQueueFull)
+	var wire *ojs.Error
+	require.ErrorAs(t, err, &wire)
+	require.Equal(t, []any{depth, bound}, []any{wire.Details["depth"], wire.Details["bound"]})
+}
+
+func (b *bundle) try(change ...func(j *job.Job)) (*job.Record, error) {
+	j := domaintest.NewJob("q")
+	for _, c := range change {
+		c(j)
+	}
+	return b.Enqueue(b.T.Context(), j)
+}
+
+func TestBoundedQueue(t *testing.T) {
+	t.Parallel()
+
+	t.Run("RefusesWhatExceedsTheBound", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":3}`)
+		b.add("q", 0, "1")
+		_, err := b.try(func(j *job.Job) { j.Pending = true })
+		require.NoError(t, err)
+		_, err = b.try(func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} })
+		require.NoError(t, err)
+		_, err = b.try()
+		full(t, err, 3, 3)
+		b.add("other", 0, "1")
+		require.Len(t, b.Fetched(1, "q"), 1) // active jobs take up no room
+		b.add("q", 0, "2")
+		_, err = b.try()
+		full(t, err, 3, 3)
+		b.RequireCounts()
+	})
+
+	t.Run("JudgesTheJobsOfACallOneAfterAnother", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":2}`)
+		jobs := []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("other")}
+		stored, errs := b.EnqueueEach(t.Context(), jobs)
+		require.Equal(t, []bool{true, true, false, true}, []bool{stored[0] != nil, stored[1] != nil, stored[2] != nil, stored[3] != nil})
+		full(t, errs[2], 2, 2)
+		require.Equal(t, &job.Pressure{Depth: 2, MaxDepth: 2, Share: 1}, jobs[1].Outcome.Pressure)
+		require.Nil(t, jobs[0].Outcome.Pressure)
+	})
+
+	t.Run("RefusesBatchesWhole", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":3}`)
+		b.add("q", 0, "1")
+		_, at, err := b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("other"), domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q")})
+		require.Equal(t, 3, at)
+		full(t, err, 1, 3)
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs`))
+		_, _, err = b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
+		require.NoError(t, err)
+	})
+
+	t.Run("InATransactionOfACaller", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1}`)
+		err := b.InTx(t.Context(), func(tx *queue.Tx) error {
+			_, errs, err := tx.Enqueue(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")}, false)
+			require.NoError(t, err)
+			require.NoError(t, errs[0])
+			full(t, errs[1], 1, 1)
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs`))
+	})
+
+	t.Run("AnIDInUseTakesNoRoom", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":2}`)
+		used := b.add("q", 0, "1")[0]
+		again := func(j *job.Job) { j.ID, j.ClientID = used.ID, true }
+		jobs := []*job.Job{domaintest.With(again), domaintest.NewJob("q"), domaintest.With(again)}
+		_, errs := b.EnqueueEach(t.Context(), jobs)
+		domaintest.RequireCode(t, errs[0], ojs.KindDuplicateJob)
+		require.NoError(t, errs[1])
+		domaintest.RequireCode(t, errs[2], ojs.KindDuplicateJob)
+	})
+
+	t.Run("OfTheDefaultPolicy", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("_default", `{"max_depth":1}`)
+		b.bound("q", `{"max_depth":2}`)
+		b.add("q", 0, "1", "2")
+		b.add("new", 0, "1")
+		_, err := b.Enqueue(t.Context(), domaintest.NewJob("new"))
+		full(t, err, 1, 1)
+	})
+
+	t.Run("StepsOfAnAcceptedWorkflowPass", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1}`)
+		b.add("q", 0, "1")
+		_, err := b.try(func(j *job.Job) { j.Unbounded = true })
+		require.NoError(t, err)
+		_, err = b.try()
+		full(t, err, 2, 1)
+	})
+}
+
+func TestBoundedQueueAndUniqueJobs(t *testing.T) {
+	t.Parallel()
+	decoded := func(onConflict string) *job.Job {
+		j, wire := job.DecodeJob([]byte(`{"type":"u","args":[],"queue":"q","unique":{"on_conflict":"`+onConflict+`","states":["available","active"]}}`), job.Limits{})
+		require.Nil(t, wire)
+		return j
+	}
+
+	t.Run("ADuplicateNeedsNoRoom", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1}`)
+		first, err := b.Enqueue(t.Context(), decoded("ignore"))
+		require.NoError(t, err)
+		same, err := b.Enqueue(t.Context(), decoded("ignore"))
+		require.NoError(t, err)
+		require.Equal(t, first.ID, same.ID)
+	})
+
+	t.Run("AReplacementTakesThePlaceOfItsPredecessor", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1}`)
+		first, err := b.Enqueue(t.Context(), decoded("replace"))
+		require.NoError(t, err)
+		_, err = b.Enqueue(t.Context(), decoded("replace"))
+		require.NoError(t, err)
+		require.Equal(t, ojs.StateCancelled, b.State(first.ID))
+	})
+
+	t.Run("WithoutRoomNothingIsReplaced", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		first, err := b.Enqueue(t.Context(), decoded("replace"))
+		require.NoError(t, err)
+		require.Len(t, b.Fetched(1, "q"), 1)
+		b.add("q", 0, "1")
+		b.bound("q", `{"max_depth":1}`)
+		stored, errs := b.EnqueueEach(t.Context(), []*job.Job{decoded("replace"), domaintest.NewJob("other")})
+		full(t, errs[0], 1, 1)
+		require.NotNil(t, stored[1])
+		require.Equal(t, ojs.StateActive, b.State(first.ID))
+	})
+
+	t.Run("InOneCall", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1}`)
+		_, errs := b.EnqueueEach(t.Context(), []*job.Job{decoded("replace"), decoded("replace"), domaintest.NewJob("q")})
+		require.NoError(t, errs[0])
+		require.NoError(t, errs[1])
+		full(t, errs[2], 1, 1)
+	})
+}
+
+// Two nodes enqueue to one queue, while jobs are fetched: the bound is never exceeded, and what was accepted is stored.
+func TestBoundOfTwoNodes(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{"reject", "drop_oldest"} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			a := setup(t)
+			other := a.node()
+			const bound = 20
+			a.bound("q", fmt.Sprintf(`{"max_depth":%d,"strategy":%q}`, bound, strategy), other)
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			accepted, fetched := 0, 0
+			for _, n := range []*bundle{a, other} {
+				for range 8 {
+					wg.Go(func() {
+						for range 15 {
+							_, err := n.Enqueue(context.Background(), domaintest.NewJob("q"))
+							mu.Lock()
+							if err == nil {
+								accepted++
+							}
+							mu.Unlock()
+						}
+					})
+				}
+				wg.Go(func() {
+					for range 10 {
+						jobs, _ := n.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 2})
+						mu.Lock()
+						fetched += len(jobs)
+						mu.Unlock()
+					}
+				})
+			}
+			watch := make(chan struct{})
+			go func() {
+				defer close(watch)
+				for range 200 {
+					if n := a.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available'`); n > bound {
+						t.Errorf("%d jobs in a queue of %d", n, bound)
+					}
+				}
+			}()
+			wg.Wait()
+			<-watch
+			waiting := a.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available'`)
+			dropped := a.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`)
+			require.Equal(t, accepted, waiting+fetched+dropped)
+			require.Equal(t, bound, waiting)
+			if strategy == "drop_oldest" {
+				require.Equal(t, 240, accepted)
+				require.Positive(t, dropped)
+			}
+			a.RequireCounts()
+			other.RequireEmitted()
+		})
+	}
+}
+
+func TestDropOldest(t *testing.T) {
+	t.Parallel()
+
+	t.Run("OfAnyPriority", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		old := b.add("q", 9, "1")
+		old = append(old, b.add("q", 0, "2")...)
+		old = append(old, b.add("q", 5, "3")...)
+		b.bound("q", `{"max_depth":3,"strategy":"drop_oldest"}`)
+		b.add("q", -9, "4", "5")
+		require.Equal(t, []string{`["3"]`, `["4"]`, `["5"]`}, args(b.Fetched(5, "q")))
+		for _, j := range old[:2] {
+			stored, err := b.Get(t.Context(), j.ID)
+			require.NoError(t, err)
+			require.Equal(t, "discarded", stored.State)
+			require.Contains(t, string(stored.Error), `"code":"overflow"`)
+			require.False(t, stored.DeadLetteredAt.Valid)
+		}
+		require.Equal(t, []string{"job.enqueued>available", "job.discarded:available>discarded"}, b.EventTypes(old[0].ID))
+		b.RequireCounts()
+	})
+
+	t.Run("JobsOfTheSameCall", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":2,"strategy":"drop_oldest"}`)
+		var jobs []*job.Job
+		for i := range 5 {
+			jobs = append(jobs, domaintest.With(func(j *job.Job) { j.Args = fmt.Appendf(nil, `[%d]`, i) }))
+		}
+		_, errs := b.EnqueueEach(t.Context(), jobs)
+		require.Nil(t, errs)
+		require.Equal(t, []string{`[3]`, `[4]`}, args(b.Fetched(5, "q")))
+		require.Equal(t, 3, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`))
+		b.RequireCounts()
+	})
+
+	t.Run("NotEnough", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":2,"strategy":"drop_oldest"}`)
+		later := func(j *job.Job) { j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour} }
+		_, err := b.try(later)
+		require.NoError(t, err)
+		old := b.add("q", 0, "1")[0]
+		_, _, err = b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
+		full(t, err, 1, 2)
+		require.Equal(t, ojs.StateAvailable, b.State(old.ID), "nothing was dropped for a batch that was refused")
+		_, err = b.try(later)
+		require.NoError(t, err)
+		require.Equal(t, ojs.StateDiscarded, b.State(old.ID))
+		_, err = b.try()
+		full(t, err, 2, 2)
+	})
+
+	t.Run("LeavesLockedJobsAlone", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		jobs := b.add("q", 0, "1", "2")
+		b.Lock(jobs[0].ID)
+		b.bound("q", `{"max_depth":2,"strategy":"drop_oldest"}`)
+		b.add("q", 0, "3")
+		require.Equal(t, ojs.StateAvailable, b.State(jobs[0].ID))
+		require.Equal(t, ojs.StateDiscarded, b.State(jobs[1].ID))
+	})
+
+	t.Run("OfAllLanesAndBehindLimits", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		lane := b.Enqueued(domaintest.With(func(j *job.Job) { j.Lane = "b" }))[0]
+		held := b.add("q", 0, "held")[0]
+		last := b.Enqueued(domaintest.With(func(j *job.Job) { j.Lane = "a" }))[0]
+		b.Exec(`UPDATE ojs.jobs SET limit_key = 'k', ready_seq = NULL, limit_seq = ready_seq WHERE id = $1`, held.ID)
+		b.bound("q", `{"max_depth":3,"strategy":"drop_oldest"}`)
+		b.add("q", 0, "1", "2")
+		require.Equal(t, ojs.StateDiscarded, b.State(lane.ID))
+		require.Equal(t, ojs.StateDiscarded, b.State(held.ID))
+		require.Equal(t, "k", b.One(`SELECT key FROM ojs.limit_pending`), "what its limit has to look at")
+		require.Equal(t, ojs.StateAvailable, b.State(last.ID))
+	})
+}
+
+func TestBlockedEnqueue(t *testing.T) {
+	t.Parallel()
+	blocking := func(b *bundle, wait time.Duration) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := b.Enqueue(context.Background(), domaintest.With(func(j *job.Job) { j.BlockFor = wait }))
+			done <- err
+		}()
+		return done
+	}
+	waiting := func(t *testing.T, b *bundle, n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return b.WaitingForRoom() == n }, domaintest.WaitFor, time.Millisecond)
+	}
+
+	t.Run("GoesOnWhenAJobLeaves", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1,"strategy":"block"}`)
+		b.add("q", 0, "1")
+		done := blocking(b, time.Minute)
+		waiting(t, b, 1)
+		require.Len(t, b.Fetched(1, "q"), 1)
+		require.NoError(t, domaintest.Await(t, done))
+		waiting(t, b, 0)
+	})
+
+	t.Run("WhenAJobLeavesOnAnotherNode", func(t *testing.T) {
+		t.Parallel()
+		a := setup(t)
+		b := a.node()
+		a.bound("q", `{"max_depth":1,"strategy":"block"}`, b)
+		a.add("q", 0, "1")
+		done := blocking(a, time.Minute)
+		waiting(t, a, 1)
+		require.Len(t, b.Fetched(1, "q"), 1)
+		a.Published()
+		require.NoError(t, domaintest.Await(t, done))
+	})
+
+	t.Run("EndsWithoutRoom", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1,"strategy":"block"}`)
+		b.add("q", 0, "1")
+		full(t, domaintest.Await(t, blocking(b, 0)), 1, 1)
+		full(t, domaintest.Await(t, blocking(b, 20*time.Millisecond)), 1, 1)
+		done := blocking(b, time.Minute)
+		waiting(t, b, 1)
+		b.Drain() // the node stops
+		full(t, domaintest.Await(t, done), 1, 1)
+	})
+
+	t.Run("HoldsNoConnection", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1,"strategy":"block"}`)
+		b.add("q", 0, "1")
+		var all []<-chan error
+		for range 50 {
+			all = append(all, blocking(b, time.Minute))
+		}
+		waiting(t, b, 50)
+		b.add("other", 0, "1")
+		for len(all) > 0 {
+			require.Len(t, b.Fetched(1, "q"), 1)
+			require.Eventually(t, func() bool {
+				for i, done := range all {
+					select {
+					case err := <-done:
+						require.NoError(t, err)
+						all = append(all[:i], all[i+1:]...)
+						return true
+					default:
+					}
+				}
+				return false
+			}, domaintest.WaitFor, time.Millisecond)
+		}
+	})
+}
+
+func TestBoundInBytes(t *testing.T) {
+	t.Parallel()
+	sized := func(n int) func(j *job.Job) {
+		return func(j *job.Job) { j.Args = []byte(`["` + strings.Repeat("x", n-4) + `"]`) }
+	}
+
+	t.Run("Refuses", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_size_bytes":1000}`)
+		_, err := b.try(sized(600))
+		require.NoError(t, err)
+		_, err = b.try(sized(401))
+		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		require.ErrorContains(t, err, "1000 bytes")
+		_, err = b.try(sized(400))
+		require.NoError(t, err)
+		_, err = b.try(sized(10))
+		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+
+		j := b.Fetched(1, "q")[0]
+		_, err = b.try(sized(600))
+		require.NoError(t, err)
+		_, err = b.Fail(t.Context(), job.Nack{JobID: j.ID, Attempt: -1, Requeue: true}) // enters again without being asked
+		require.NoError(t, err)
+		_, err = b.try(sized(10))
+		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+
+		for _, j := range b.Fetched(10, "q") {
+			_, err := b.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1})
+			require.NoError(t, err)
+		}
+		_, err = b.try(sized(1000))
+		require.NoError(t, err)
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.job_sizes`), "jobs that are gone are forgotten")
+		_, err = b.try(sized(1001))
+		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+	})
+
+	t.Run("DropsAsManyAsNeeded", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_size_bytes":1000,"strategy":"drop_oldest"}`)
+		for range 4 {
+			_, err := b.try(sized(250))
+			require.NoError(t, err)
+		}
+		_, err := b.try(sized(300))
+		require.NoError(t, err)
+		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`))
+		_, err = b.try(sized(1001))
+		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'discarded'`))
+	})
+}

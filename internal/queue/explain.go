@@ -1,0 +1,23 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Explain is why a job is not running, as the JSON object of docs/reference/jobs.md, Explain. SQL makes it, because applications ask
+// in SQL, too.
+func (s *Store) Explain(ctx context.Context, id [16]byte) ([]byte, error) {
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return nil, pg.ClientError(err)
+	}
+	defer done()
+	explanation, err := s.db.Q.JobExplain(ctx, id)
+	if err == nil && explanation == nil {
+		err = ojs.ErrNotFound("job", ojs.FormatID(id))
+	}
+	return explanation, pg.ClientError(err)
+}

@@ -1,0 +1,38 @@
+package queue_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+)
+
+func TestExplainLimited(t *testing.T) {
+	t.Parallel()
+	b := setup(t, unchecked)
+	b.served()
+	jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+	b.Exec(`SELECT ojs.limit_set('k', '{"concurrency":2}')`)
+	b.Exec(`UPDATE ojs.jobs SET limit_key = 'k', limit_seq = ready_seq, ready_seq = NULL`)
+	b.Exec(`UPDATE ojs.jobs SET limit_seq = NULL, state = 'active' WHERE id = $1`, jobs[0].ID)
+	e := b.explain(jobs[2].ID)
+	require.Equal(t, "limited", e.codes())
+	require.Equal(t, []any{"k", 1.0, 1.0, 2.0, 1.0}, []any{e.Reasons[0]["key"], e.Reasons[0]["room"], e.Reasons[0]["waiting_ahead"], e.Reasons[0]["concurrency"], e.Reasons[0]["active"]})
+	require.NotNil(t, e.Estimate)
+	b.Exec(`SELECT ojs.limit_set('k', '{"rate":{"limit":2,"us":10000000}}')`)
+	b.Exec(`INSERT INTO ojs.limit_starts (key, at) VALUES ('k', now()), ('k', now())`)
+	require.InDelta(t, 10, b.explain(jobs[2].ID).Estimate.WaitSeconds, 0.5)
+	b.Exec(`UPDATE ojs.limits SET blocked_until = now() + interval '1 minute'`)
+	require.InDelta(t, 60, b.explain(jobs[1].ID).Estimate.WaitSeconds, 5)
+	b.Exec(`DELETE FROM ojs.limits`)
+	require.Equal(t, "limited", b.explain(jobs[1].ID).codes())
+
+	b.Exec(`UPDATE ojs.queues SET config = '{"rate_limit":{"rate":{"limit":1,"period":"PT1M"}}}' WHERE name = 'q'`)
+	b.Exec(`SELECT ojs.limit_set('queue:q', '{"rate":{"limit":1,"us":60000000}}')`)
+	require.Equal(t, "limited", b.explain(jobs[1].ID).codes())
+	b.Exec(`INSERT INTO ojs.limit_starts (key, at) VALUES ('queue:q', now())`)
+	require.Equal(t, "queue_limited limited", b.explain(jobs[1].ID).codes())
+	b.Exec(`UPDATE ojs.queues SET config = NULL`)
+	require.Equal(t, "limited", b.explain(jobs[1].ID).codes())
+}

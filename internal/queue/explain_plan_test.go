@@ -1,0 +1,66 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+)
+
+// TestExplainReadsLittle has jobs explained behind a crowd of 100 000, whatever the planner knows of the tables. The crowd has 3 000 pages and
+// more; a count of 10 000 reads some hundred.
+func TestExplainReadsLittle(t *testing.T) {
+	t.Parallel()
+	b := setup(t, unchecked)
+	b.served()
+	conn, err := b.Pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	_, err = conn.Exec(t.Context(), `SET enable_seqscan = off; SET enable_bitmapscan = off`) // as ojs.explain does for the functions that it calls
+	require.NoError(t, err)
+	buffers := func(query string, args ...any) int {
+		t.Helper()
+		var text []byte
+		require.NoError(t, conn.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query, args...).Scan(&text))
+		var plans []struct {
+			Plan struct {
+				Hit  int `json:"Shared Hit Blocks"`
+				Read int `json:"Shared Read Blocks"`
+			}
+		}
+		require.NoError(t, json.Unmarshal(text, &plans))
+		return plans[0].Plan.Hit + plans[0].Plan.Read
+	}
+	crowd := func(count int) {
+		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, priority, ready_seq, limit_key, limit_seq, created_at, args)
+			SELECT ojs.new_id(now()), 't', CASE i % 10 WHEN 0 THEN 'other' ELSE 'q' END, 'available', i % 3, CASE WHEN i % 4 > 0 THEN -i END, CASE WHEN i % 4 = 0 THEN 'k' END,
+				CASE WHEN i % 4 = 0 THEN -i END, now(), '[]' FROM generate_series(1, $1) i`, count)
+	}
+	for _, state := range []struct {
+		name   string
+		change func()
+	}{
+		{"New", func() {}},
+		{"Grown", func() { crowd(100_000) }},
+		{"Analyzed", func() { b.Exec(`ANALYZE ojs.jobs, ojs.jobs_done, ojs.queues, ojs.workers, ojs.stats_minute`) }},
+		{"Emptied", func() { b.Exec(`DELETE FROM ojs.jobs`); b.Exec(`ANALYZE ojs.jobs`) }},
+		{"GrownAgain", func() { crowd(100_000) }},
+	} {
+		state.change()
+		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.Priority = -1 }))[0].ID
+		var waiting [16]byte
+		require.NoError(t, b.Pool.QueryRow(t.Context(), `INSERT INTO ojs.jobs (id, type, queue, state, priority, limit_key, limit_seq, created_at, args)
+			VALUES (ojs.new_id(now()), 't', 'q', 'available', 0, 'k', 1, now(), '[]') RETURNING id`).Scan(&waiting))
+		for call := range 7 { // from the sixth call on with a generic plan, if that looks cheaper
+			of := buffers(`SELECT ojs.explain($1)`, id)
+			ofWaiting := buffers(`SELECT ojs.explain_waiting(j, 10001) FROM ojs.jobs j WHERE j.id = $1`, waiting)
+			if call > 0 { // the first reader of dead rows marks their index entries
+				require.LessOrEqual(t, of, 2500, state.name)
+				require.LessOrEqual(t, ofWaiting, 2500, state.name)
+			}
+		}
+	}
+}

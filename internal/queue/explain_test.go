@@ -1,0 +1,215 @@
+package queue_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// explanation is what tests read of an explanation.
+type explanation struct {
+	State    string           `json:"state"`
+	Running  bool             `json:"running"`
+	Summary  string           `json:"summary"`
+	Reasons  []map[string]any `json:"reasons"`
+	Estimate *struct {
+		WaitSeconds float64 `json:"wait_seconds"`
+		StartsAt    string  `json:"starts_at"`
+	} `json:"estimate"`
+	Deadline string `json:"deadline"`
+}
+
+func (b *bundle) explain(id [16]byte) (e explanation) {
+	b.T.Helper()
+	text, err := b.Explain(b.T.Context(), id)
+	require.NoError(b.T, err)
+	require.NoError(b.T, json.Unmarshal(text, &e), "%s", text)
+	require.Equal(b.T, e.Reasons[0]["message"], e.Summary)
+	return e
+}
+
+func (e explanation) codes() string {
+	var codes []string
+	for _, r := range e.Reasons {
+		codes = append(codes, r["code"].(string))
+	}
+	return strings.Join(codes, " ")
+}
+
+// served lets queue q have a living worker and five minutes in which it started a job each second.
+func (b *bundle) served() {
+	b.T.Helper()
+	b.Exec(`INSERT INTO ojs.workers (id, state, started_at, last_beat_at, queues, concurrency) VALUES ('w', 'running', now(), now(), '["other","q"]', 10)`)
+	b.Exec(`INSERT INTO ojs.stats_minute (queue, minute, started, completed, duration_ms) SELECT 'q', date_trunc('minute', now()) - i * interval '1 minute', 60, 60, 6000
+		FROM generate_series(0, 4) i`)
+}
+
+func TestExplainAvailable(t *testing.T) {
+	t.Parallel()
+
+	t.Run("Next", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.served()
+		e := b.explain(b.Enqueued(domaintest.NewJob("q"))[0].ID)
+		require.Equal(t, "next", e.codes())
+		require.False(t, e.Running)
+		require.InDelta(t, 1, e.Estimate.WaitSeconds, 0.5)
+	})
+
+	t.Run("Ahead", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.served()
+		b.Enqueued(domaintest.With(func(j *job.Job) { j.Priority = 5 }), domaintest.With(func(j *job.Job) { j.Priority = -5 }), domaintest.NewJob("other"))
+		b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		b.Enqueued(domaintest.NewJob("q"))
+		e := b.explain(id)
+		require.Equal(t, "jobs_ahead", e.codes())
+		require.Equal(t, "3 jobs of queue q are fetched before it.", e.Summary)
+		require.Equal(t, []any{3.0, false}, []any{e.Reasons[0]["ahead"], e.Reasons[0]["more"]})
+		require.InDelta(t, 4, e.Estimate.WaitSeconds, 1)
+		starts, err := time.Parse(time.RFC3339, e.Estimate.StartsAt)
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(4*time.Second), starts, time.Minute)
+		require.Len(t, b.Fetched(3, "q"), 3)
+		require.Equal(t, "next", b.explain(id).codes())
+	})
+
+	t.Run("ManyAhead", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t, unchecked)
+		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, args) SELECT ojs.new_id(now()), 't', 'q', 'available', -i, now(), '[]' FROM generate_series(1, 10100) i`)
+		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'available', 10100)`)
+		b.served()
+		e := b.explain(b.Enqueued(domaintest.NewJob("q"))[0].ID)
+		require.Equal(t, "More than 10000 jobs of queue q are fetched before it.", e.Summary)
+		require.Equal(t, []any{10000.0, true}, []any{e.Reasons[0]["ahead"], e.Reasons[0]["more"]})
+		require.InDelta(t, 10100, e.Estimate.WaitSeconds, 3000)
+	})
+
+	t.Run("PausedWithoutWorkers", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		require.Equal(t, "no_workers", b.explain(id).codes())
+		b.Exec(`UPDATE ojs.queues SET status = 'paused', paused_at = now() WHERE name = 'q'`)
+		e := b.explain(id)
+		require.Equal(t, "queue_paused no_workers", e.codes())
+		require.Contains(t, e.Summary, "Queue q is paused since 20")
+		require.Nil(t, e.Estimate)
+		b.served()
+		e = b.explain(id)
+		require.Equal(t, "queue_paused", e.codes())
+		require.Nil(t, e.Estimate)
+		b.Exec(`UPDATE ojs.queues SET status = 'active', paused_at = NULL`)
+		b.Exec(`UPDATE ojs.workers SET directive = 'quiet'`)
+		require.Equal(t, "workers_quiet", b.explain(id).codes())
+		b.Exec(`UPDATE ojs.workers SET directive = NULL, active_jobs = 10`)
+		require.Equal(t, "workers_busy", b.explain(id).codes())
+		b.Exec(`UPDATE ojs.workers SET stale_at = now()`)
+		require.Equal(t, "next", b.explain(id).codes(), "its workers may send no heartbeats")
+	})
+
+	t.Run("QueueConcurrency", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.served()
+		id := b.Enqueued(domaintest.NewJob("q"))[0].ID
+		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'active', 3) ON CONFLICT (queue, state) DO UPDATE SET count = 3`)
+		b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('_default', '{"concurrency":3}')`)
+		require.Equal(t, "queue_limited", b.explain(id).codes())
+		b.Exec(`UPDATE ojs.queues SET config = '{"concurrency":4}' WHERE name = 'q'`)
+		require.Equal(t, "next", b.explain(id).codes())
+	})
+
+	t.Run("SerialCron", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.served()
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		b.Fetched(1, "q")
+		b.Exec(`UPDATE ojs.jobs SET cron = 'c', cron_serial = true`)
+		b.Exec(`UPDATE ojs.jobs SET ready_seq = NULL WHERE id = $1`, jobs[1].ID)
+		e := b.explain(jobs[1].ID)
+		require.Equal(t, "cron_serial", e.codes())
+		require.Equal(t, ojs.FormatID(jobs[0].ID), e.Reasons[0]["running_job_id"])
+	})
+
+	t.Run("OnlyItsLane", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.served()
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+		b.Exec(`UPDATE ojs.jobs SET lane = 'acme' WHERE id <> $1`, jobs[0].ID)
+		e := b.explain(jobs[2].ID)
+		require.Equal(t, "jobs_ahead turns", e.codes())
+		require.Equal(t, 1.0, e.Reasons[0]["ahead"])
+		require.Equal(t, "acme", e.Reasons[1]["lane"])
+	})
+}
+
+func TestExplainOtherStates(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, err := b.Explain(t.Context(), job.NewID())
+	domaintest.RequireCode(t, err, ojs.KindNotFound)
+
+	scheduled := b.Enqueued(domaintest.With(func(j *job.Job) {
+		j.ScheduledAt = job.When{Set: true, Relative: true, In: time.Hour}
+		j.ExpiresAt = job.When{Set: true, Relative: true, In: 2 * time.Hour}
+	}))[0].ID
+	e := b.explain(scheduled)
+	require.Equal(t, "scheduled", e.codes())
+	require.InDelta(t, 3600, e.Estimate.WaitSeconds, 120)
+	require.NotEmpty(t, e.Deadline)
+	b.Exec(`UPDATE ojs.queues SET status = 'paused', paused_at = now()`)
+	e = b.explain(scheduled)
+	require.Equal(t, "scheduled queue_paused", e.codes())
+	require.Nil(t, e.Estimate)
+	b.Exec(`UPDATE ojs.queues SET status = 'active', paused_at = NULL`)
+
+	pending := b.Enqueued(domaintest.With(func(j *job.Job) { j.Pending = true }))[0].ID
+	require.Equal(t, "pending", b.explain(pending).codes())
+
+	large := `["` + strings.Repeat("x\\u0000", 100_000) + `"]`
+	id := b.Enqueued(domaintest.With(func(j *job.Job) {
+		j.Args, j.Meta, j.Extra = []byte(large), []byte(`{"\u0000":1}`), []byte(`{"\u0000":1}`)
+	}))[0].ID
+	b.Fetched(1, "q")
+	e = b.explain(id)
+	require.Equal(t, "running", e.codes())
+	require.True(t, e.Running)
+	_, err = b.Fail(t.Context(), nackOf(t, id, `{"code":"boom\u0000","message":"\u0000"}`))
+	require.NoError(t, err)
+	e = b.explain(id)
+	require.Equal(t, "retry", e.codes())
+	require.Contains(t, e.Summary, "Attempt 1 of 3 failed")
+	require.NotNil(t, e.Estimate)
+	b.Exec(`UPDATE ojs.jobs SET error = '{"attempt":1,"code":"boom","type":"boom","message":"m"}' WHERE id = $1`, id)
+	require.Equal(t, "boom", b.explain(id).Reasons[0]["error_code"])
+	require.NotEmpty(t, b.One(`SELECT ojs.explain($1) ->> 'summary'`, id), "in SQL")
+
+	done := b.Enqueued(domaintest.NewJob("q"))[0].ID
+	b.Fetched(1, "q")
+	_, err = b.Complete(t.Context(), job.Ack{JobID: done, Attempt: job.AnyAttempt})
+	require.NoError(t, err)
+	e = b.explain(done)
+	require.Equal(t, "ended", e.codes())
+	require.Contains(t, e.Summary, "It is completed since")
+}
+
+func nackOf(t *testing.T, id [16]byte, text string) job.Nack {
+	t.Helper()
+	n, err := job.DecodeNack([]byte(`{"job_id":"`+ojs.FormatID(id)+`","error":`+text+`}`), job.Limits{})
+	require.Nil(t, err)
+	return n
+}

@@ -1,0 +1,169 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// parkedQueues are the queues in which jobs wait for limits, as far as this node knows. A fetch from one of them that had slots left
+// meets such jobs: see LimitMeet.
+type parkedQueues struct {
+	any atomic.Bool // jobs wait for limits somewhere; if not, surveys and fetches do nothing about it
+
+	mu     sync.Mutex
+	queues map[string]*parkedQueue
+}
+
+// parkedQueue is when fetches from the queue may meet jobs again: what they do about them takes at most a twentieth of the time.
+type parkedQueue struct{ next time.Time }
+
+const meetCost = 20
+
+// SetLimitsWaiting sets whether jobs wait for limits at all.
+func (s *Store) SetLimitsWaiting(waiting bool) {
+	if s.parked.any.Load() != waiting {
+		s.parked.any.Store(waiting)
+	}
+}
+
+// park notes queues in which jobs may wait for a limit.
+func (p *parkedQueues) park(queues ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.any.Store(true)
+	if len(p.queues) >= maxCursors {
+		clear(p.queues)
+	}
+	for _, name := range queues {
+		if p.queues[name] == nil {
+			p.queues[name] = &parkedQueue{}
+		}
+	}
+}
+
+// due returns those of the queues in which jobs wait, if it is time to meet them.
+func (p *parkedQueues) due(queues []string) (due []string) {
+	if !p.any.Load() {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	for _, name := range queues {
+		if q := p.queues[name]; q != nil && !now.Before(q.next) {
+			q.next = now.Add(time.Second) // unless ended sets it earlier
+			due = append(due, name)
+		}
+	}
+	return due
+}
+
+// waiting returns those of the queues in which jobs wait.
+func (p *parkedQueues) waiting(queues []string) (waiting []string) {
+	if !p.any.Load() {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range queues {
+		if p.queues[name] != nil {
+			waiting = append(waiting, name)
+		}
+	}
+	return waiting
+}
+
+// met ends what due began. Queues of which no job was met have none that waits.
+func (p *parkedQueues) met(queues []string, met map[string]bool, cost time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range queues {
+		if q := p.queues[name]; q != nil && met[name] {
+			q.next = time.Now().Add(meetCost * cost)
+		} else {
+			delete(p.queues, name)
+		}
+	}
+}
+
+// surveyLimits looks in which of the queues jobs wait for limits.
+func (s *Store) surveyLimits(ctx context.Context, queues []string) error {
+	if !s.parked.any.Load() {
+		return nil
+	}
+	names, err := s.db.Q.LimitListParked(ctx, queues)
+	if err == nil && len(names) > 0 {
+		s.parked.park(names...)
+	}
+	return err
+}
+
+// meet does what is to be done about jobs that wait for limits when a fetch had slots left. It reports whether jobs may be fetched
+// now that could not before.
+func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err error) {
+	due := s.parked.due(queues)
+	if len(due) == 0 {
+		return false, nil
+	}
+	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx))
+	defer cancel()
+	began := time.Now()
+	rows, err := s.db.Q.LimitMeet(bounded, due, s.commits.Node)
+	if err != nil {
+		return false, pg.ClientError(err)
+	}
+	met := map[string]bool{}
+	var a afterCommit
+	for i := range rows {
+		r := &rows[i]
+		met[r.Queue] = true
+		switch r.Outcome {
+		case "admitted":
+			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{Int64: r.ReadySeq, Valid: true}, pgtype.Text{})
+			admitted = true
+		case "dropped":
+			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{}, pg.Text(r.Cron))
+			s.awaiting.ended(r.ID)
+		case "rescheduled":
+			s.timer.Schedule(time.Duration(r.DueUs) * time.Microsecond)
+		}
+	}
+	s.parked.met(due, met, time.Since(began))
+	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
+		return false, nil
+	}
+	eventlog.Emit(ctx, s.commits, rows, meetChange)
+	s.notify(ctx, a)
+	s.commits.Committed()
+	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.LimitMeetRow) (root pgtype.UUID) {
+		if r.Outcome == "dropped" {
+			root = pgtype.UUID{Bytes: r.WorkflowID, Valid: r.WorkflowID != [16]byte{}}
+		}
+		return root
+	}))
+	return admitted, nil
+}
+
+func meetChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {
+	c := eventlog.Change{JobID: r.ID, JobType: r.Type, Queue: r.Queue, Attempt: r.Attempt, From: string(ojs.StateAvailable), At: r.Now.Time}
+	switch r.Outcome {
+	case "dropped":
+		c.Type, c.To, c.Reason = ojs.EventJobDiscarded, string(ojs.StateDiscarded), job.RateLimited
+	case "rescheduled":
+		c.Type, c.To, c.Reason = eventlog.StateChanged, string(ojs.StateScheduled), reasonRateLimit
+	default:
+		return changes
+	}
+	return append(changes, c)
+}

@@ -1,0 +1,79 @@
+package queue
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// SetPriority changes the priority of a job that is available or scheduled (docs/reference/jobs.md, Changing the priority). It returns
+// the job and the priority that it had.
+func (s *Store) SetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
+	err = s.RetryLocked(ctx, func() error {
+		stored, previous, err = s.trySetPriority(ctx, id, priority)
+		return err
+	})
+	return stored, previous, err
+}
+
+func (s *Store) trySetPriority(ctx context.Context, id [16]byte, priority int16) (stored *job.Record, previous int16, err error) {
+	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // the cursors are lowered even if the client hangs up
+	defer cancel()
+	var changed []dbsqlc.JobSetPriorityRow
+	err = pg.Retry(func() error {
+		return s.db.InTx(ctx, func(tx pgx.Tx) error {
+			q := dbsqlc.New(tx)
+			rows, err := q.JobSetPriority(ctx, dbsqlc.JobSetPriorityParams{ID: id, Priority: priority, EventType: eventlog.PriorityChanged, Node: s.commits.Node})
+			if changed = rows; err != nil || len(rows) == 0 {
+				return err
+			}
+			jobs, err := q.JobListByID(ctx, job.SizeOfEach(1), [][16]byte{id})
+			if err == nil {
+				stored = (*job.Record)(&jobs[0])
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return nil, 0, pg.WriteError(err)
+	}
+	if len(changed) == 0 {
+		return nil, 0, s.refusePriority(ctx, id)
+	}
+	if previous = changed[0].Previous; previous != priority {
+		s.afterSetPriority(ctx, changed)
+	}
+	return stored, previous, nil
+}
+
+// afterSetPriority lets the claims of this node find a job at a place that they may have passed. It wakes no fetch: the job could be
+// fetched before, too.
+func (s *Store) afterSetPriority(ctx context.Context, rows []dbsqlc.JobSetPriorityRow) {
+	for _, r := range rows {
+		if r.ReadySeq.Valid {
+			s.cursors.lower(Place{r.Queue, r.Lane, r.Priority, r.ReadySeq.Int64})
+		}
+	}
+	eventlog.Emit(ctx, s.commits, rows, priorityChange)
+	s.commits.Committed()
+}
+
+// refusePriority chooses the error for a job that JobSetPriority left out.
+func (s *Store) refusePriority(ctx context.Context, id [16]byte) error {
+	stored, err := s.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	switch state := ojs.JobState(stored.State); state {
+	case ojs.StateAvailable, ojs.StateScheduled:
+		return ErrLocked
+	default:
+		return ojs.ErrConflict(ojs.FormatID(id), state, ojs.StateAvailable, ojs.StateScheduled)
+	}
+}

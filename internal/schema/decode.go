@@ -1,0 +1,111 @@
+package schema
+
+import (
+	"fmt"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+var registrationNames = []string{"uri", "type", "version", "schema", "enforce"}
+
+// DecodePut reads a registration whose type and version stand in the path. Without a URI the schema gets urn:ojs:schema:<type>:<version>.
+func DecodePut(key Key, body []byte) (*Registration, *ojs.Error) {
+	b, err := read(body)
+	if err != nil {
+		return nil, err
+	}
+	in := &Registration{Schema: Schema{Info: Info{Key: key, VersionNumber: IsNumber(key.Version)}}}
+	if !job.ValidType(key.Type) {
+		b.Problems.Add(ojs.KindInvalidJobType, "type", "$.type", "a job type such as invoice.render", payload.Quote(key.Type))
+	}
+	if !ValidVersion(key.Version) {
+		b.Problems.Add(ojs.KindInvalidPayload, "version", "$.version", versionExpected, payload.Quote(key.Version))
+	}
+	in.URI = "urn:ojs:schema:" + key.Type + ":" + key.Version
+	if b.Get("uri") != nil {
+		in.URI = b.uri()
+	}
+	return b.finish(in)
+}
+
+// DecodeRegistration reads a registration that names everything in its body, as SDKs send it.
+func DecodeRegistration(body []byte) (*Registration, *ojs.Error) {
+	b, err := read(body)
+	if err != nil {
+		return nil, err
+	}
+	in := &Registration{}
+	in.URI = b.uri()
+	in.Type, _ = rawjson.Text(b.Get("type"))
+	if !job.ValidType(in.Type) {
+		b.Problems.Add(ojs.KindInvalidJobType, "type", "$.type", "a job type such as invoice.render", b.Get("type"))
+	}
+	in.Version, in.VersionNumber = b.version()
+	return b.finish(in)
+}
+
+type reader struct{ payload.Body }
+
+func read(body []byte) (*reader, *ojs.Error) {
+	v, err := rawjson.Check(body)
+	if err != nil {
+		return nil, err
+	}
+	b := &reader{}
+	b.Fields, _ = payload.Read(v, registrationNames)
+	return b, nil
+}
+
+func (b *reader) uri() string {
+	text, _ := rawjson.Text(b.Get("uri"))
+	if len(text) > maxURIBytes || !job.AbsoluteURI(text) {
+		b.Refuse("uri", fmt.Sprintf("an absolute URI of at most %d bytes, such as urn:example:invoice:v1", maxURIBytes))
+	}
+	return text
+}
+
+const versionExpected = "an integer >= 0, or a string of letters, digits and . _ + - that starts with a letter or digit, at most 128 bytes long"
+
+// version is echoed with the JSON type that it was sent with.
+func (b *reader) version() (text string, number bool) {
+	v := b.Get("version")
+	text, isText := rawjson.Text(v)
+	if !isText && v != nil {
+		text, number = string(v), true
+	}
+	if !ValidVersion(text) || number && !IsNumber(text) {
+		b.Refuse("version", versionExpected)
+	}
+	return text, number
+}
+
+// finish reads the document, last of all: compiling it takes longest.
+func (b *reader) finish(in *Registration) (*Registration, *ojs.Error) {
+	if b.Get("enforce") != nil {
+		enforce := b.Boolean("enforce")
+		in.Enforce = &enforce
+	}
+	document := b.Get("schema")
+	if document == nil || document[0] != '{' {
+		b.Refuse("schema", "a JSON Schema, an object")
+	}
+	if err := b.Problems.Err(); err != nil {
+		return nil, err
+	}
+	if len(document) > MaxBytes {
+		return nil, ojs.ErrTooLarge("schema", MaxBytes, len(document))
+	}
+	in.Document = rawjson.Compact(document)
+	if _, err := compile(in.Info, in.Document); err != nil {
+		return nil, badSchema(err)
+	}
+	return in, nil
+}
+
+func badSchema(err error) *ojs.Error {
+	wire := ojs.ErrInvalidPayload("schema", "a JSON Schema", nil, "The schema cannot be used: "+err.Error()+".")
+	return wire.With("validation_errors", []payload.Violation{{Path: "$.schema", Message: err.Error()}})
+}

@@ -1,0 +1,149 @@
+package ojs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// Failure is an error of a handler with what the server keeps of it. Any other error is a failure with the code handler_error.
+type Failure struct {
+	Code      string // compared with non_retryable_errors of the retry policy; "": handler_error
+	Type      string // finer than Code
+	Message   string // "": that of Err
+	Permanent bool   // the job must not be retried
+
+	// RetryAfter delays the report of the failure, so that the job is retried no earlier. Its reservation is kept meanwhile, and no
+	// slot. The wait ends early when the worker stops, and with the execution timeout of the job.
+	RetryAfter time.Duration
+
+	Details   map[string]any
+	Backtrace []string
+	Err       error // the cause
+}
+
+// Error gives "code: message".
+func (f *Failure) Error() string {
+	return f.code() + ": " + f.message()
+}
+
+// Unwrap gives the cause.
+func (f *Failure) Unwrap() error { return f.Err }
+
+func (f *Failure) code() string {
+	if f.Code == "" {
+		return codeHandlerError
+	}
+	return f.Code
+}
+
+func (f *Failure) message() string {
+	if f.Message == "" && f.Err != nil {
+		return f.Err.Error()
+	}
+	return f.Message
+}
+
+// Codes of failures that the worker makes.
+const (
+	codeHandlerError    = "handler_error"
+	codeHandlerNotFound = "handler_not_found"
+	codeInvalidArgs     = "invalid_payload"
+	codePanic           = "panic"
+	codeTimeout         = "timeout"
+	codeDiscard         = "DISCARD"
+	codeDeadLetter      = "DEAD_LETTER"
+)
+
+// disposition is an error by which a handler decides what becomes of its job.
+type disposition struct {
+	kind dispositionKind
+	err  error
+	wait time.Duration
+}
+
+type dispositionKind string
+
+const (
+	dispositionDiscard    dispositionKind = "discard"
+	dispositionDeadLetter dispositionKind = "dead letter"
+	dispositionSnooze     dispositionKind = "snooze"
+	dispositionCancel     dispositionKind = "cancel"
+)
+
+func (d *disposition) Error() string {
+	if d.err != nil {
+		return fmt.Sprintf("%s: %v", d.kind, d.err)
+	}
+	return string(d.kind)
+}
+
+func (d *disposition) Unwrap() error { return d.err }
+
+// Discard ends the job without a retry and without a dead letter. err says why.
+func Discard(err error) error { return &disposition{kind: dispositionDiscard, err: err} }
+
+// DeadLetter ends the job without a retry, as a dead letter for somebody to look at. err says why.
+func DeadLetter(err error) error { return &disposition{kind: dispositionDeadLetter, err: err} }
+
+// Snooze hands the job back after d, without counting the attempt. The worker keeps the reservation meanwhile, but no slot; so d should be
+// well below the execution timeout of the job, which goes on. When the worker stops, the job is handed back at once.
+func Snooze(d time.Duration) error { return &disposition{kind: dispositionSnooze, wait: d} }
+
+// Cancel cancels the job.
+func Cancel() error { return &disposition{kind: dispositionCancel} }
+
+// Reasons for which the context of a running job is cancelled, by context.Cause.
+var (
+	ErrJobCancelled  = errors.New("ojs: the job was cancelled")
+	ErrJobLost       = errors.New("ojs: the job is not reserved for this worker any more")
+	ErrWorkerStopped = errors.New("ojs: the worker stops and its grace period is over")
+	ErrJobTimeout    = fmt.Errorf("ojs: the time of the job is over: %w", context.DeadlineExceeded)
+)
+
+// failureOf is what is reported of the error of a handler. ctx is that of the job.
+func failureOf(ctx context.Context, err error) *Failure {
+	var d *disposition
+	if errors.As(err, &d) && (d.kind == dispositionDiscard || d.kind == dispositionDeadLetter) {
+		f := *failureOf(ctx, d.err)
+		if f.Type == "" && f.Code != "" {
+			f.Type = f.Code
+		}
+		f.Permanent, f.RetryAfter, f.Code = true, 0, codeDiscard
+		if d.kind == dispositionDeadLetter {
+			f.Code = codeDeadLetter
+		}
+		return &f
+	}
+	var f *Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	f = &Failure{Err: err}
+	if err == nil {
+		f.Message = "no reason was given"
+	} else if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrJobTimeout) {
+		f.Code = codeTimeout
+	}
+	return f
+}
+
+// panicFailure describes a panic; it must be called by the deferred function that has recovered it.
+func panicFailure(value any) *Failure {
+	err, _ := value.(error)
+	f := &Failure{Code: codePanic, Type: fmt.Sprintf("%T", value), Message: fmt.Sprint(value), Err: err}
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(4, pcs)]) // without Callers, this function, the deferred one and gopanic
+	for len(f.Backtrace) < 50 {
+		frame, more := frames.Next()
+		if frame.Function != "" {
+			f.Backtrace = append(f.Backtrace, fmt.Sprintf("%s (%s:%d)", frame.Function, frame.File, frame.Line))
+		}
+		if !more {
+			break
+		}
+	}
+	return f
+}

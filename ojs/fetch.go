@@ -1,0 +1,291 @@
+package ojs
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// fetchMax is the most that a server gives at once.
+const fetchMax = 1000
+
+// fetchLoop asks for as many jobs as there are free slots, until stopping is done. It ends with an error if the server refuses the very
+// first fetch, which then would never succeed. Requests end with life.
+func (w *Worker) fetchLoop(stopping, life context.Context) error {
+	failures, worked := 0, false
+	for stopping.Err() == nil {
+		count := w.freeSlots()
+		if count == 0 {
+			w.awaitSlot(stopping)
+			continue
+		}
+		start := time.Now()
+		jobs, waited, err := w.fetch(stopping, life, count)
+		switch {
+		case err != nil && stopping.Err() != nil:
+			return nil
+		case err != nil && !worked && !Retryable(err):
+			w.stop(err)
+			return err
+		case err != nil:
+			w.fetchFailed(stopping, err, failures)
+			failures++
+			continue
+		}
+		failures, worked = 0, true
+		w.take(life, stopping, jobs)
+		if len(jobs) == 0 && time.Since(start) < waited/2 || len(jobs) == 0 && waited == 0 {
+			_ = sleep(stopping, jitter(w.config.PollInterval, 0.8, 1.2)) // also if the server ends a long poll at once: it stops, or wants quiet
+		}
+	}
+	return nil
+}
+
+func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
+	wait := retryWait(err, failures)
+	w.extensions.Store(nil) // it may be another server that comes back
+	w.logger.WarnContext(ctx, "fetch failed", "error", err, "retry_in", wait)
+	if hook := w.config.Hooks.FetchFailed; hook != nil {
+		hook(err)
+	}
+	_ = sleep(ctx, wait)
+}
+
+// freeSlots is how many jobs may be fetched. Jobs whose outcome could not be reported take up a second set of slots, so that a worker
+// does not pile up outcomes that nobody takes.
+func (w *Worker) freeSlots() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.state != DirectiveRunning {
+		return 0
+	}
+	unreported := len(w.inHand) - w.running - len(w.delayed)
+	return min(w.config.Concurrency-w.running, 2*w.config.Concurrency-w.running-unreported, fetchMax)
+}
+
+func (w *Worker) awaitSlot(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-w.slotFree:
+	}
+}
+
+// offers asks the server once what it offers. One without a manifest has no extensions.
+func (w *Worker) offers(ctx context.Context) (*Manifest, error) {
+	if m := w.extensions.Load(); m != nil {
+		return m, nil
+	}
+	r := get("/ojs/manifest", nil)
+	r.once = true
+	m := &Manifest{}
+	if err := w.client.do(ctx, r, m); err != nil {
+		if Retryable(err) {
+			return nil, err
+		}
+		m = &Manifest{}
+	}
+	w.extensions.Store(m)
+	return m, nil
+}
+
+// fetch asks for jobs once. waited is how long the server may have waited for them.
+func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobInfo, waited time.Duration, err error) {
+	ctx, cancel := context.WithCancel(life)
+	defer cancel()
+	defer context.AfterFunc(stopping, func() {
+		// The server ends the fetch when it hears that this worker terminates. Jobs in an answer that nobody reads would be lost for
+		// the time of their reservation.
+		if sleep(ctx, fetchEnd) == nil {
+			cancel()
+		}
+	})()
+	m, err := w.offers(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	body := map[string]any{"queues": w.queueOrder(), "count": count, "worker_id": w.id}
+	if w.config.VisibilityTimeout > 0 {
+		body["visibility_timeout_ms"] = w.config.VisibilityTimeout.Milliseconds()
+	}
+	if m.Has(ExtensionLongPolling) && w.config.LongPoll > 0 {
+		waited = w.config.LongPoll
+		body["wait_ms"] = waited.Milliseconds()
+	}
+	r := post("/workers/fetch", body)
+	r.wait, r.once = waited, true
+	var answer struct {
+		Jobs []*JobInfo `json:"jobs"`
+	}
+	err = w.client.do(ctx, r, &answer)
+	return answer.Jobs, waited, err
+}
+
+// queueOrder is the order of queues for one fetch: as configured, or drawn by weight.
+func (w *Worker) queueOrder() []string {
+	if len(w.config.Weights) == 0 {
+		return w.config.Queues
+	}
+	left := maps.Clone(w.config.Weights)
+	for _, q := range w.config.Queues {
+		left[q] = max(left[q], 1)
+	}
+	order := make([]string, 0, len(left))
+	for len(left) > 0 {
+		total := 0
+		for _, weight := range left {
+			total += weight
+		}
+		draw := rand.IntN(total)
+		for _, q := range w.config.Queues {
+			if weight, ok := left[q]; ok {
+				if draw -= weight; draw < 0 {
+					order = append(order, q)
+					delete(left, q)
+					break
+				}
+			}
+		}
+	}
+	return order
+}
+
+// take begins jobs, or hands them back if the worker has been stopped meanwhile.
+func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo) {
+	short := false
+	for _, job := range jobs {
+		if job == nil {
+			continue
+		}
+		r := w.keep(life, job)
+		short = short || w.lease(job) < 3*w.config.HeartbeatInterval
+		if stopping.Err() != nil {
+			w.report(&report{run: r, kind: reportNack, requeue: true})
+			continue
+		}
+		w.begin(r)
+	}
+	if short {
+		signal(w.beatNow)
+	}
+}
+
+// keep adds a job to those in hand. If the server gives out a job that this worker still runs, the older run has lost it.
+func (w *Worker) keep(life context.Context, job *JobInfo) *run {
+	ctx, cancel := context.WithCancelCause(life)
+	r := &run{JobContext: &JobContext{JobInfo: job, worker: w}, cancel: cancel, ctx: ctx}
+	w.mu.Lock()
+	older := w.inHand[job.ID]
+	w.inHand[job.ID] = r
+	w.mu.Unlock()
+	if older != nil {
+		w.lose(older, ErrJobLost)
+	}
+	return r
+}
+
+// begin runs a job in a goroutine of its own.
+func (w *Worker) begin(r *run) {
+	w.mu.Lock()
+	handler, known := w.handlers[r.Type]
+	if known {
+		w.running++
+	}
+	w.mu.Unlock()
+	if !known {
+		f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
+		w.report(&report{run: r, kind: reportNack, failure: f})
+		return
+	}
+	go w.execute(r, handler)
+}
+
+var errGoexit = errors.New("the handler has ended its goroutine")
+
+// execute runs the handler of a job and reports the outcome, also of a panic.
+func (w *Worker) execute(r *run, handler HandlerFunc) {
+	ctx := r.ctx
+	if r.TimeoutMS > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, time.Duration(r.TimeoutMS)*time.Millisecond, ErrJobTimeout)
+		defer cancel()
+		ctx = limited
+	}
+	start, returned := time.Now(), false
+	var err error
+	defer func() {
+		if value := recover(); value != nil {
+			err = panicFailure(value)
+			w.logger.ErrorContext(ctx, "handler has panicked", "job_id", r.ID, "job_type", r.Type, "panic", value)
+		} else if !returned {
+			err = errGoexit
+		}
+		if hook := w.config.Hooks.JobFinished; hook != nil {
+			hook(ctx, r.JobContext, err, time.Since(start))
+		}
+		w.ended(ctx, r, err)
+	}()
+	if hook := w.config.Hooks.JobStarted; hook != nil {
+		hook(ctx, r.JobContext)
+	}
+	err = wrapHandler(&w.Middleware, handler)(ctx, r.JobContext)
+	returned = true
+}
+
+// ended frees the slot of a job whose handler has returned, and reports the outcome.
+func (w *Worker) ended(ctx context.Context, r *run, err error) {
+	rep := w.outcome(ctx, r, err)
+	w.mu.Lock()
+	w.running--
+	r.ended = true
+	w.mu.Unlock()
+	signal(w.slotFree)
+	signal(w.changed)
+	w.report(rep)
+	r.cancel(nil)
+}
+
+// outcome is what is to be reported of a job.
+func (w *Worker) outcome(ctx context.Context, r *run, err error) *report {
+	var d *disposition
+	switch {
+	case err == nil:
+		return &report{run: r, kind: reportAck}
+	case errors.As(err, &d) && d.kind == dispositionCancel:
+		return &report{run: r, kind: reportCancel}
+	case errors.As(err, &d) && d.kind == dispositionSnooze:
+		return &report{run: r, kind: reportNack, requeue: true, due: time.Now().Add(d.wait)}
+	case errors.Is(context.Cause(r.ctx), ErrWorkerStopped):
+		return &report{run: r, kind: reportNack, requeue: true} // it was not its fault
+	}
+	f := failureOf(ctx, err)
+	rep := &report{run: r, kind: reportNack, failure: f}
+	if f.RetryAfter > 0 && !f.Permanent {
+		rep.due = time.Now().Add(f.RetryAfter)
+	}
+	return rep
+}
+
+// lease is how long a job is reserved without a heartbeat, as far as the worker knows.
+func (w *Worker) lease(job *JobInfo) time.Duration {
+	if w.config.VisibilityTimeout > 0 {
+		return w.config.VisibilityTimeout
+	}
+	if job.VisibilityTimeoutMS > 0 {
+		return time.Duration(job.VisibilityTimeoutMS) * time.Millisecond
+	}
+	return defaultLease
+}
+
+// defaultLease is that of servers.
+const defaultLease = 30 * time.Second
+
+// release makes all reports due that wait for their time.
+func (w *Worker) release() {
+	w.mu.Lock()
+	w.ready = slices.Concat(w.ready, w.delayed)
+	w.delayed = nil
+	w.mu.Unlock()
+	signal(w.reportNow)
+}

@@ -1,0 +1,91 @@
+// Package sqlcall translates job requests into calls of the SQL function ojs.enqueue (docs/reference/sql.md, Functions), for the packages ojspgx and
+// ojssql. It must not know a driver.
+package sqlcall
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Query is the call; its parameters are those of Params.
+const Query = `SELECT ojs.enqueue($1::text, $2::json, $3::text, $4::json)::text`
+
+// Params are the parameters of Query: type, args, queue and options.
+func Params(request *ojs.JobRequest) ([]any, error) {
+	r := *request
+	delay := r.Delay
+	r.Delay = 0
+	data, err := json.Marshal(&r)
+	if err != nil {
+		return nil, err
+	}
+	var wire struct {
+		ID      string                     `json:"id"`
+		Args    json.RawMessage            `json:"args"`
+		Meta    json.RawMessage            `json:"meta"`
+		Schema  string                     `json:"schema"`
+		Options map[string]json.RawMessage `json:"options"`
+	}
+	if err := json.Unmarshal(data, &wire); err != nil {
+		return nil, err
+	}
+	if r.Unique != nil && r.UniqueKey == "" {
+		return nil, errors.New("ojs: a unique job in SQL needs UniqueKey, because ojs.enqueue does not compute keys")
+	}
+	options := map[string]any{}
+	for name, value := range wire.Options {
+		switch name {
+		case "queue":
+		case "delay_until":
+			options["scheduled_at"] = value
+		default:
+			options[name] = value
+		}
+	}
+	if delay > 0 { // counts from the call, by the clock of the database
+		options["scheduled_at"] = fmt.Sprintf("PT%.3fS", delay.Seconds())
+	}
+	if wire.ID != "" {
+		options["id"] = wire.ID
+	}
+	if wire.Schema != "" {
+		options["schema"] = wire.Schema
+	}
+	if wire.Meta != nil {
+		options["meta"] = wire.Meta
+	}
+	text, err := json.Marshal(options)
+	if err != nil {
+		return nil, err
+	}
+	var queue any // NULL is the default queue
+	if r.Queue != "" {
+		queue = r.Queue
+	}
+	return []any{r.Type, string(wire.Args), queue, string(text)}, nil
+}
+
+// Error turns refusals of ojs.enqueue into errors of package ojs, which errors.Is can compare with its kinds. Others stay as they are.
+func Error(err error) error {
+	var state interface{ SQLState() string }
+	if !errors.As(err, &state) {
+		return err
+	}
+	switch state.SQLState() {
+	case "23505":
+		return both(ojs.KindDuplicateJob, err)
+	case "22023":
+		return both(ojs.KindInvalidPayload, err)
+	case "42501":
+		return both(ojs.KindPermissionDenied, err)
+	}
+	return err
+}
+
+// both is the error of package ojs, and that of the driver.
+func both(kind ojs.ErrorKind, err error) error {
+	return fmt.Errorf("%w (%w)", ojs.NewError(kind, "ojs.enqueue has refused the job", nil), err)
+}

@@ -1,0 +1,138 @@
+package ojs
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// EnqueueFunc sends a job to the server.
+type EnqueueFunc func(ctx context.Context, request *JobRequest) (*JobInfo, error)
+
+// EnqueueMiddleware wraps the enqueue of each job: by [Client.Enqueue], [Client.EnqueueBatch] and [Client.EnqueueBulk]. It may change
+// the request, and answer without calling next.
+type EnqueueMiddleware func(ctx context.Context, request *JobRequest, next EnqueueFunc) (*JobInfo, error)
+
+// HandlerFunc runs a job. A nil error means that it is done.
+type HandlerFunc func(ctx context.Context, job *JobContext) error
+
+// Middleware wraps the execution of each job. What it returns is the outcome of the job.
+type Middleware func(ctx context.Context, job *JobContext, next HandlerFunc) error
+
+// Middlewares is a chain of middleware, the outermost first. The zero value is empty. It may be changed while it is used: jobs that have
+// begun keep the chain that they began with.
+type Middlewares[M EnqueueMiddleware | Middleware] struct {
+	mu   sync.Mutex
+	list []namedMiddleware[M] // replaced, never changed
+}
+
+type namedMiddleware[M any] struct {
+	name string
+	run  M
+}
+
+// Use adds middleware at the end, that is, innermost.
+func (c *Middlewares[M]) Use(middleware ...M) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range middleware {
+		c.insert(len(c.list), "", m)
+	}
+}
+
+// UseNamed adds middleware at the end under a name, which must be new.
+func (c *Middlewares[M]) UseNamed(name string, middleware M) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.checkNew(name); err != nil {
+		return err
+	}
+	c.insert(len(c.list), name, middleware)
+	return nil
+}
+
+// InsertBefore adds middleware outside of the one that is named existing.
+func (c *Middlewares[M]) InsertBefore(existing, name string, middleware M) error {
+	return c.insertAt(existing, 0, name, middleware)
+}
+
+// InsertAfter adds middleware inside of the one that is named existing.
+func (c *Middlewares[M]) InsertAfter(existing, name string, middleware M) error {
+	return c.insertAt(existing, 1, name, middleware)
+}
+
+// Remove takes middleware out and reports whether it was there.
+func (c *Middlewares[M]) Remove(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := c.index(name)
+	if i < 0 {
+		return false
+	}
+	c.list = slices.Concat(c.list[:i], c.list[i+1:])
+	return true
+}
+
+// Names lists the chain, the outermost first; "" for those without a name.
+func (c *Middlewares[M]) Names() []string {
+	list := c.snapshot()
+	names := make([]string, len(list))
+	for i, m := range list {
+		names[i] = m.name
+	}
+	return names
+}
+
+func (c *Middlewares[M]) insertAt(existing string, offset int, name string, middleware M) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := c.index(existing)
+	if i < 0 {
+		return fmt.Errorf("ojs: there is no middleware named %q", existing)
+	}
+	if err := c.checkNew(name); err != nil {
+		return err
+	}
+	c.insert(i+offset, name, middleware)
+	return nil
+}
+
+func (c *Middlewares[M]) checkNew(name string) error {
+	if c.index(name) >= 0 {
+		return fmt.Errorf("ojs: there is a middleware named %q already", name)
+	}
+	return nil
+}
+
+func (c *Middlewares[M]) insert(i int, name string, middleware M) {
+	c.list = slices.Concat(c.list[:i], []namedMiddleware[M]{{name, middleware}}, c.list[i:])
+}
+
+func (c *Middlewares[M]) index(name string) int {
+	return slices.IndexFunc(c.list, func(m namedMiddleware[M]) bool { return name != "" && m.name == name })
+}
+
+func (c *Middlewares[M]) snapshot() []namedMiddleware[M] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.list
+}
+
+// wrapHandler builds the chain from the inside out.
+func wrapHandler(c *Middlewares[Middleware], handler HandlerFunc) HandlerFunc {
+	for _, m := range slices.Backward(c.snapshot()) {
+		next := handler
+		handler = func(ctx context.Context, job *JobContext) error { return m.run(ctx, job, next) }
+	}
+	return handler
+}
+
+// wrapEnqueue builds the chain from the inside out.
+func wrapEnqueue(c *Middlewares[EnqueueMiddleware], send EnqueueFunc) EnqueueFunc {
+	for _, m := range slices.Backward(c.snapshot()) {
+		next := send
+		send = func(ctx context.Context, r *JobRequest) (*JobInfo, error) { return m.run(ctx, r, next) }
+	}
+	return send
+}

@@ -1,0 +1,26 @@
+package ojs
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+	"time"
+)
+
+var lastID struct {
+	sync.Mutex
+	stamp uint64 // milliseconds, and twelve bits that count the ids of a millisecond
+}
+
+// NewID makes an id for a job or workflow, a UUIDv7. Ids of one process ascend. With an id of its own a client can repeat an enqueue.
+func NewID() string {
+	var id [16]byte
+	_, _ = rand.Read(id[8:]) // never fails
+	lastID.Lock()
+	stamp := max(uint64(time.Now().UnixMilli())<<12, lastID.stamp+1)
+	lastID.stamp = stamp
+	lastID.Unlock()
+	binary.BigEndian.PutUint64(id[:], stamp>>12<<16|stamp&0xfff|0x7000)
+	id[8] = id[8]&0x3f | 0x80
+	return FormatID(id)
+}

@@ -1,0 +1,117 @@
+// Package ojsotel traces and measures enqueuing and execution with OpenTelemetry:
+//
+//	t, err := ojsotel.New(ojsotel.Config{})
+//	client.Middleware.UseNamed("otel", t.Enqueue)
+//	worker.Middleware.UseNamed("otel", t.Execute)
+//
+// The trace context goes in the meta of the job, in traceparent and tracestate, so that an execution is in the trace of its enqueue, whichever server is
+// between them.
+package ojsotel
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+const scope = "github.com/ojsd/ojsd/ojs/ojsotel"
+
+// Config chooses where spans and measurements go; nil: the global providers.
+type Config struct {
+	TracerProvider trace.TracerProvider
+	MeterProvider  metric.MeterProvider
+}
+
+// Telemetry has the two middlewares.
+type Telemetry struct {
+	tracer     trace.Tracer
+	propagator propagation.TraceContext
+
+	enqueued, completed, failed metric.Int64Counter
+	duration                    metric.Float64Histogram
+}
+
+// New makes the instruments.
+func New(config Config) (*Telemetry, error) {
+	meter := cmp.Or(config.MeterProvider, otel.GetMeterProvider()).Meter(scope)
+	t := &Telemetry{tracer: cmp.Or(config.TracerProvider, otel.GetTracerProvider()).Tracer(scope)}
+	var errs [4]error
+	t.enqueued, errs[0] = meter.Int64Counter("ojs.client.jobs.enqueued", metric.WithDescription("jobs that this program has enqueued"))
+	t.completed, errs[1] = meter.Int64Counter("ojs.client.jobs.completed", metric.WithDescription("executions that ended well"))
+	t.failed, errs[2] = meter.Int64Counter("ojs.client.jobs.failed", metric.WithDescription("executions that failed"))
+	t.duration, errs[3] = meter.Float64Histogram("ojs.client.jobs.duration_ms", metric.WithUnit("ms"), metric.WithDescription("time of executions"),
+		metric.WithExplicitBucketBoundaries(5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 300000))
+	return t, errors.Join(errs[:]...)
+}
+
+// Enqueue is enqueue middleware: a span of kind PRODUCER for each job, whose context the job carries. A job that has a traceparent
+// already keeps it.
+func (t *Telemetry) Enqueue(ctx context.Context, r *ojs.JobRequest, next ojs.EnqueueFunc) (*ojs.JobInfo, error) {
+	queue := cmp.Or(r.Queue, "default")
+	ctx, span := t.tracer.Start(ctx, "ojs.enqueue "+r.Type, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "publish"), attribute.String("messaging.destination.name", queue),
+		attribute.String("ojs.job.type", r.Type), attribute.String("ojs.job.queue", queue)))
+	defer span.End()
+	if _, traced := r.Meta["traceparent"]; !traced {
+		carrier := propagation.MapCarrier{}
+		t.propagator.Inject(ctx, carrier)
+		for key, value := range carrier {
+			r.SetMeta(key, value)
+		}
+	}
+	job, err := next(ctx, r)
+	if err != nil {
+		span.RecordError(err)
+		span.SetStatus(codes.Error, err.Error())
+		return job, err
+	}
+	if job != nil {
+		span.SetAttributes(attribute.String("ojs.job.id", job.ID), attribute.String("messaging.message.id", job.ID), attribute.String("ojs.job.state", string(job.State)))
+	}
+	t.enqueued.Add(ctx, 1, metric.WithAttributes(attribute.String("job_type", r.Type), attribute.String("queue", queue)))
+	return job, nil
+}
+
+// Execute is execution middleware: a span of kind CONSUMER for each attempt, in the trace of the enqueue.
+func (t *Telemetry) Execute(ctx context.Context, job *ojs.JobContext, next ojs.HandlerFunc) (err error) {
+	carrier := propagation.MapCarrier{}
+	for _, key := range t.propagator.Fields() {
+		if value, ok := job.Meta[key].(string); ok {
+			carrier[key] = value
+		}
+	}
+	ctx, span := t.tracer.Start(t.propagator.Extract(ctx, carrier), "ojs.execute "+job.Type, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(
+		attribute.String("messaging.system", "ojs"), attribute.String("messaging.operation.type", "process"), attribute.String("messaging.destination.name", job.Queue),
+		attribute.String("messaging.message.id", job.ID), attribute.String("ojs.job.id", job.ID), attribute.String("ojs.job.type", job.Type),
+		attribute.String("ojs.job.queue", job.Queue), attribute.Int("ojs.job.attempt", job.Attempt)))
+	start, returned := time.Now(), false
+	defer func() {
+		labels := metric.WithAttributes(attribute.String("job_type", job.Type), attribute.String("queue", job.Queue))
+		t.duration.Record(ctx, float64(time.Since(start))/float64(time.Millisecond), labels)
+		switch {
+		case !returned: // a panic, which goes on
+			span.SetStatus(codes.Error, "panic")
+			t.failed.Add(ctx, 1, labels)
+		case err != nil:
+			span.RecordError(err)
+			span.SetStatus(codes.Error, err.Error())
+			t.failed.Add(ctx, 1, labels)
+		default:
+			t.completed.Add(ctx, 1, labels)
+		}
+		span.End()
+	}()
+	err = next(ctx, job)
+	returned = true
+	return err
+}

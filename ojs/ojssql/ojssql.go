@@ -1,0 +1,33 @@
+// Package ojssql enqueues jobs in transactions of database/sql: a job exists exactly if the transaction commits.
+//
+//	tx, err := db.BeginTx(ctx, nil)
+//	…
+//	id, err := ojssql.Enqueue(ctx, tx, ojs.NewRequest("email.send", Email{To: "ada@example.com"}))
+//	…
+//	err = tx.Commit()
+//
+// The database is that of the server, and the role needs two rights, see docs/guides/producers-in-sql.md. Enqueue middleware does not run.
+package ojssql
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/internal/sqlcall"
+)
+
+// Querier is a *sql.Tx. A *sql.DB or *sql.Conn fits, too, and commits by itself.
+type Querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// Enqueue makes a job in a transaction, and returns its id. A job that is refused aborts the transaction; the error can be compared with
+// ojs.KindDuplicateJob and ojs.KindInvalidPayload if the driver tells SQLSTATEs, as pgx and pq do.
+func Enqueue(ctx context.Context, tx Querier, request *ojs.JobRequest) (id string, err error) {
+	params, err := sqlcall.Params(request)
+	if err != nil {
+		return "", err
+	}
+	return id, sqlcall.Error(tx.QueryRowContext(ctx, sqlcall.Query, params...).Scan(&id))
+}

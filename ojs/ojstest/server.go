@@ -1,0 +1,284 @@
+package ojstest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// Server is a server in memory. It is made by New and used by any number of goroutines.
+type Server struct {
+	mu         sync.Mutex
+	offset     time.Duration // of the clock, by Advance
+	extensions []string
+	jobs       map[string]*record
+	order      []*record // as they were enqueued
+	tick       int64     // counts entries into available
+	workflows  map[string]*workflow
+	crons      map[string]map[string]any
+	webhooks   map[string]map[string]any
+	workers    map[string]*worker
+	events     []*ojs.Event
+	requests   []Request
+	faults     []*fault
+	changed    chan struct{} // closed at each change, for requests that wait
+}
+
+// Request is a call that was made.
+type Request struct {
+	Method string
+	Path   string
+	Body   json.RawMessage
+}
+
+type worker struct {
+	directive string
+	reported  string
+}
+
+type fault struct {
+	method, path string
+	times        int
+	before       bool // the server does not see the request
+	err          error
+	status       int
+	header       http.Header
+}
+
+// Option changes a new server.
+type Option func(*Server)
+
+// WithoutExtensions hides what other servers do not have: long polling, batches of acks, streams of events.
+func WithoutExtensions() Option { return func(s *Server) { s.extensions = nil } }
+
+// New makes an empty server.
+func New(options ...Option) *Server {
+	s := &Server{
+		extensions: []string{ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, "urn:ojs:ext:realtime"},
+		jobs:       map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]map[string]any{},
+		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, changed: make(chan struct{}),
+	}
+	for _, o := range options {
+		o(s)
+	}
+	return s
+}
+
+// Client makes a client of this server.
+func (s *Server) Client() *ojs.Client {
+	c, err := ojs.NewClient(ojs.Config{Transport: s})
+	if err != nil {
+		panic(err) // with a transport there is nothing that could fail
+	}
+	return c
+}
+
+// Advance moves the clock of the server: delayed jobs and retries whose time has come can be fetched then, and reservations that are
+// over end.
+func (s *Server) Advance(d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offset += d
+	s.promote()
+	s.wake()
+}
+
+// FailNext answers the next requests of a method and path with a status and an error of the Open Job Spec, without carrying them out.
+// The path may end in *.
+func (s *Server) FailNext(times int, method, path string, status int, header http.Header) {
+	s.addFault(&fault{method: method, path: path, times: times, before: true, status: status, header: header})
+}
+
+// CutNext breaks the connection of the next requests of a method and path: before the server sees them, or after it has carried
+// them out.
+func (s *Server) CutNext(times int, method, path string, carriedOut bool) {
+	s.addFault(&fault{method: method, path: path, times: times, before: !carriedOut, err: errors.New("connection reset by ojstest")})
+}
+
+func (s *Server) addFault(f *fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults = append(s.faults, f)
+}
+
+// Direct tells all workers, known or not yet, what to do: quiet, terminate or running.
+func (s *Server) Direct(directive string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.workers {
+		w.directive = directive
+	}
+	s.wake()
+}
+
+// Requests lists the calls that were made, the oldest first.
+func (s *Server) Requests() []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.requests)
+}
+
+// Do carries out a request.
+func (s *Server) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, &ojs.TransportError{Method: r.Method, Path: r.Path, Err: err}
+	}
+	s.mu.Lock()
+	s.requests = append(s.requests, Request{r.Method, r.Path, slices.Clone(r.Body)})
+	f := s.takeFault(r)
+	s.mu.Unlock()
+	if f != nil && f.before {
+		return f.answer(r)
+	}
+	a := s.serve(ctx, r)
+	if err := ctx.Err(); err != nil && a.stream == nil {
+		return nil, &ojs.TransportError{Method: r.Method, Path: r.Path, Sent: true, Err: err}
+	}
+	if f != nil {
+		return f.answer(r)
+	}
+	return a.response()
+}
+
+func (s *Server) takeFault(r *ojs.Request) *fault {
+	for i, f := range s.faults {
+		prefix, wild := strings.CutSuffix(f.path, "*")
+		if f.method != r.Method || (r.Path != f.path && (!wild || !strings.HasPrefix(r.Path, prefix))) {
+			continue
+		}
+		if f.times--; f.times <= 0 {
+			s.faults = slices.Delete(s.faults, i, i+1)
+		}
+		return f
+	}
+	return nil
+}
+
+func (f *fault) answer(r *ojs.Request) (*ojs.Response, error) {
+	if f.err != nil {
+		return nil, &ojs.TransportError{Method: r.Method, Path: r.Path, Sent: true, Err: f.err}
+	}
+	kind := ojs.KindInternal
+	switch f.status {
+	case http.StatusServiceUnavailable:
+		kind = ojs.KindUnavailable
+	case http.StatusGatewayTimeout:
+		kind = ojs.KindTimeout
+	case http.StatusTooManyRequests:
+		kind = ojs.KindRateLimited
+	case http.StatusBadRequest:
+		kind = ojs.KindInvalidPayload
+	}
+	a := refuse(f.status, ojs.NewError(kind, "ojstest was told to answer with this", nil))
+	a.header = f.header
+	return a.response()
+}
+
+// answer is what a route gives.
+type answer struct {
+	status int
+	header http.Header
+	body   any
+	stream io.ReadCloser
+}
+
+func ok(body any) answer                     { return answer{status: http.StatusOK, body: body} }
+func created(body any) answer                { return answer{status: http.StatusCreated, body: body} }
+func refuse(status int, e *ojs.Error) answer { return answer{status: status, body: object{"error": e}} }
+func notFound(what, id string) answer        { return refuse(http.StatusNotFound, ojs.ErrNotFound(what, id)) }
+func invalid(field string, err error) answer {
+	return refuse(http.StatusBadRequest, ojs.ErrInvalidPayload(field, "", nil, fmt.Sprintf("%s: %v", field, err)))
+}
+
+type object = map[string]any
+
+func (a answer) response() (*ojs.Response, error) {
+	if a.stream != nil {
+		return &ojs.Response{Status: a.status, Header: a.header, Body: a.stream}, nil
+	}
+	data, err := json.Marshal(a.body)
+	if err != nil {
+		return nil, fmt.Errorf("ojstest: encode the answer: %w", err)
+	}
+	return &ojs.Response{Status: a.status, Header: a.header, Body: io.NopCloser(bytes.NewReader(data))}, nil
+}
+
+// serve finds the route.
+func (s *Server) serve(ctx context.Context, r *ojs.Request) answer {
+	path := strings.Split(strings.Trim(r.Path, "/"), "/")
+	switch {
+	case r.Path == "/ojs/manifest":
+		return ok(object{"specversion": "1.0", "implementation": object{"name": "ojstest", "version": "1.0"}, "extensions": s.extensions, "capabilities": object{}})
+	case r.Path == "/health":
+		return ok(object{"status": "ok"})
+	case r.Path == "/workers/fetch":
+		return s.fetch(ctx, r)
+	case r.Path == "/events/stream":
+		return s.stream(ctx, r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.promote()
+	defer s.wake()
+	switch path[0] {
+	case "jobs":
+		return s.serveJobs(path[1:], r)
+	case "workers":
+		return s.serveWorkers(path[1:], r)
+	case "workflows":
+		return s.serveWorkflows(path[1:], r)
+	case "dead-letter":
+		return s.serveDeadLetters(path[1:], r)
+	case "cron":
+		return s.serveCrons(path[1:], r)
+	case "queues":
+		return s.serveQueues(path[1:], r)
+	case "webhooks":
+		return s.serveWebhooks(path[1:], r)
+	case "events":
+		return s.serveEvents(r)
+	}
+	return noRoute(r)
+}
+
+func noRoute(r *ojs.Request) answer {
+	return refuse(http.StatusNotFound, ojs.ErrNoRoute(r.Method, r.Path, ""))
+}
+
+func (s *Server) now() time.Time { return time.Now().Add(s.offset).UTC() }
+
+// wake lets requests that wait look again.
+func (s *Server) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// page cuts a list as its query says.
+func page[T any](r *ojs.Request, name string, all []T) answer {
+	limit, offset := 50, 0
+	if n, err := strconv.Atoi(r.Query.Get("limit")); err == nil {
+		limit = n
+	}
+	for _, key := range []string{"cursor", "offset"} {
+		if n, err := strconv.Atoi(r.Query.Get(key)); err == nil {
+			offset = n
+		}
+	}
+	end := min(offset+limit, len(all))
+	p := object{"total": len(all), "limit": limit, "offset": offset, "has_more": end < len(all)}
+	if end < len(all) {
+		p["next_cursor"] = strconv.Itoa(end)
+	}
+	return ok(object{name: append([]T{}, all[min(offset, end):end]...), "pagination": p})
+}

@@ -1,0 +1,291 @@
+package ojs
+
+import (
+	"encoding/json"
+	"maps"
+	"strconv"
+	"time"
+)
+
+// JobRequest is a job to be enqueued, or a step of a workflow. [NewRequest] and [RequestFor] make one; the zero value of a field leaves
+// the default to the server.
+type JobRequest struct {
+	Type   string
+	Args   any            // see Arguments in the package documentation
+	Meta   map[string]any // data for handlers and middleware, such as a trace context
+	ID     string         // UUIDv7; "": the client makes one, so that it can repeat an enqueue whose outcome it does not know
+	Schema string         // URI of the schema of args
+
+	Queue    string
+	Priority int // higher is fetched first
+	Tags     []string
+
+	Delay     time.Duration // runs that long after now; a step or the job of a cron that long after its turn has come
+	RunAt     time.Time
+	ExpiresAt time.Time
+
+	Retry             *RetryPolicy
+	Timeout           time.Duration // of an attempt
+	VisibilityTimeout time.Duration // reservation of an attempt, which a worker renews
+	EnqueueTTL        time.Duration // the job expires if it has not been started by then
+	TotalTimeout      time.Duration // from the enqueue to the end, retries included
+	HeartbeatTimeout  time.Duration // an attempt fails if it gives no sign of progress for that long
+	ResultTTL         time.Duration // the result is kept that long; negative: as long as the job
+	Unique            *UniquePolicy
+	UniqueKey         string // 64 lower-case hex digits, in place of the key that the server computes
+	Pending           bool   // waits for Client.Activate
+
+	Extra map[string]any // other members of options, such as extensions of a server
+
+	StepID    string   // in a workflow; "": the index of the step
+	DependsOn []string // in a Graph: ids of the steps that must have completed
+}
+
+// RetryPolicy says how often a job runs. Zero fields have the defaults of the server.
+type RetryPolicy struct {
+	MaxAttempts        int // executions, the first one included
+	InitialInterval    time.Duration
+	MaxInterval        time.Duration
+	BackoffCoefficient float64
+	BackoffStrategy    string   // exponential, linear, polynomial, constant
+	NoJitter           bool     // waits are not randomised
+	NonRetryableErrors []string // codes or types of errors, also as prefix.*
+	OnExhaustion       string   // dead_letter or discard
+}
+
+// UniquePolicy prevents equivalent jobs.
+type UniquePolicy struct {
+	Keys       []string // what makes two jobs equivalent: type, queue, args, meta
+	ArgsKeys   []string // only these members of args count
+	MetaKeys   []string
+	Period     time.Duration // older jobs do not count
+	States     []JobState    // only jobs in these states count
+	OnConflict string        // reject, ignore, replace, replace_except_schedule
+}
+
+// EnqueueOption changes a JobRequest.
+type EnqueueOption func(*JobRequest)
+
+// NewRequest makes a job to be enqueued.
+func NewRequest(jobType string, args any, options ...EnqueueOption) *JobRequest {
+	r := &JobRequest{Type: jobType, Args: args}
+	for _, o := range options {
+		o(r)
+	}
+	return r
+}
+
+// RequestFor is NewRequest for arguments that know their type.
+func RequestFor(args JobArgs, options ...EnqueueOption) *JobRequest {
+	return NewRequest(args.JobType(), args, options...)
+}
+
+// WithID chooses the id of the job. A second job with it is refused with KindDuplicateJob.
+func WithID(id string) EnqueueOption { return func(r *JobRequest) { r.ID = id } }
+
+// WithQueue chooses the queue.
+func WithQueue(queue string) EnqueueOption { return func(r *JobRequest) { r.Queue = queue } }
+
+// WithPriority sets the priority; higher is fetched first.
+func WithPriority(priority int) EnqueueOption { return func(r *JobRequest) { r.Priority = priority } }
+
+// WithDelay runs the job that long after now, by the clock of this process; a step or the job of a cron that long after its turn.
+func WithDelay(d time.Duration) EnqueueOption { return func(r *JobRequest) { r.Delay = d } }
+
+// WithRunAt runs the job at a time.
+func WithRunAt(at time.Time) EnqueueOption { return func(r *JobRequest) { r.RunAt = at } }
+
+// WithExpiresAt discards the job if it has not been started by then.
+func WithExpiresAt(at time.Time) EnqueueOption { return func(r *JobRequest) { r.ExpiresAt = at } }
+
+// WithRetry sets the retry policy.
+func WithRetry(p RetryPolicy) EnqueueOption { return func(r *JobRequest) { r.Retry = &p } }
+
+// WithMaxAttempts bounds the number of executions and leaves the rest of the retry policy as it is.
+func WithMaxAttempts(n int) EnqueueOption {
+	return func(r *JobRequest) {
+		p := RetryPolicy{}
+		if r.Retry != nil {
+			p = *r.Retry
+		}
+		p.MaxAttempts = n
+		r.Retry = &p
+	}
+}
+
+// WithTimeout bounds the time of an attempt.
+func WithTimeout(d time.Duration) EnqueueOption { return func(r *JobRequest) { r.Timeout = d } }
+
+// WithUnique prevents equivalent jobs.
+func WithUnique(p UniquePolicy) EnqueueOption { return func(r *JobRequest) { r.Unique = &p } }
+
+// WithTags adds tags.
+func WithTags(tags ...string) EnqueueOption {
+	return func(r *JobRequest) { r.Tags = append(r.Tags[:len(r.Tags):len(r.Tags)], tags...) }
+}
+
+// WithMeta adds one member to meta.
+func WithMeta(key string, value any) EnqueueOption {
+	return func(r *JobRequest) { r.SetMeta(key, value) }
+}
+
+// WithStep names the step of a workflow, and what it waits for in a [Graph].
+func WithStep(id string, dependsOn ...string) EnqueueOption {
+	return func(r *JobRequest) { r.StepID, r.DependsOn = id, dependsOn }
+}
+
+// SetMeta adds one member to meta, for middleware. It leaves the map that the caller has passed as it is.
+func (r *JobRequest) SetMeta(key string, value any) {
+	meta := make(map[string]any, len(r.Meta)+1)
+	maps.Copy(meta, r.Meta)
+	meta[key] = value
+	r.Meta = meta
+}
+
+// MarshalJSON gives the body of an enqueue.
+func (r *JobRequest) MarshalJSON() ([]byte, error) {
+	options := r.options()
+	if r.Delay > 0 {
+		options["delay_until"] = FormatTime(time.Now().Add(r.Delay))
+	}
+	return r.marshal(map[string]any{}, r.ID, options)
+}
+
+// step gives the request as a member of a workflow, whose delay counts from its turn.
+func (r *JobRequest) step() ([]byte, error) {
+	m := map[string]any{}
+	if r.DependsOn != nil {
+		m["depends_on"] = r.DependsOn
+	}
+	options := r.options()
+	if r.Delay > 0 {
+		options["delay_until"] = isoDuration(r.Delay)
+	}
+	return r.marshal(m, r.StepID, options)
+}
+
+func (r *JobRequest) marshal(m map[string]any, id string, options map[string]any) ([]byte, error) {
+	args, err := encodeArgs(r.Args)
+	if err != nil {
+		return nil, err
+	}
+	m["type"], m["args"] = r.Type, args
+	if id != "" {
+		m["id"] = id
+	}
+	if len(r.Meta) > 0 {
+		m["meta"] = r.Meta
+	}
+	if r.Schema != "" {
+		m["schema"] = r.Schema
+	}
+	if len(options) > 0 {
+		m["options"] = options
+	}
+	return json.Marshal(m)
+}
+
+// options are those of the request but for Delay, which has two forms.
+func (r *JobRequest) options() map[string]any {
+	o := optionSet{}
+	maps.Copy(o, r.Extra)
+	o.text("queue", r.Queue)
+	o.number("priority", int64(r.Priority))
+	if len(r.Tags) > 0 {
+		o["tags"] = r.Tags
+	}
+	o.time("delay_until", r.RunAt)
+	o.time("expires_at", r.ExpiresAt)
+	o.number("timeout_ms", r.Timeout.Milliseconds())
+	o.number("visibility_timeout_ms", r.VisibilityTimeout.Milliseconds())
+	o.seconds("enqueue_ttl", r.EnqueueTTL)
+	o.seconds("total_timeout", r.TotalTimeout)
+	o.seconds("heartbeat_timeout", r.HeartbeatTimeout)
+	if r.ResultTTL < 0 {
+		o["result_ttl"] = -1
+	} else {
+		o.seconds("result_ttl", r.ResultTTL)
+	}
+	if r.Retry != nil {
+		o["retry"] = r.Retry.wire()
+	}
+	if r.Unique != nil {
+		o["unique"] = r.Unique.wire()
+	}
+	o.text("unique_key", r.UniqueKey)
+	if r.Pending {
+		o["pending"] = true
+	}
+	return o
+}
+
+func (p *RetryPolicy) wire() map[string]any {
+	o := optionSet{}
+	o.number("max_attempts", int64(p.MaxAttempts))
+	o.duration("initial_interval", p.InitialInterval)
+	o.duration("max_interval", p.MaxInterval)
+	if p.BackoffCoefficient != 0 {
+		o["backoff_coefficient"] = p.BackoffCoefficient
+	}
+	o.text("backoff_strategy", p.BackoffStrategy)
+	if p.NoJitter {
+		o["jitter"] = false
+	}
+	if len(p.NonRetryableErrors) > 0 {
+		o["non_retryable_errors"] = p.NonRetryableErrors
+	}
+	o.text("on_exhaustion", p.OnExhaustion)
+	return o
+}
+
+func (p *UniquePolicy) wire() map[string]any {
+	o := optionSet{}
+	for name, list := range map[string][]string{"keys": p.Keys, "args_keys": p.ArgsKeys, "meta_keys": p.MetaKeys} {
+		if len(list) > 0 {
+			o[name] = list
+		}
+	}
+	o.duration("period", p.Period)
+	if len(p.States) > 0 {
+		o["states"] = p.States
+	}
+	o.text("on_conflict", p.OnConflict)
+	return o
+}
+
+// optionSet leaves out what is zero.
+type optionSet map[string]any
+
+func (o optionSet) text(name, value string) {
+	if value != "" {
+		o[name] = value
+	}
+}
+
+func (o optionSet) number(name string, value int64) {
+	if value != 0 {
+		o[name] = value
+	}
+}
+
+// seconds rounds up, so that no limit becomes none.
+func (o optionSet) seconds(name string, d time.Duration) {
+	o.number(name, int64((d+time.Second-1)/time.Second))
+}
+
+func (o optionSet) duration(name string, d time.Duration) {
+	if d != 0 {
+		o[name] = isoDuration(d)
+	}
+}
+
+func (o optionSet) time(name string, t time.Time) {
+	if !t.IsZero() {
+		o[name] = t.UTC().Format(time.RFC3339Nano)
+	}
+}
+
+// isoDuration gives an ISO 8601 duration in seconds.
+func isoDuration(d time.Duration) string {
+	return "PT" + strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "S"
+}

@@ -1,0 +1,278 @@
+package ojs
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Event is a change of a job, worker, cron, queue or workflow.
+type Event struct {
+	SpecVersion string          `json:"specversion"`
+	ID          string          `json:"id"` // also a position in the log
+	Type        string          `json:"type"`
+	Source      string          `json:"source"`
+	Time        time.Time       `json:"time"`
+	Subject     string          `json:"subject"` // of a job event the id of the job
+	Data        json.RawMessage `json:"data"`
+}
+
+// DecodeData reads the data of the event.
+func (e *Event) DecodeData(into any) error { return json.Unmarshal(e.Data, into) }
+
+// EventFilter chooses events. All conditions that are set must hold.
+type EventFilter struct {
+	Types      []string // such as job.completed, or a prefix as in job.*
+	Queues     []string
+	JobTypes   []string
+	JobID      string
+	WorkflowID string
+	After      string    // id of an event: everything behind it
+	Since      time.Time // if After is not set; neither: from now on
+}
+
+func (f EventFilter) query() url.Values {
+	query := url.Values{}
+	setText(query, "types", strings.Join(f.Types, ","))
+	setText(query, "queues", strings.Join(f.Queues, ","))
+	setText(query, "job_types", strings.Join(f.JobTypes, ","))
+	setText(query, "job_id", f.JobID)
+	setText(query, "workflow_id", f.WorkflowID)
+	return query
+}
+
+// GapError says that events were removed before they were read: read the current state, then go on. The subscription does so with
+// the oldest event that is kept.
+type GapError struct {
+	Data json.RawMessage // as the server says it
+}
+
+// Error says what is missing.
+func (e *GapError) Error() string { return fmt.Sprintf("ojs: events are missing: %s", e.Data) }
+
+// Events subscribes to events until ctx is done or the loop ends. It uses the event stream of the server, or polls a server without one, and
+// goes on behind the last event after an interruption, so that no event is lost. Errors after which it goes on are of type [*GapError]
+// only; any other is the last thing that it yields.
+func (c *Client) Events(ctx context.Context, filter EventFilter) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
+		s := &subscription{client: c, filter: filter, yield: yield}
+		for ctx.Err() == nil && !s.ended {
+			m, err := c.Manifest(ctx)
+			if err == nil && s.filter.After == "" && s.filter.Since.IsZero() {
+				err = s.begin(ctx)
+			}
+			switch {
+			case err != nil:
+				s.interrupted(ctx, err)
+			case m.Has(extensionRealtime):
+				s.stream(ctx)
+			default:
+				s.poll(ctx)
+			}
+		}
+	}
+}
+
+// subscription is one loop over events.
+type subscription struct {
+	client   *Client
+	filter   EventFilter
+	yield    func(*Event, error) bool
+	ended    bool // the loop has ended, or an error that ends it was yielded
+	failures int
+}
+
+// begin finds the newest event, so that an interruption before the first event loses nothing.
+func (s *subscription) begin(ctx context.Context) error {
+	var newest struct {
+		Items []*Event `json:"items"` // a server that cannot list the newest event first has none
+	}
+	err := s.client.do(ctx, get("/events", url.Values{"page": {"1"}, "per_page": {"1"}}), &newest)
+	switch {
+	case err != nil && Retryable(err):
+		return err
+	case err == nil && len(newest.Items) == 1:
+		s.filter.After = newest.Items[0].ID
+	default:
+		s.filter.Since = time.Now()
+	}
+	return nil
+}
+
+// interrupted waits before the next try, or ends with an error that another try does not change.
+func (s *subscription) interrupted(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil || s.ended:
+	case errors.Is(err, KindCursorExpired):
+		data, _ := json.Marshal(map[string]string{"gap_start": s.filter.After, "oldest_id": ErrorDetail(err, "oldest_id")})
+		s.filter.After, s.filter.Since = "", time.Unix(0, 0)
+		s.ended = !s.yield(nil, &GapError{data})
+	case !Retryable(err):
+		s.ended = true
+		s.yield(nil, err)
+	default:
+		s.client.logger.DebugContext(ctx, "event subscription was interrupted", "error", err)
+		_ = sleep(ctx, retryWait(err, s.failures))
+		s.failures++
+	}
+}
+
+// show yields an event and moves the position behind it.
+func (s *subscription) show(e *Event) bool {
+	s.failures = 0
+	s.filter.After = e.ID
+	s.ended = !s.yield(e, nil)
+	return !s.ended
+}
+
+// stream reads the event stream until it breaks.
+func (s *subscription) stream(ctx context.Context) {
+	query := s.filter.query()
+	r := &Request{Method: http.MethodGet, Path: "/events/stream", Query: query, Stream: true, Header: http.Header{"Accept": {"text/event-stream"}}}
+	if s.filter.After != "" {
+		r.Header.Set("Last-Event-Id", s.filter.After)
+	} else if !s.filter.Since.IsZero() {
+		query.Set("since", s.filter.Since.UTC().Format(time.RFC3339Nano))
+	}
+	answer, err := s.client.transport.Do(ctx, r)
+	if err != nil {
+		s.interrupted(ctx, err)
+		return
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.Status >= 300 {
+		body, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+		s.interrupted(ctx, refusal(r, answer, body))
+		return
+	}
+	err = s.frames(answer.Body)
+	s.interrupted(ctx, &TransportError{Method: r.Method, Path: r.Path, Err: fmt.Errorf("the stream has ended: %w", err)})
+}
+
+// streamSilence is how long a stream may show nothing. Servers send a comment every 15 s, so it is broken then.
+const streamSilence = time.Minute
+
+// frames reads frames of server-sent events until the stream ends.
+func (s *subscription) frames(stream io.ReadCloser) error {
+	lines := bufio.NewReaderSize(stream, 64<<10)
+	silence := time.AfterFunc(streamSilence, func() { _ = stream.Close() })
+	defer silence.Stop()
+	var f frame
+	for !s.ended {
+		silence.Reset(streamSilence)
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return err
+		}
+		if line = bytes.TrimRight(line, "\r\n"); len(line) > 0 {
+			f.add(line)
+			continue
+		}
+		if err := s.frame(f); err != nil {
+			return err
+		}
+		f = frame{}
+	}
+	return nil
+}
+
+// frame is a frame of server-sent events.
+type frame struct {
+	id, event string
+	data      []byte
+}
+
+func (f *frame) add(line []byte) {
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(name) {
+	case "id":
+		f.id = string(value)
+	case "event":
+		f.event = string(value)
+	case "data":
+		if f.data != nil {
+			f.data = append(f.data, '\n')
+		}
+		f.data = append(f.data, value...)
+	}
+}
+
+func (s *subscription) frame(f frame) error {
+	if f.data == nil {
+		return nil
+	}
+	switch {
+	case f.event == "system.gap" || f.event == "system.events_dropped":
+		s.filter.After = f.id
+		s.ended = !s.yield(nil, &GapError{f.data})
+		return nil
+	case strings.HasPrefix(f.event, "server.") || strings.HasPrefix(f.event, "system."):
+		return nil
+	}
+	e := &Event{}
+	if err := json.Unmarshal(f.data, e); err != nil {
+		return err
+	}
+	if e.ID == "" {
+		e.ID = f.id
+	}
+	s.show(e)
+	return nil
+}
+
+// EventPage is a part of the log of events.
+type EventPage struct {
+	Events  []*Event `json:"events"`
+	Cursor  string   `json:"cursor"` // After of the next page
+	HasMore bool     `json:"has_more"`
+}
+
+// ListEvents reads events from the log, the oldest first. Store Cursor with what has been processed: the page behind it has each event
+// that follows once.
+func (c *Client) ListEvents(ctx context.Context, filter EventFilter, limit int) (*EventPage, error) {
+	query := filter.query()
+	setText(query, "after", filter.After)
+	if filter.After == "" && !filter.Since.IsZero() {
+		query.Set("since", filter.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if limit > 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	page := &EventPage{}
+	return page, c.do(ctx, get("/events", query), page)
+}
+
+const eventPollInterval = time.Second
+
+// poll reads the log every second, until a request fails.
+func (s *subscription) poll(ctx context.Context) {
+	for ctx.Err() == nil && !s.ended {
+		page, err := s.client.ListEvents(ctx, s.filter, 1000)
+		if err != nil {
+			s.interrupted(ctx, err)
+			return
+		}
+		for _, e := range page.Events {
+			if !s.show(e) {
+				return
+			}
+		}
+		if page.Cursor != "" {
+			s.filter.After = page.Cursor
+		}
+		if !page.HasMore {
+			_ = sleep(ctx, jitter(eventPollInterval, 0.8, 1.2))
+		}
+	}
+}

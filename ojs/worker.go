@@ -1,0 +1,222 @@
+package ojs
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// WorkerConfig describes a [Worker]. Zero fields have the defaults that are named.
+type WorkerConfig struct {
+	Queues      []string       // looked at in this order: a later queue waits while an earlier one has jobs; default: the queue default
+	Weights     map[string]int // of queues: each comes first in this share of the fetches, so that none waits for ever; 0 is 1
+	Concurrency int            // jobs that run at the same time; default 10
+
+	ID                string        // of this process; default: host name, process id and a random part
+	VisibilityTimeout time.Duration // reservation of a job, which heartbeats renew; default: that of the job or the server
+	HeartbeatInterval time.Duration // default 5 s; shorter if reservations are
+	PollInterval      time.Duration // between fetches without jobs, if the server has no long polling; default 1 s
+	LongPoll          time.Duration // how long a fetch waits for jobs; default 15 s; negative: not at all
+	GracePeriod       time.Duration // how long jobs may run on after a stop; default 25 s; negative: not at all
+
+	Labels  []string // shown in the registry of workers
+	Version string   // of the program, shown in the registry of workers
+
+	Logger *slog.Logger // nil: that of the client
+	Hooks  Hooks
+}
+
+// Hooks are called on what happens in a worker. They must return soon, and may be nil.
+type Hooks struct {
+	JobStarted  func(ctx context.Context, job *JobContext)
+	JobFinished func(ctx context.Context, job *JobContext, err error, d time.Duration) // before the outcome is reported
+	JobLost     func(job *JobContext, cause error)                                     // cause is ErrJobLost or ErrJobCancelled
+	FetchFailed func(err error)
+}
+
+// Worker fetches jobs and runs them with the handlers that are registered. It is made by NewWorker and runs once.
+type Worker struct {
+	// Middleware wraps the execution of jobs.
+	Middleware Middlewares[Middleware]
+
+	client     *Client
+	config     WorkerConfig
+	id         string
+	logger     *slog.Logger
+	registered bool                     // of the heartbeats: the server has forgotten what an earlier process of this name has reported
+	extensions atomic.Pointer[Manifest] // nil: not asked yet
+
+	beatNow   chan struct{} // a heartbeat is due
+	slotFree  chan struct{} // a fetch may be possible
+	reportNow chan struct{} // a report is ready
+	changed   chan struct{} // something that a stop waits for has ended
+
+	mu       sync.Mutex
+	handlers map[string]HandlerFunc
+	state    string // a directive, as in the heartbeats
+	began    bool
+	stop     context.CancelCauseFunc // begins the graceful stop
+	inHand   map[string]*run         // by id of the job: all that this worker keeps reserved
+	running  int                     // handlers that have not returned
+	ready    []*report
+	delayed  []*report // wait for their time
+	sending  int       // requests of reports on their way
+}
+
+// run is an attempt in the hands of this worker.
+type run struct {
+	*JobContext
+
+	ctx    context.Context // of the handler
+	cancel context.CancelCauseFunc
+
+	// Guarded by Worker.mu.
+	lost      bool // nothing is to be reported
+	ended     bool // the handler has returned
+	reporting bool // the report is on its way, and its answer tells what became of it
+}
+
+// NewWorker makes a worker. Register handlers, then call Run.
+func NewWorker(client *Client, config WorkerConfig) *Worker {
+	host, _ := os.Hostname()
+	config.Queues = slices.Clone(config.Queues)
+	for _, q := range slices.Sorted(maps.Keys(config.Weights)) {
+		if !slices.Contains(config.Queues, q) {
+			config.Queues = append(config.Queues, q)
+		}
+	}
+	if len(config.Queues) == 0 {
+		config.Queues = []string{"default"}
+	}
+	config.Concurrency = cmp.Or(max(config.Concurrency, 0), 10)
+	config.HeartbeatInterval = cmp.Or(max(config.HeartbeatInterval, 0), 5*time.Second)
+	config.PollInterval = cmp.Or(max(config.PollInterval, 0), time.Second)
+	config.LongPoll = cmp.Or(config.LongPoll, 15*time.Second)
+	config.GracePeriod = cmp.Or(config.GracePeriod, 25*time.Second)
+	named := config.ID != ""
+	config.ID = cmp.Or(config.ID, fmt.Sprintf("%s-%d-%s", cmp.Or(host, "go"), os.Getpid(), NewID()[24:]))
+	return &Worker{
+		client: client, config: config, id: config.ID, logger: cmp.Or(config.Logger, client.logger).With("worker_id", config.ID),
+		beatNow: make(chan struct{}, 1), slotFree: make(chan struct{}, 1), reportNow: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		handlers: map[string]HandlerFunc{}, inHand: map[string]*run{}, state: DirectiveRunning, registered: !named,
+	}
+}
+
+// ID is the name under which the server knows this worker.
+func (w *Worker) ID() string { return w.id }
+
+// ErrGracePeriod says that handlers did not return when the worker stopped, although their context was cancelled. Their jobs go to other workers
+// when their reservations end.
+var ErrGracePeriod = errors.New("ojs: jobs were still running after the grace period")
+
+var errTerminated = errors.New("the server directs this worker to terminate")
+
+const (
+	// abortPeriod is how long handlers may take to return after their context is cancelled at the end of the grace period.
+	abortPeriod = 5 * time.Second
+	// flushPeriod is how long a stop waits for the reports of jobs that have ended.
+	flushPeriod = 10 * time.Second
+	// fetchEnd is how long a stop waits for the answer to a fetch, whose jobs would be lost for the time of their reservation.
+	fetchEnd = 2 * time.Second
+)
+
+// Run fetches and runs jobs until ctx is done or the server tells the worker to terminate. Then it fetches no more, lets jobs in hand finish within the
+// grace period, cancels the context of the others and hands those back. It returns nil, ErrGracePeriod, or why it could not begin.
+func (w *Worker) Run(ctx context.Context) error {
+	stopping, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	w.mu.Lock()
+	if w.began {
+		w.mu.Unlock()
+		return errors.New("ojs: a worker runs once")
+	}
+	w.began, w.stop = true, stop
+	w.mu.Unlock()
+
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	var loops, fetching sync.WaitGroup
+	loops.Go(func() { w.heartbeatLoop(life) })
+	loops.Go(func() { w.reportLoop(life) })
+	var refused error
+	fetching.Go(func() { refused = w.fetchLoop(stopping, life) })
+	<-stopping.Done()
+	w.logger.InfoContext(ctx, "worker stops", "cause", context.Cause(stopping))
+	w.setState(DirectiveTerminate)
+	signal(w.beatNow) // it also ends a fetch that waits
+	fetching.Wait()
+	err := w.drain()
+	end()
+	loops.Wait()
+	w.lastBeat(ctx)
+	return errors.Join(refused, err)
+}
+
+// drain waits for jobs in hand.
+func (w *Worker) drain() error {
+	var late bool
+	if !w.await(w.config.GracePeriod, w.idle) {
+		w.cancelAll(ErrWorkerStopped)
+		late = !w.await(abortPeriod, w.idle)
+	}
+	w.release()
+	flushed := w.await(flushPeriod, func() bool { return len(w.ready)+len(w.delayed)+w.sending == 0 })
+	if !flushed {
+		w.logger.Error("outcomes of jobs could not be reported; other workers will run these jobs again")
+	}
+	if late {
+		return ErrGracePeriod
+	}
+	return nil
+}
+
+func (w *Worker) idle() bool { return w.running == 0 }
+
+// await waits until done, which is called with the lock, and reports whether that was in time.
+func (w *Worker) await(limit time.Duration, done func() bool) bool {
+	timer := time.NewTimer(max(limit, 0))
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		ok := done()
+		w.mu.Unlock()
+		if ok {
+			return true
+		}
+		select {
+		case <-w.changed:
+		case <-timer.C:
+			return false
+		}
+	}
+}
+
+// cancelAll cancels the contexts of all jobs in hand.
+func (w *Worker) cancelAll(cause error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.inHand {
+		r.cancel(cause)
+	}
+}
+
+func (w *Worker) setState(state string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.state = state
+}
+
+// signal wakes the reader of a channel of capacity one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,422 @@
+package ojs_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojstest"
+)
+
+// bothServers runs a test against a server with all extensions and against one with none.
+func bothServers(t *testing.T, run func(t *testing.T, s *ojstest.Server, c *ojs.Client)) {
+	t.Helper()
+	for name, options := range map[string][]ojstest.Option{"WithExtensions": nil, "WithoutExtensions": {ojstest.WithoutExtensions()}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, c := setup(t, options...)
+			run(t, s, c)
+		})
+	}
+}
+
+// fast has a worker poll and beat often, so that a test without extensions takes no seconds.
+func fast(config ojs.WorkerConfig) ojs.WorkerConfig {
+	config.PollInterval, config.HeartbeatInterval = 5*time.Millisecond, 20*time.Millisecond
+	return config
+}
+
+// TestWorkerOutcomes is the checklist's worker: handler registration, ack, nack.
+func TestWorkerOutcomes(t *testing.T) {
+	t.Parallel()
+	bothServers(t, func(t *testing.T, s *ojstest.Server, c *ojs.Client) {
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "w1"}))
+		type tuple struct {
+			ojs.Tuple
+			Name string
+			N    int
+		}
+		ojs.Register(w, func(_ context.Context, job *ojs.Job[email]) error {
+			return job.SetResult(map[string]string{"sent": job.Args.To})
+		})
+		ojs.RegisterResult(w, "tuple", func(_ context.Context, job *ojs.Job[tuple]) (string, error) {
+			return fmt.Sprint(job.Args.Name, job.Args.N, job.Attempt), nil
+		})
+		ojs.RegisterFunc(w, "list", func(_ context.Context, job *ojs.Job[[]int]) error { return job.SetResult(len(job.Args)) })
+		ojs.RegisterFunc(w, "pointer", func(_ context.Context, job *ojs.Job[*email]) error { return job.SetResult(job.Args.To) })
+		ojs.RegisterFunc(w, "raw", func(_ context.Context, job *ojs.Job[json.RawMessage]) error { return job.SetResult(job.Args) })
+		w.Register("panics", func(context.Context, *ojs.JobContext) error { panic(errors.New("ouch")) })
+		w.Register("exits", func(context.Context, *ojs.JobContext) error { runtime.Goexit(); return nil })
+		w.Register("plain", func(context.Context, *ojs.JobContext) error { return errors.New("smtp is down") })
+		w.Register("failure", func(context.Context, *ojs.JobContext) error {
+			return fmt.Errorf("wrapped: %w", &ojs.Failure{Code: "smtp_down", Type: "smtp.refused", Message: "refused", Details: map[string]any{"host": "h"}, Permanent: true})
+		})
+		w.Register("discard", func(context.Context, *ojs.JobContext) error { return ojs.Discard(errors.New("no")) })
+		w.Register("dead", func(context.Context, *ojs.JobContext) error {
+			return ojs.DeadLetter(&ojs.Failure{Code: "odd", Message: "look"})
+		})
+		w.Register("cancel", func(context.Context, *ojs.JobContext) error { return ojs.Cancel() })
+		w.Register("noresult", func(_ context.Context, j *ojs.JobContext) error { return j.SetResult(make(chan int)) })
+		require.Panics(t, func() { w.Register("raw", nil) })
+
+		ctx := t.Context()
+		ids := map[string]string{}
+		for name, args := range map[string]any{
+			"email.send": email{"a@b"}, "tuple": []any{"n", 7, "more"}, "list": []int{1, 2, 3}, "pointer": email{"p"}, "raw": json.RawMessage(`[1.0,{"b":1,"a":2}]`),
+			"panics": nil, "exits": nil, "plain": nil, "failure": nil, "discard": nil, "dead": nil, "cancel": nil, "noresult": nil, "unknown": nil,
+		} {
+			job, err := c.Enqueue(ctx, name, args)
+			require.NoError(t, err)
+			ids[name] = job.ID
+		}
+		bad, err := c.Enqueue(ctx, "email.send", 7)
+		require.NoError(t, err)
+		s.Drain(t, w, waitFor)
+
+		for name, want := range map[string]string{"email.send": `{"sent":"a@b"}`, "tuple": `"n7 1"`, "list": `3`, "pointer": `"p"`, "raw": `[1.0,{"b":1,"a":2}]`} {
+			require.Equal(t, want, string(s.RequireState(t, ids[name], ojs.StateCompleted).Result), name)
+		}
+		for name, want := range map[string]ojs.JobError{
+			"failure":  {Code: "smtp_down", Type: "smtp.refused", Message: "refused", Details: map[string]any{"host": "h"}},
+			"discard":  {Code: "DISCARD", Message: "no"},
+			"dead":     {Code: "DEAD_LETTER", Type: "odd", Message: "look"},
+			"unknown":  {Code: "handler_not_found", Message: "this worker has no handler for jobs of type unknown"},
+			"panics":   {Code: "panic", Type: "*errors.errorString", Message: "ouch", Retryable: true},
+			"exits":    {Code: "handler_error", Message: "the handler has ended its goroutine", Retryable: true},
+			"plain":    {Code: "handler_error", Message: "smtp is down", Retryable: true},
+			"noresult": {Code: "handler_error", Message: "encode result: json: unsupported type: chan int", Retryable: true},
+		} {
+			state := ojs.StateDiscarded
+			if want.Retryable {
+				state = ojs.StateRetryable
+			}
+			got := s.RequireState(t, ids[name], state).Error
+			if name == "panics" {
+				require.Contains(t, got.Backtrace[0], "TestWorkerOutcomes")
+			}
+			want.Attempt, want.WorkerID, want.OccurredAt, want.Backtrace = 1, "w1", got.OccurredAt, got.Backtrace
+			require.Equal(t, want, *got, name)
+		}
+		s.RequireState(t, ids["cancel"], ojs.StateCancelled)
+		got := s.RequireState(t, bad.ID, ojs.StateDiscarded).Error
+		require.Equal(t, "invalid_payload", got.Code)
+		require.Contains(t, got.Message, "email")
+		require.False(t, got.Retryable)
+	})
+}
+
+func TestWorkerRetries(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	job, err := c.Enqueue(t.Context(), "a", nil, ojs.WithRetry(ojs.RetryPolicy{MaxAttempts: 2, InitialInterval: time.Hour}))
+	require.NoError(t, err)
+	worker := func() *ojs.Worker {
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("a", func(_ context.Context, j *ojs.JobContext) error { return fmt.Errorf("attempt %d", j.Attempt) })
+		return w
+	}
+	s.Drain(t, worker(), waitFor)
+	require.Equal(t, int64(3_600_000), s.RequireState(t, job.ID, ojs.StateRetryable).RetryDelayMS)
+	s.Advance(time.Hour)
+	s.Drain(t, worker(), waitFor)
+	j := s.RequireState(t, job.ID, ojs.StateDiscarded)
+	require.Equal(t, []string{"attempt 1", "attempt 2"}, []string{j.Errors[0].Message, j.Errors[1].Message})
+
+	dead, err := c.ListDeadLetters(t.Context(), ojs.DeadLetterFilter{Queues: []string{"default"}})
+	require.NoError(t, err)
+	require.Equal(t, job.ID, dead.Items[0].ID)
+	_, err = c.GetDeadLetter(t.Context(), job.ID)
+	require.NoError(t, err)
+	_, err = c.RetryDeadLetter(t.Context(), job.ID)
+	require.NoError(t, err)
+	s.RequireState(t, job.ID, ojs.StateAvailable)
+	_, err = c.GetDeadLetter(t.Context(), job.ID)
+	require.ErrorIs(t, err, ojs.KindNotFound)
+	for range 2 {
+		s.Drain(t, worker(), waitFor)
+		s.Advance(time.Hour)
+	}
+	n, err := c.RetryDeadLetters(t.Context(), ojs.DeadLetterFilter{})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	for range 2 {
+		s.Drain(t, worker(), waitFor)
+		s.Advance(time.Hour)
+	}
+	n, err = c.PurgeDeadLetters(t.Context(), ojs.DeadLetterFilter{})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.ErrorIs(t, c.DeleteDeadLetter(t.Context(), job.ID), ojs.KindNotFound)
+}
+
+// TestWorkerConcurrency is the checklist's concurrency control: no more jobs run, and no more are fetched, than there are slots.
+func TestWorkerConcurrency(t *testing.T) {
+	t.Parallel()
+	bothServers(t, func(t *testing.T, s *ojstest.Server, c *ojs.Client) {
+		const slots, jobs = 3, 30
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: slots}))
+		var running, most atomic.Int64
+		w.Register("a", func(context.Context, *ojs.JobContext) error {
+			n := running.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(time.Millisecond)
+			running.Add(-1)
+			return nil
+		})
+		for range jobs {
+			_, err := c.Enqueue(t.Context(), "a", nil)
+			require.NoError(t, err)
+		}
+		s.Drain(t, w, waitFor)
+		require.Len(t, s.Jobs(ojstest.InState(ojs.StateCompleted)), jobs)
+		require.LessOrEqual(t, most.Load(), int64(slots))
+		for _, r := range s.Requests() {
+			if r.Path == "/workers/fetch" {
+				var body struct {
+					Count  int      `json:"count"`
+					WaitMS int      `json:"wait_ms"`
+					Queues []string `json:"queues"`
+				}
+				require.NoError(t, json.Unmarshal(r.Body, &body))
+				require.LessOrEqual(t, body.Count, slots)
+				require.Equal(t, strings.Contains(t.Name(), "WithExtensions"), body.WaitMS > 0)
+			}
+		}
+		batches := slices.ContainsFunc(s.Requests(), func(r ojstest.Request) bool { return strings.HasSuffix(r.Path, "/batch") })
+		require.Equal(t, strings.Contains(t.Name(), "WithExtensions"), batches)
+	})
+}
+
+// blocked is a worker whose jobs of type a run until they are released or cancelled.
+type blocked struct {
+	*ojs.Worker
+	began   chan *ojs.JobContext
+	ended   chan error // context.Cause of those that were cancelled, nil of the others
+	release chan struct{}
+}
+
+func newBlocked(c *ojs.Client, config ojs.WorkerConfig) *blocked {
+	b := &blocked{ojs.NewWorker(c, fast(config)), make(chan *ojs.JobContext, 100), make(chan error, 100), make(chan struct{})}
+	b.Register("a", func(ctx context.Context, j *ojs.JobContext) error {
+		b.began <- j
+		select {
+		case <-ctx.Done():
+			b.ended <- context.Cause(ctx)
+			return ctx.Err()
+		case <-b.release:
+			b.ended <- nil
+			return nil
+		}
+	})
+	return b
+}
+
+func enqueue(t testing.TB, c *ojs.Client, options ...ojs.EnqueueOption) string {
+	t.Helper()
+	job, err := c.Enqueue(t.Context(), "a", nil, options...)
+	require.NoError(t, err)
+	return job.ID
+}
+
+func TestWorkerHeartbeats(t *testing.T) {
+	t.Parallel()
+
+	t.Run("OneCallListsAllJobsInHand", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{ID: "w1", Labels: []string{"l"}, Version: "v"})
+		ids := []string{enqueue(t, c), enqueue(t, c)}
+		stop := start(t, b.Worker)
+		receive(t, b.began)
+		receive(t, b.began)
+		var body struct {
+			WorkerID     string   `json:"worker_id"`
+			State        string   `json:"state"`
+			ActiveJobs   int      `json:"active_jobs"`
+			ActiveJobIDs []string `json:"active_job_ids"`
+			Concurrency  int      `json:"concurrency"`
+		}
+		eventually(t, func() bool {
+			for _, r := range s.Requests() {
+				if r.Path == "/workers/heartbeat" && json.Unmarshal(r.Body, &body) == nil && body.ActiveJobs == 2 {
+					return true
+				}
+			}
+			return false
+		})
+		slices.Sort(body.ActiveJobIDs)
+		require.Equal(t, ids, body.ActiveJobIDs)
+		require.Equal(t, "w1 running 10", fmt.Sprint(body.WorkerID, " ", body.State, " ", body.Concurrency))
+		close(b.release)
+		require.NoError(t, stop())
+	})
+
+	t.Run("KeepAShortReservation", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{})
+		r := ojs.NewRequest("a", nil)
+		r.VisibilityTimeout = 300 * time.Millisecond
+		job, err := c.EnqueueRequest(t.Context(), r)
+		require.NoError(t, err)
+		stop := start(t, b.Worker)
+		receive(t, b.began)
+		time.Sleep(time.Second) // more than three reservations
+		close(b.release)
+		require.NoError(t, stop())
+		require.Equal(t, 1, s.RequireState(t, job.ID, ojs.StateCompleted).Attempt)
+	})
+
+	t.Run("CancelTheContextOfACancelledJob", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{})
+		id := enqueue(t, c)
+		stop := start(t, b.Worker)
+		receive(t, b.began)
+		_, err := c.Cancel(t.Context(), id, "")
+		require.NoError(t, err)
+		require.ErrorIs(t, receive(t, b.ended), ojs.ErrJobCancelled)
+		require.NoError(t, stop())
+		s.RequireState(t, id, ojs.StateCancelled)
+		requireNoReports(t, s)
+	})
+
+	t.Run("CancelTheContextOfALostJob", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		lost := make(chan error, 1)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1, Hooks: ojs.Hooks{JobLost: func(_ *ojs.JobContext, cause error) { lost <- cause }}})
+		id := enqueue(t, c)
+		stop := start(t, b.Worker)
+		receive(t, b.began)
+		s.LoseLease(id)
+		require.ErrorIs(t, receive(t, b.ended), ojs.ErrJobLost)
+		require.ErrorIs(t, receive(t, lost), ojs.ErrJobLost)
+		require.Equal(t, 2, receive(t, b.began).Attempt, "it comes again")
+		requireNoReports(t, s)
+		close(b.release)
+		require.NoError(t, stop())
+		s.RequireState(t, id, ojs.StateCompleted)
+	})
+
+	t.Run("CancelTheContextOfAJobThatAnotherWorkerHasCompleted", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
+		s.FailNext(1000, http.MethodPost, "/workers/heartbeat", 503, nil)
+		id := enqueue(t, c)
+		stop := start(t, b.Worker)
+		receive(t, b.began)
+		s.LoseLease(id)
+		s.RequireState(t, id, ojs.StateAvailable)
+		s.Complete(id)
+		s.Heal()
+		require.ErrorIs(t, receive(t, b.ended), ojs.ErrJobLost)
+		require.NoError(t, stop())
+		s.RequireState(t, id, ojs.StateCompleted)
+	})
+
+	t.Run("AnOlderRunOfTheSameJobIsLost", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 2})
+		id := enqueue(t, c)
+		stop := start(t, b.Worker)
+		receive(t, b.began)
+		s.LoseLease(id)
+		require.ErrorIs(t, receive(t, b.ended), ojs.ErrJobLost)
+		require.Equal(t, 2, receive(t, b.began).Attempt)
+		close(b.release)
+		require.NoError(t, receive(t, b.ended))
+		require.NoError(t, stop())
+		require.Equal(t, 2, s.RequireState(t, id, ojs.StateCompleted).Attempt)
+	})
+}
+
+func requireNoReports(t testing.TB, s *ojstest.Server) {
+	t.Helper()
+	for _, r := range s.Requests() {
+		require.NotContains(t, r.Path, "ack", string(r.Body))
+	}
+}
+
+func TestWorkerDirectives(t *testing.T) {
+	t.Parallel()
+
+	t.Run("QuietAndBack", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{})
+		first := enqueue(t, c)
+		start(t, b.Worker)
+		receive(t, b.began)
+		eventually(t, func() bool {
+			return slices.ContainsFunc(s.Requests(), func(r ojstest.Request) bool { return r.Path == "/workers/heartbeat" })
+		})
+		s.Direct(ojs.DirectiveQuiet)
+		eventually(t, func() bool { return lastHeartbeat(s, "state") == "quiet" })
+		second := enqueue(t, c)
+		close(b.release)
+		eventually(t, func() bool { return s.Job(first).State == ojs.StateCompleted })
+		require.Equal(t, ojs.StateAvailable, s.Job(second).State)
+		s.Direct(ojs.DirectiveRunning)
+		eventually(t, func() bool { return s.Job(second).State == ojs.StateCompleted })
+	})
+
+	t.Run("Terminate", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{})
+		id := enqueue(t, c)
+		done := make(chan error, 1)
+		go func() { done <- b.Run(context.Background()) }()
+		receive(t, b.began)
+		eventually(t, func() bool {
+			return slices.ContainsFunc(s.Requests(), func(r ojstest.Request) bool { return r.Path == "/workers/heartbeat" })
+		})
+		s.Direct(ojs.DirectiveTerminate)
+		eventually(t, func() bool { return lastHeartbeat(s, "state") == "terminate" })
+		close(b.release)
+		require.NoError(t, receive(t, done))
+		s.RequireState(t, id, ojs.StateCompleted)
+		require.Equal(t, "0", lastHeartbeat(s, "active_jobs"))
+		require.ErrorContains(t, b.Run(t.Context()), "once")
+	})
+
+	t.Run("ANamedWorkerComesBack", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		for range 2 {
+			b := newBlocked(c, ojs.WorkerConfig{ID: "w1"})
+			close(b.release)
+			id := enqueue(t, c)
+			stop := start(t, b.Worker)
+			eventually(t, func() bool { return s.Job(id).State == ojs.StateCompleted })
+			eventually(t, func() bool { return lastHeartbeat(s, "state") == "running" })
+			require.NoError(t, stop())
+		}
+	})
+}
+
+func lastHeartbeat(s *ojstest.Server, member string) string {
+	for _, r := range slices.Backward(s.Requests()) {
+		var body map[string]any
+		if r.Path == "/workers/heartbeat" && json.Unmarshal(r.Body, &body) == nil {
+			return fmt.Sprint(body[member])
+		}
+	}
+	return ""
+}
