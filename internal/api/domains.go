@@ -7,6 +7,7 @@ import (
 	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -22,6 +23,7 @@ type Domains struct {
 	Crons       *cron.Store
 	Workflows   *workflow.Store
 	Webhooks    *webhook.Store
+	Tenants     *tenant.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // Fixed values of Config.
@@ -54,6 +55,9 @@ type Config struct {
 
 	// Limits of requests.
 	Limits job.Limits
+
+	// Tenancy says whether calls name their tenant. Zero: optional.
+	Tenancy tenant.Mode
 
 	// MaxWorkflowDepth is how deep workflows may be nested.
 	MaxWorkflowDepth int

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -41,6 +42,8 @@ type DomainConfig struct {
 
 // Domains is the configuration of each domain.
 func (c Config) Domains() DomainConfig {
+	limits := c.Tenancy.Limits(c.Limits, "")
+	limits.TenantRequired = false // what is stored already was enqueued by a tenant, or before that was required
 	return DomainConfig{
 		Queue:    queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout},
 		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
@@ -48,8 +51,8 @@ func (c Config) Domains() DomainConfig {
 			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
 			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
 		},
-		Cron:     cron.Config{Limits: c.Limits},
-		Workflow: workflow.Config{Limits: c.Limits, MaxDepth: c.MaxWorkflowDepth},
+		Cron:     cron.Config{Limits: limits},
+		Workflow: workflow.Config{Limits: limits, MaxDepth: c.MaxWorkflowDepth},
 		Webhook:  webhook.StoreConfig{Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions},
 	}
 }
@@ -77,6 +80,7 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Cron),
 			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer}, c.Workflow),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
+			Tenants:   tenant.New(d.DB),
 		},
 	}
 	return domains

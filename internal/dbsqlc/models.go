@@ -27,6 +27,7 @@ type Cron struct {
 	RunCount      int64
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	Tenant        string
 }
 
 type CronRun struct {
@@ -296,6 +297,7 @@ type OjsEventPublished struct {
 	FromState  pgtype.Text
 	ToState    pgtype.Text
 	DurationMs pgtype.Int8
+	Lane       string
 	Service    string
 	Compat     bool
 	Event      interface{}
@@ -317,6 +319,7 @@ type OjsEventPublishedAll struct {
 	FromState  pgtype.Text
 	ToState    pgtype.Text
 	DurationMs pgtype.Int8
+	Lane       string
 	Service    string
 	Compat     bool
 	Event      interface{}
@@ -340,6 +343,7 @@ type OjsEventShown struct {
 	Head       string
 	Compat     string
 	Data       string
+	Lane       string
 }
 
 type OjsWebhookCursor struct {
@@ -382,6 +386,18 @@ type StatsMinute struct {
 	WaitMs     int64
 }
 
+type Tenancy struct {
+	OnlyRow bool
+	Enabled bool
+}
+
+type TenantCount struct {
+	Tenant string
+	Queue  string
+	State  string
+	Count  int64
+}
+
 type Webhook struct {
 	ID                  [16]byte
 	Url                 string
@@ -411,6 +427,7 @@ type Webhook struct {
 	DisabledAt          pgtype.Timestamptz
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
+	Tenant              pgtype.Text
 }
 
 type WebhookAttempt struct {
@@ -478,6 +495,7 @@ type Worker struct {
 	Hostname     pgtype.Text
 	Pid          pgtype.Int8
 	Facts        []byte
+	Tenant       string
 }
 
 type Workflow struct {
@@ -509,6 +527,7 @@ type Workflow struct {
 	Forced          bool
 	CreatedAt       pgtype.Timestamptz
 	EndedAt         pgtype.Timestamptz
+	Tenant          string
 }
 
 type WorkflowPending struct {

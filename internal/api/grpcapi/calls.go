@@ -77,7 +77,10 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if len(a.keys) > 0 && !known && !public(method) {
 		return ctx, ojs.ErrUnauthenticated()
 	}
-	return ctx, nil
+	if !public(method) {
+		c.caller.Tenant, err = a.callerTenant(ctx)
+	}
+	return ctx, err
 }
 
 // public methods need no key, as over HTTP.

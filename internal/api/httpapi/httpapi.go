@@ -17,6 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
@@ -29,6 +30,9 @@ type Config struct {
 
 	// Limits of job objects, metadata, results and nesting.
 	Limits job.Limits
+
+	// Tenancy says whether calls name their tenant. Zero: optional.
+	Tenancy tenant.Mode
 
 	// MaxBatchBytes bounds the body of batch calls after decompression.
 	MaxBatchBytes int
@@ -74,7 +78,8 @@ type API struct {
 	logger   *slog.Logger
 	keys     api.Keys
 
-	templates   []template // of all routes, for the answer to a request that matches none
+	templates   []template       // of all routes, for the answer to a request that matches none
+	reach       map[string]reach // of all routes, by method and template
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	metrics     Metrics
@@ -128,6 +133,7 @@ func (a *API) Handler() http.Handler {
 	e := a.echo()
 	a.routes(e)
 	a.templates = templates(e)
+	a.reach = reaches(a.templates)
 	return e
 }
 
@@ -141,12 +147,13 @@ func (a *API) echo() *echo.Echo {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  a.config.CORSOrigins,
 			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
-			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", "Last-Event-ID", "Cache-Control"},
+			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", "Last-Event-ID", "Cache-Control", "X-OJS-Tenant"},
 			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"},
 			MaxAge:        86400,
 		}))
 	}
 	e.Pre(a.admit)
+	e.Use(a.confine)
 	return e
 }
 
@@ -199,6 +206,7 @@ func (a *API) routes(e *echo.Echo) {
 	get(v1, "/unique-jobs", a.listUnique)
 	a.cronRoutes(v1)
 	a.workflowRoutes(v1)
+	a.tenantRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)
 	get(v1, "/events", a.listEvents)
 	get(v1, "/events/:id", a.getEvent)
