@@ -5,6 +5,7 @@ import (
 	"github.com/ojsd/ojsd/internal/deadletter"
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/tenant"
@@ -17,6 +18,7 @@ import (
 type Domains struct {
 	DB          *pg.DB
 	Jobs        *queue.Store
+	Pools       *pool.Store
 	Progress    *progress.Store
 	DeadLetters *deadletter.Store
 	Workers     *worker.Store

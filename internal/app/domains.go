@@ -10,6 +10,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueconfig"
@@ -72,6 +73,7 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 		Cache: workers, Configured: configured,
 		Domains: api.Domains{
 			DB: d.DB, Jobs: jobs,
+			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
 			Workers: worker.New(worker.Deps{
@@ -102,6 +104,7 @@ func (d Domains) Forget() {
 	d.Jobs.Forget()
 	d.Cache.Forget()
 	d.Configured.Forget()
+	d.Pools.Forget()
 }
 
 // statementTimeout bounds every statement, waiting for a connection included.

@@ -28,6 +28,8 @@ func (n *Node) subscribe() {
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
 	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
 	n.listener.Handle("ojs_queues", func(string) { n.domains.Configured.Changed() })
+	n.domains.Pools.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
+	n.listener.Handle("ojs_pools", func(string) { n.domains.Pools.Changed() })
 	n.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
 			n.domains.Forget()
@@ -56,6 +58,7 @@ func (n *Node) subscribeCommits() {
 	n.commits.OnCommit(n.timer.Notify)
 	n.commits.OnCommit(n.pruner.Notify)
 	n.commits.OnCommit(n.follower.Notify)
+	n.commits.OnCommit(n.domains.Pools.Freed)
 }
 
 // published handles the notification of a relay, that of this node included.
@@ -64,6 +67,7 @@ func (n *Node) published(p eventlog.Published) {
 	n.feed.Wake()
 	n.timer.Notify()
 	n.domains.Jobs.Published()
+	n.domains.Pools.Freed()
 	n.pruner.Notify()
 	n.follower.Notify()
 	if p.All {

@@ -4,6 +4,9 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/job"
 )
 
 // cursors holds, per queue, lane and priority, the lowest ready_seq at which this node may find available jobs. Dead index
@@ -227,4 +230,21 @@ func (c *cursors) forget() {
 	defer c.mu.Unlock()
 	clear(c.queues)
 	c.newest = 0
+}
+
+// idle reports whether a claim would send no statement.
+func (c *cursors) idle(f job.Fetch) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range scopes(f.Queues, f.Tenant) {
+		if of := c.surveys(s); !of.done || of.due(time.Now(), true) {
+			return false
+		}
+		for _, r := range c.queues[s.queue].ranks {
+			if r.count(s.tenant) > 0 {
+				return false
+			}
+		}
+	}
+	return true
 }

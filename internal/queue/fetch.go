@@ -21,20 +21,37 @@ import (
 //
 // A quiet worker gets no jobs, and the answer at once (docs/reference/workers.md, Quiet workers).
 func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+	return s.FetchBy(ctx, f, By{})
+}
+
+// By is how a fetch claims that chooses between its queues itself. The zero value claims in dispatch order.
+type By struct {
+	// Claim claims jobs, through Store.Claim.
+	Claim func(ctx context.Context) ([]*job.Record, error)
+
+	// Changed returns a channel that is closed when a claim that found nothing may find something, although no job became available.
+	Changed func() <-chan struct{}
+}
+
+// FetchBy is Fetch with another way to claim. What parks by it is woken for jobs, but claims itself: no enqueue claims for it.
+func (s *Store) FetchBy(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {
 		return nil, nil
 	}
 	s.timer.SweepDue(ctx)
-	if f.Wait <= 0 {
-		return s.claim(ctx, f)
+	if f.Wait > 0 {
+		return s.longPoll(ctx, f, by)
 	}
-	return s.longPoll(ctx, f)
+	if by.Claim != nil {
+		return by.Claim(ctx)
+	}
+	return s.Claim(ctx, f)
 }
 
-// claim claims jobs at the cursors of the queues. It surveys the queues before if a survey is due, and after if the claim
+// Claim claims jobs at the cursors of the queues. It surveys the queues before if a survey is due, and after if the claim
 // found nothing.
-func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
 	}
@@ -302,3 +319,6 @@ func tally(probes []*probe, rows []dbsqlc.JobFetchRow) {
 		}
 	}
 }
+
+// Idle reports whether nothing is known that the fetch could claim, and it is too early to look again.
+func (s *Store) Idle(f job.Fetch) bool { return s.cursors.idle(f) }

@@ -14,23 +14,32 @@ type waiter struct {
 	wake   chan struct{}
 	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (handoff.go)
 
+	changed <-chan struct{} // of By.Changed; nil for most
+
 	waiting bool // guarded by cursors.mu: it sends no claim of its own
 	taken   bool // guarded by cursors.mu: an enqueue claims for it
 }
 
 // longPoll claims jobs, and parks while there are none.
-func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+func (s *Store) longPoll(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	w := s.cursors.park(f) // before the claim, or a job that commits after it would not wake the fetch
 	defer s.cursors.leave(w)
 	defer s.workers.Beat(f.WorkerID) // the worker was connected all the time
 	timeout := time.NewTimer(f.Wait)
 	defer timeout.Stop()
+	claim := by.Claim
+	if claim == nil {
+		claim = func(ctx context.Context) ([]*job.Record, error) { return s.Claim(ctx, f) }
+	}
 	for {
-		jobs, err := s.claim(ctx, f)
+		if by.Changed != nil {
+			w.changed = by.Changed() // before the claim, or a change between both would be missed
+		}
+		jobs, err := claim(ctx)
 		if err != nil || len(jobs) > 0 {
 			return jobs, err
 		}
-		jobs, again := s.awaitJobs(ctx, w, timeout.C)
+		jobs, again := s.awaitJobs(ctx, w, by.Claim == nil, timeout.C)
 		if len(jobs) > 0 || !again {
 			return jobs, nil
 		}
@@ -39,8 +48,10 @@ func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error
 
 // awaitJobs waits until an enqueue has claimed jobs for the fetch, or until it should claim again itself. It returns again
 // false if the fetch should end.
-func (s *Store) awaitJobs(ctx context.Context, w *waiter, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
-	s.cursors.offer(w)
+func (s *Store) awaitJobs(ctx context.Context, w *waiter, offered bool, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
+	if offered {
+		s.cursors.offer(w)
+	}
 	jobs, again, handed := s.await(ctx, w, timeout)
 	if s.cursors.withdraw(w) && !handed {
 		jobs = <-w.handed // whatever ended the wait; the statement of the enqueue has a time limit
@@ -59,6 +70,8 @@ func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) 
 		}
 		select {
 		case <-changed:
+		case <-w.changed:
+			return nil, true, false
 		case <-w.wake:
 			return nil, true, false
 		case jobs := <-w.handed:

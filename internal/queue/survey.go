@@ -84,17 +84,20 @@ func (c *cursors) surveyDue(all []scope, foundNothing bool) (due []scope) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	for _, s := range all {
-		of := c.surveys(s)
-		gap := max(time.Second, 20*of.cost)
-		if foundNothing {
-			gap = 20 * of.cost
-		}
-		if !of.done || now.Sub(of.at) >= gap {
+		if of := c.surveys(s); of.due(now, foundNothing) {
 			of.at = now
 			due = append(due, s)
 		}
 	}
 	return due
+}
+
+func (s *surveys) due(now time.Time, foundNothing bool) bool {
+	gap := max(time.Second, 20*s.cost)
+	if foundNothing {
+		gap = 20 * s.cost
+	}
+	return !s.done || now.Sub(s.at) >= gap
 }
 
 // ranges are the lanes that a survey reads of each scope: behind a spot, and before a lane.

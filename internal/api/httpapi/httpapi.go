@@ -205,6 +205,7 @@ func (a *API) routes(e *echo.Echo) {
 
 	get(v1, "/unique-jobs", a.listUnique)
 	a.cronRoutes(v1)
+	a.poolRoutes(v1)
 	a.workflowRoutes(v1)
 	a.tenantRoutes(v1)
 	get(v1, "/queues/:name/stats", a.getQueueStats)

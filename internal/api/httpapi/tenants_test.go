@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -243,8 +244,8 @@ func TestTenantsReachOnlyTheirOwn(t *testing.T) {
 				if kind == "events" && i+1 < len(segments) {
 					kind = "jobs" // /events/:id/history is about a job
 				}
-				require.Contains(t, n.ids, kind, "%s: give zulu one of these", route)
-				segments[i], named = n.ids[kind], true
+				// What zulu has none of must be refused, whatever its name.
+				segments[i], named = cmp.Or(n.ids[kind], "any"), n.ids[kind] != ""
 			}
 		}
 		if !listed {

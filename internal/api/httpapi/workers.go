@@ -19,7 +19,7 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	}
 	in.Tenant = a.tenant(c.Request())
 	ctx := c.Request().Context()
-	jobs, err := a.Jobs.Fetch(ctx, in)
+	jobs, err := a.Pools.Fetch(ctx, in)
 	if err != nil {
 		return err
 	}
