@@ -27,7 +27,7 @@ func (s *Store) Activate(ctx context.Context, id [16]byte) (*job.Record, error) 
 		a.add(job.Queue, job.Lane, job.Priority, job.ReadySeq, job.Cron)
 		s.notify(ctx, a)
 		s.commits.Committed()
-		s.FollowLimits(ctx, limitsOf(rows, func(r *dbsqlc.JobActivateRow) pgtype.Text { return r.LimitKey }))
+		s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobActivateRow) pgtype.Text { return r.LimitKey }))
 		return job, nil
 	}
 	stored, err := s.Get(ctx, id)

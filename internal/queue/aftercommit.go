@@ -45,10 +45,10 @@ func (s *Store) notify(ctx context.Context, a afterCommit) {
 	}
 }
 
-// cronsOf collects the crons of changed jobs; nil for most statements.
-func cronsOf[Row any](rows []Row, cron func(*Row) pgtype.Text) (names []string) {
+// namesOf collects the crons, or the limit keys, of changed jobs; nil for most statements.
+func namesOf[Row any](rows []Row, of func(*Row) pgtype.Text) (names []string) {
 	for i := range rows {
-		if name := cron(&rows[i]); name.Valid && !slices.Contains(names, name.String) {
+		if name := of(&rows[i]); name.Valid && !slices.Contains(names, name.String) {
 			names = append(names, name.String)
 		}
 	}

@@ -262,7 +262,7 @@ func (b *boundCheck) finish(ctx context.Context, jobs []*job.Job) error {
 			b.in.res[last].dropped = queue.dropped
 			outcome := &b.in.jobs[last].Outcome
 			outcome.Dropped = workflowsOf(queue.dropped, droppedWorkflow)
-			outcome.DroppedLimits = limitsOf(queue.dropped, droppedLimit)
+			outcome.DroppedLimits = namesOf(queue.dropped, droppedLimit)
 		}
 	}
 	return nil

@@ -134,8 +134,8 @@ func (s *Store) bulk(ctx context.Context, q *dbsqlc.Queries, b BulkChange) (bulk
 
 func (s *Store) afterBulkCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	eventlog.Emit(ctx, s.commits, rows, cancelChange)
-	s.notify(ctx, afterCommit{crons: cronsOf(rows, cancelledCron)})
+	s.notify(ctx, afterCommit{crons: namesOf(rows, cancelledCron)})
 	s.commits.Committed()
-	s.FollowLimits(ctx, limitsOf(rows, cancelledLimit))
+	s.FollowLimits(ctx, namesOf(rows, cancelledLimit))
 	s.advance(ctx, workflowsOf(rows, cancelledWorkflow))
 }

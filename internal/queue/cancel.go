@@ -66,7 +66,7 @@ func (s *Store) afterCancel(ctx context.Context, rows []dbsqlc.JobCancelRow) {
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	s.releaseCrons(ctx, cronsOf(rows, cancelledCron))
+	s.releaseCrons(ctx, namesOf(rows, cancelledCron))
 }
 
 func cancelledCron(r *dbsqlc.JobCancelRow) pgtype.Text { return r.Cron }

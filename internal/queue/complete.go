@@ -61,7 +61,7 @@ func (s *Store) afterComplete(ctx context.Context, rows []dbsqlc.JobCompleteRow)
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	s.releaseCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
+	s.releaseCrons(ctx, namesOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
 }
 
 // completeParams sorts the acks by job, as JobComplete wants them. Most acks of a flush share a few workers and have no

@@ -159,7 +159,7 @@ func (c Cancelled) AfterCommit(ctx context.Context) (crons []string) {
 		c.store.awaiting.ended(c.rows[i].ID)
 	}
 	c.store.commits.Committed()
-	c.store.FollowLimits(ctx, limitsOf(c.rows, cancelledLimit))
+	c.store.FollowLimits(ctx, namesOf(c.rows, cancelledLimit))
 	c.store.advance(ctx, workflowsOf(c.rows, cancelledWorkflow))
-	return cronsOf(c.rows, cancelledCron)
+	return namesOf(c.rows, cancelledCron)
 }

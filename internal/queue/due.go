@@ -52,7 +52,7 @@ func (s *Store) PromoteDue(ctx context.Context, after pgtype.Timestamptz) (moved
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	s.FollowLimits(ctx, limitsOf(rows, func(r *dbsqlc.JobPromoteDueRow) pgtype.Text { return r.LimitKey }))
+	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobPromoteDueRow) pgtype.Text { return r.LimitKey }))
 	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobPromoteDueRow) (root pgtype.UUID) {
 		if r.State == string(ojs.StateDiscarded) {
 			root = r.WorkflowID

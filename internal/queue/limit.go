@@ -28,19 +28,9 @@ func (s *Store) FollowLimits(ctx context.Context, keys []string) {
 	}
 }
 
-// limitsOf collects the limit keys of changed jobs; nil for most statements.
-func limitsOf[Row any](rows []Row, limit func(*Row) pgtype.Text) (keys []string) {
-	for i := range rows {
-		if key := limit(&rows[i]); key.Valid && !slices.Contains(keys, key.String) {
-			keys = append(keys, key.String)
-		}
-	}
-	return keys
-}
-
 // follow does what follows from jobs that have left active or ended: their workflows go on, and their limits let others start.
 func (s *Store) follow(ctx context.Context, jobs []*job.Record) {
-	s.FollowLimits(ctx, limitsOf(jobs, func(j **job.Record) (key pgtype.Text) {
+	s.FollowLimits(ctx, namesOf(jobs, func(j **job.Record) (key pgtype.Text) {
 		if *j != nil && (*j).State != string(ojs.StateActive) {
 			key = (*j).LimitKey
 		}

@@ -168,6 +168,6 @@ func (s *Store) afterRetry(ctx context.Context, rows []dbsqlc.JobRetryRow) {
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	s.FollowLimits(ctx, limitsOf(rows, func(r *dbsqlc.JobRetryRow) pgtype.Text { return r.LimitKey }))
+	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobRetryRow) pgtype.Text { return r.LimitKey }))
 	s.advance(ctx, workflowsOf(rows, func(r *dbsqlc.JobRetryRow) pgtype.UUID { return r.WorkflowID }))
 }

@@ -37,8 +37,8 @@ func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string)
 	for i := range rows {
 		s.awaiting.ended(rows[i].ID)
 	}
-	s.releaseCrons(ctx, cronsOf(rows, func(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.Cron }))
-	s.FollowLimits(ctx, limitsOf(rows, droppedLimit))
+	s.releaseCrons(ctx, namesOf(rows, func(r *dbsqlc.JobDiscardWaitingRow) pgtype.Text { return r.Cron }))
+	s.FollowLimits(ctx, namesOf(rows, droppedLimit))
 	s.advance(ctx, workflowsOf(rows, droppedWorkflow))
 	return len(rows), nil
 }
