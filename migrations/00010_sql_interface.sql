@@ -369,6 +369,7 @@ DECLARE
     meta         json;
     trace_id     text;
     unique_key   text;
+    lane         text;
     extra        text;
     event_seq    bigint;
     inherited    record; -- what the configuration of the queue gives
@@ -496,11 +497,12 @@ BEGIN
         END IF;
     END IF;
 
+    lane := ojs.job_lane(queue, '', meta);
     WITH inserted AS (
-        INSERT INTO ojs.jobs AS j (id, type, queue, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
+        INSERT INTO ojs.jobs AS j (id, type, queue, lane, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
             scheduled_at, expires_at, total_due_at, ttl_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, result_ttl_s,
             trace_id, retry, args, meta, extra, size, unique_key)
-        VALUES (job_id, type, queue, state, COALESCE(priority, 0), COALESCE(max_attempts, 3),
+        VALUES (job_id, type, queue, lane, state, COALESCE(priority, 0), COALESCE(max_attempts, 3),
             CASE WHEN state = 'available' THEN nextval('ojs.ready_seq') END,
             LEAST(CASE WHEN state = 'scheduled' THEN run_at END, expires_at, total_due_at, ttl_due_at),
             now, CASE WHEN state = 'available' THEN now END,
@@ -511,9 +513,9 @@ BEGIN
         ON CONFLICT (id) DO NOTHING
         RETURNING j.priority, j.ready_seq
     )
-    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, trace_id, to_state, internal, priority, ready_seq, data)
+    INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, trace_id, to_state, internal, priority, ready_seq, data)
     SELECT CASE state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
-        'api', now, job_id, type, queue, trace_id, state, state = 'pending', inserted.priority, inserted.ready_seq,
+        'api', now, job_id, type, queue, lane, trace_id, state, state = 'pending', inserted.priority, inserted.ready_seq,
         CASE WHEN state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(run_at) || '"}')::json
             WHEN state = 'available' THEN ojs.unique_key_data(unique_key) END
     FROM inserted

@@ -176,28 +176,26 @@ SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS r
 FROM claimed ORDER BY slot;
 
 -- name: JobFetchSurvey :many
--- The lowest ready_seq per lane and priority of each queue, found by skipping from one to the next. It has no lower bound,
--- so it finds jobs that a cursor has passed because their transaction committed late. Jobs without ready_seq wait for
--- another job of their cron and are left out.
+-- The lowest ready_seq per lane and priority, found by skipping from one to the next: of each scope, those behind a lane and priority and
+-- before another lane. It has no lower bound of ready_seq, so it finds jobs that a cursor has passed because their transaction committed
+-- late. Jobs without ready_seq wait for another job of their cron, or for a limit, and are left out. The LIMIT ends the recursion.
 WITH RECURSIVE level AS (
-    (SELECT q.queue, f.lane, f.priority, f.ready_seq
-     FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
-        SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
-        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1) f)
+    SELECT unnest(@scopes::integer[]) AS scope, unnest(@queues::text[]) AS queue, unnest(@lanes::text[]) COLLATE "C" AS lane,
+        unnest(@priorities::smallint[]) AS priority, unnest(@befores::text[]) AS before, NULL::bigint AS ready_seq
     UNION ALL
-    SELECT l.queue, n.lane, n.priority, n.ready_seq
+    SELECT l.scope, l.queue, n.lane, n.priority, l.before, n.ready_seq
     FROM level l CROSS JOIN LATERAL (
         (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
         UNION ALL
         (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.lane < l.before AND j.ready_seq IS NOT NULL
         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
         LIMIT 1) n
 )
-SELECT l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l;
+SELECT l.scope::integer AS scope, l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq
+FROM level l WHERE l.ready_seq IS NOT NULL LIMIT @max_rows::integer;
 
 -- name: JobComplete :many
 -- Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking

@@ -7,6 +7,7 @@ import (
 	"github.com/ojsd/ojsd/internal/limit"
 	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
@@ -21,6 +22,7 @@ import (
 type Domains struct {
 	DB          *pg.DB
 	Jobs        *queue.Store
+	Pools       *pool.Store
 	Progress    *progress.Store
 	Queues      *queueadmin.Store
 	DeadLetters *deadletter.Store

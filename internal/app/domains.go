@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/pool"
 	"github.com/ojsd/ojsd/internal/progress"
 	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/internal/queueadmin"
@@ -87,6 +88,7 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 		Cache: workers, Configured: configured,
 		Domains: api.Domains{
 			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB), Schemas: schemas,
+			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
 			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
 			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
 			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
@@ -120,6 +122,7 @@ func (d Domains) Forget() {
 	d.Cache.Forget()
 	d.Schemas.Forget()
 	d.Configured.Forget()
+	d.Pools.Forget()
 }
 
 // statementTimeout bounds every statement, waiting for a connection included.

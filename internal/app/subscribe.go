@@ -34,6 +34,8 @@ func (n *Node) subscribe() {
 		n.domains.Configured.Changed()
 		n.domains.Jobs.QueueChanged(name)
 	})
+	n.domains.Pools.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
+	n.listener.Handle("ojs_pools", func(string) { n.domains.Pools.Changed() })
 	n.listener.Handle("ojs_reset", func(payload string) {
 		if payload != "" { // "" means that notifications may be lost; a reset, which is for tests, is hardly among them
 			n.domains.Forget()
@@ -62,6 +64,7 @@ func (n *Node) subscribeCommits() {
 	n.commits.OnCommit(n.timer.Notify)
 	n.commits.OnCommit(n.pruner.Notify)
 	n.commits.OnCommit(n.follower.Notify)
+	n.commits.OnCommit(n.domains.Pools.Freed)
 	n.commits.OnCommit(n.limits.Notify)
 }
 
@@ -71,6 +74,7 @@ func (n *Node) published(p eventlog.Published) {
 	n.feed.Wake()
 	n.timer.Notify()
 	n.domains.Jobs.Published()
+	n.domains.Pools.Freed()
 	n.pruner.Notify()
 	n.follower.Notify()
 	n.limits.Notify()

@@ -1258,38 +1258,53 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 
 const jobFetchSurvey = `-- name: JobFetchSurvey :many
 WITH RECURSIVE level AS (
-    (SELECT q.queue, f.lane, f.priority, f.ready_seq
-     FROM (SELECT unnest($1::text[]) AS queue) q CROSS JOIN LATERAL (
-        SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
-        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1) f)
+    SELECT unnest($2::integer[]) AS scope, unnest($3::text[]) AS queue, unnest($4::text[]) COLLATE "C" AS lane,
+        unnest($5::smallint[]) AS priority, unnest($6::text[]) AS before, NULL::bigint AS ready_seq
     UNION ALL
-    SELECT l.queue, n.lane, n.priority, n.ready_seq
+    SELECT l.scope, l.queue, n.lane, n.priority, l.before, n.ready_seq
     FROM level l CROSS JOIN LATERAL (
         (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
         WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
         UNION ALL
         (SELECT j.lane, j.priority, j.ready_seq FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.lane < l.before AND j.ready_seq IS NOT NULL
         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
         LIMIT 1) n
 )
-SELECT l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq FROM level l
+SELECT l.scope::integer AS scope, l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq
+FROM level l WHERE l.ready_seq IS NOT NULL LIMIT $1::integer
 `
 
+type JobFetchSurveyParams struct {
+	MaxRows    int32
+	Scopes     []int32
+	Queues     []string
+	Lanes      []string
+	Priorities []int16
+	Befores    []string
+}
+
 type JobFetchSurveyRow struct {
+	Scope    int32
 	Queue    string
 	Lane     string
 	Priority int16
 	ReadySeq int64
 }
 
-// The lowest ready_seq per lane and priority of each queue, found by skipping from one to the next. It has no lower bound,
-// so it finds jobs that a cursor has passed because their transaction committed late. Jobs without ready_seq wait for
-// another job of their cron and are left out.
-func (q *Queries) JobFetchSurvey(ctx context.Context, queues []string) ([]JobFetchSurveyRow, error) {
-	rows, err := q.db.Query(ctx, jobFetchSurvey, queues)
+// The lowest ready_seq per lane and priority, found by skipping from one to the next: of each scope, those behind a lane and priority and
+// before another lane. It has no lower bound of ready_seq, so it finds jobs that a cursor has passed because their transaction committed
+// late. Jobs without ready_seq wait for another job of their cron, or for a limit, and are left out. The LIMIT ends the recursion.
+func (q *Queries) JobFetchSurvey(ctx context.Context, arg JobFetchSurveyParams) ([]JobFetchSurveyRow, error) {
+	rows, err := q.db.Query(ctx, jobFetchSurvey,
+		arg.MaxRows,
+		arg.Scopes,
+		arg.Queues,
+		arg.Lanes,
+		arg.Priorities,
+		arg.Befores,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -1298,6 +1313,7 @@ func (q *Queries) JobFetchSurvey(ctx context.Context, queues []string) ([]JobFet
 	for rows.Next() {
 		var i JobFetchSurveyRow
 		if err := rows.Scan(
+			&i.Scope,
 			&i.Queue,
 			&i.Lane,
 			&i.Priority,

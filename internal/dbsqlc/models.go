@@ -398,6 +398,22 @@ type OjsWebhookCursor struct {
 	Place   int64
 }
 
+type Pool struct {
+	Name        string
+	Definition  []byte
+	Concurrency pgtype.Int4
+	CreatedAt   pgtype.Timestamptz
+	UpdatedAt   pgtype.Timestamptz
+}
+
+type PoolHold struct {
+	Pool      string
+	ID        [16]byte
+	Jobs      int32
+	StartedAt pgtype.Timestamptz
+	ExpiresAt pgtype.Timestamptz
+}
+
 type Queue struct {
 	Name      string
 	Status    string

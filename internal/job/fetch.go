@@ -21,6 +21,11 @@ type Fetch struct {
 	VisibilityMS int64         // 0: the job's or the server's value
 	Wait         time.Duration // up to 20 s; 0: answer at once
 	MaxBytes     int           // the answer ends with the job that exceeds it; 0: MaxBytes
+	Tenant       string        // whose jobs it takes; "": those of all
+
+	Pool     string           // whose queues it takes; "": that of the worker. Queues may be empty if it is set
+	Strategy string           // how it chooses between queues; "": that of the pool, or strict
+	Weights  map[string]int64 // by queue, for strategy weighted; 1 for others
 }
 
 const (
@@ -29,7 +34,7 @@ const (
 	maxWaitMS = 20_000
 )
 
-var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms"}
+var fetchNames = []string{"queues", "queue", "count", "max_jobs", "worker_id", "visibility_timeout_ms", "wait_ms", "pool", "strategy", "weights"}
 
 // DecodeFetch reads the body of a FETCH.
 func DecodeFetch(raw []byte) (Fetch, *ojs.Error) {
@@ -55,7 +60,22 @@ func DecodeNextFetch(v jsontext.Value) (Fetch, *ojs.Error) {
 func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, payload.Problems) {
 	b := body{}
 	b.Fields, _ = payload.Read(v, fetchNames)
-	r := Fetch{Queues: b.queues(), Count: b.count(), WorkerID: b.WorkerID(), VisibilityMS: b.VisibilityMS()}
+	r := Fetch{}
+	if v := b.Get("pool"); v != nil {
+		if r.Pool, _ = rawjson.Text(v); !payload.IsName(r.Pool) {
+			b.Refuse("pool", "the name of a pool")
+		}
+	}
+	if r.Pool == "" || b.Get("queues") != nil || b.Get("queue") != nil {
+		r.Queues = b.queues()
+	}
+	r.Count, r.WorkerID, r.VisibilityMS = b.count(), b.WorkerID(), b.VisibilityMS()
+	if v := b.Get("strategy"); v != nil {
+		r.Strategy = ReadStrategy(v, &b.Problems)
+	}
+	if v := b.Get("weights"); v != nil {
+		r.Weights = ReadWeights(v, &b.Problems)
+	}
 	ms, _ := b.Integer("wait_ms", 0, longestWait, wait)
 	r.Wait = time.Duration(min(ms, maxWaitMS)) * time.Millisecond
 	return r, b.Problems
@@ -64,14 +84,15 @@ func decodeFetch(v jsontext.Value, longestWait int64, wait string) (Fetch, paylo
 // NewFetch is DecodeFetch for values that a transport has read. Empty and zero values were not sent.
 func NewFetch(queues []string, count int64, workerID string) (Fetch, *ojs.Error) {
 	var ps payload.Problems
-	f := Fetch{Queues: checkQueues(queues, &ps), Count: 1, WorkerID: payload.CheckWorkerID(workerID, &ps)}
+	f := Fetch{Queues: CheckQueues(queues, &ps), Count: 1, WorkerID: payload.CheckWorkerID(workerID, &ps)}
 	if count != 0 {
 		f.Count = clampCount(count)
 	}
 	return f, ps.Err()
 }
 
-func checkQueues(queues []string, ps *payload.Problems) []string {
+// CheckQueues checks a list of queue names, and leaves out repetitions.
+func CheckQueues(queues []string, ps *payload.Problems) []string {
 	if len(queues) == 0 {
 		errNoQueues(ps, nil)
 		return nil

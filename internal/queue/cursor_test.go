@@ -2,31 +2,51 @@ package queue
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 )
+
+// knowing returns cursors of a queue whose lanes the node knows.
+func knowing(name string) *cursors {
+	c := newCursors()
+	c.surveys(scope{name, ""}).done = true
+	return c
+}
+
+// claimed ends a claim that got jobs of the first probe.
+func (c *cursors) claimed(probes []*probe, got int, last int64, full bool) {
+	probes[0].got, probes[0].last = got, last
+	c.end(probes, full)
+}
+
+func plainWant(queue string, slots int) want {
+	return want{queues: []string{queue}, slots: slots, weights: func(string) weights { return weights{} }}
+}
 
 // A job that becomes available while a statement runs may be outside of its snapshot: whatever the statement has found, the
 // cursor stays at or below that job.
 func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 	t.Parallel()
 	const announced = 5
+	all := []scope{{"q", ""}}
 	for name, finish := range map[string]func(c *cursors, probes []*probe){
-		"FullClaim":   func(c *cursors, probes []*probe) { c.end(probes, map[*probe]int64{probes[0]: 9}, true) },
-		"EmptyClaim":  func(c *cursors, probes []*probe) { c.end(probes, nil, false) },
+		"FullClaim":   func(c *cursors, probes []*probe) { c.claimed(probes, 1, 9, true) },
+		"EmptyClaim":  func(c *cursors, probes []*probe) { c.end(probes, false) },
 		"FailedClaim": func(c *cursors, probes []*probe) { c.fail(probes) },
-		"EmptySurvey": func(c *cursors, probes []*probe) { c.endSurvey(survey{[]string{"q"}, probes, time.Time{}}, nil) },
+		"EmptySurvey": func(c *cursors, probes []*probe) { c.endSurvey(all, nil, false, 0); c.end(probes, false) },
 		"LateSurvey": func(c *cursors, probes []*probe) {
-			c.endSurvey(survey{[]string{"q"}, probes, time.Time{}}, []Place{{"q", "", 0, 9}})
+			c.endSurvey(all, []dbsqlc.JobFetchSurveyRow{{Queue: "q", ReadySeq: 9}}, false, 0)
+			c.end(probes, false)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
+			c := knowing("q")
+			c.lower(Place{"q", "", 0, announced + 1})
 			l := c.queues["q"].level("", 0)
-			l.low = announced + 1
-			probes := c.begin([]string{"q"})
+			probes, _ := c.begin(plainWant("q", 1))
 			c.lower(Place{"q", "", 0, announced})
 			finish(c, probes)
 			require.EqualValues(t, announced, l.low)
@@ -37,24 +57,36 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 	// A claim skips the jobs that another one has locked. If that one fails, they are available below the cursor.
 	t.Run("AFailedClaimMovesItBack", func(t *testing.T) {
 		t.Parallel()
-		c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
-		l := c.queues["q"].level("", 0)
-		l.low = 1
-		locking := c.begin([]string{"q"})
-		c.end(c.begin([]string{"q"}), nil, false)
+		c := knowing("q")
+		c.lower(Place{"q", "", 0, 1})
+		locking, _ := c.begin(plainWant("q", 1))
+		other, _ := c.begin(plainWant("q", 1))
+		c.end(other, false)
 		c.fail(locking)
-		require.EqualValues(t, 1, l.low)
+		require.EqualValues(t, 1, c.queues["q"].level("", 0).low)
+	})
+
+	// A claim that began behind a job which committed late cannot raise the cursor over it again.
+	t.Run("ASurveyMovesItBackForClaimsInFlight", func(t *testing.T) {
+		t.Parallel()
+		c := knowing("q")
+		c.lower(Place{"q", "", 0, 20})
+		probes, _ := c.begin(plainWant("q", 1))
+		c.endSurvey(all, []dbsqlc.JobFetchSurveyRow{{Queue: "q", ReadySeq: 15}}, false, 0)
+		c.claimed(probes, 1, 20, true)
+		require.EqualValues(t, 15, c.queues["q"].level("", 0).low)
 	})
 
 	t.Run("RisesOtherwise", func(t *testing.T) {
 		t.Parallel()
-		c := &cursors{queues: map[string]*queueCursor{"q": {surveyed: true}}}
+		c := knowing("q")
+		c.lower(Place{"q", "", 0, 1})
 		l := c.queues["q"].level("", 0)
-		l.low = 1
-		probes := c.begin([]string{"q"})
-		c.end(probes, map[*probe]int64{probes[0]: 9}, true)
+		probes, _ := c.begin(plainWant("q", 1))
+		c.claimed(probes, 1, 9, true)
 		require.EqualValues(t, 10, l.low)
-		c.end(c.begin([]string{"q"}), nil, false)
+		probes, _ = c.begin(plainWant("q", 1))
+		c.end(probes, false)
 		require.EqualValues(t, noJobs, l.low)
 	})
 }

@@ -224,6 +224,7 @@ func assignID(j *job.Job) {
 
 // flushEnqueue stores jobs whose ids were made here, and gives them to parked fetches in the same transaction.
 func (s *Store) flushEnqueue(ctx context.Context, jobs []*job.Job) ([]enqueued, error) {
+	s.assignLanes(ctx, s.db.Pool, jobs)
 	if h := s.handoff(jobs); h != nil {
 		if res, ok, err := s.enqueueAndClaim(ctx, jobs, h); ok {
 			return res, err

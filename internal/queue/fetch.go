@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 
@@ -23,27 +24,45 @@ import (
 //
 // A quiet worker gets no jobs, and the answer at once (docs/reference/workers.md, Quiet workers).
 func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+	return s.FetchBy(ctx, f, By{})
+}
+
+// By is how a fetch claims that chooses between its queues itself. The zero value claims in dispatch order.
+type By struct {
+	// Claim claims jobs, through Store.Claim.
+	Claim func(ctx context.Context) ([]*job.Record, error)
+
+	// Changed returns a channel that is closed when a claim that found nothing may find something, although no job became available.
+	Changed func() <-chan struct{}
+}
+
+// FetchBy is Fetch with another way to claim. What parks by it is woken for jobs, but claims itself: no enqueue claims for it.
+func (s *Store) FetchBy(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	s.workers.Fetch(f.WorkerID, f.Queues, f.Count)
 	if s.workers.Quiet(f.WorkerID) {
 		return nil, nil
 	}
 	s.timer.SweepDue(ctx)
-	if f.Wait <= 0 {
-		return s.claim(ctx, f)
+	if f.Wait > 0 {
+		return s.longPoll(ctx, f, by)
 	}
-	return s.longPoll(ctx, f)
+	if by.Claim != nil {
+		return by.Claim(ctx)
+	}
+	return s.Claim(ctx, f)
 }
 
-// claim claims jobs at the cursors of the queues. It surveys the queues before if a survey is due, and after if the claim
+// Claim claims jobs at the cursors of the queues. It surveys the queues before if a survey is due, and after if the claim
 // found nothing.
-func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if ctx.Err() != nil {
 		return nil, nil //nolint:nilerr // the worker has gone, so nothing is claimed for it and nobody reads the answer
 	}
 	if s.maintenance.On() {
 		return nil, nil
 	}
-	if due := s.cursors.surveyDue(f.Queues, false); len(due) > 0 {
+	seen := scopes(f.Queues, f.Tenant)
+	if due := s.cursors.surveyDue(seen, false); len(due) > 0 {
 		if _, err := s.survey(ctx, due); err != nil {
 			return nil, err
 		}
@@ -61,7 +80,7 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	if err != nil || len(jobs) > 0 {
 		return jobs, err
 	}
-	due := s.cursors.surveyDue(f.Queues, true)
+	due := s.cursors.surveyDue(seen, true)
 	if len(due) == 0 {
 		return nil, nil
 	}
@@ -75,7 +94,7 @@ func (s *Store) claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 // one, it takes part in the next: each has at least one job. If the connection broke, it tries once more when the jobs that it
 // may have claimed are available again.
 func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
-	b, c := s.fetchers.get(s, f.Queues), newClaimant(f)
+	b, c := s.fetchers.get(s, f), newClaimant(f)
 	for again := false; ; {
 		res, err := b.Do(ctx, c)
 		if pg.IsUnknown(err) && !again && s.handBackLost(ctx) == nil {
@@ -88,34 +107,10 @@ func (s *Store) share(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	}
 }
 
-// survey reads the first available job per priority of the queues, without the lower bound of the cursors.
-func (s *Store) survey(ctx context.Context, queues []string) ([]Place, error) {
-	if len(queues) == 0 {
-		return nil, nil
-	}
-	ctx, cancel := s.db.Bounded(context.WithoutCancel(ctx)) // a worker that hangs up must not cost a connection
-	defer cancel()
-	survey := s.cursors.beginSurvey(queues)
-	rows, err := s.db.Q.JobFetchSurvey(ctx, queues)
-	if err != nil {
-		s.cursors.failSurvey(survey)
-		return nil, pg.ClientError(err)
-	}
-	if err := s.surveyLimits(ctx, queues); err != nil {
-		s.cursors.failSurvey(survey)
-		return nil, pg.ClientError(err)
-	}
-	found := make([]Place, len(rows))
-	for i, r := range rows {
-		found[i] = Place{r.Queue, r.Lane, r.Priority, r.ReadySeq}
-	}
-	s.cursors.endSurvey(survey, found)
-	return found, nil
-}
-
 // claimant is one fetch in a claim that several fetches share.
 type claimant struct {
 	queues  []string
+	tenant  string
 	count   int
 	worker  string
 	source  string
@@ -130,10 +125,10 @@ type share struct {
 }
 
 func newClaimant(f job.Fetch) claimant {
-	return claimant{queues: f.Queues, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS, bytes: cmp.Or(f.MaxBytes, job.MaxBytes)}
+	return claimant{queues: f.Queues, tenant: f.Tenant, count: f.Count, worker: f.WorkerID, source: eventlog.WorkerSource(f.WorkerID), leaseMS: f.VisibilityMS, bytes: cmp.Or(f.MaxBytes, job.MaxBytes)}
 }
 
-// fetchers has one batcher for each list of queues, because a claim follows one order.
+// fetchers has one batcher for each list of queues and tenant, because a claim follows one order.
 type fetchers struct {
 	mu       sync.Mutex
 	byQueues map[string]*batch.Batcher[claimant, share]
@@ -146,8 +141,11 @@ const (
 
 // get returns the batcher of a list of queues. Lists of the same queues in another order do not share one, because the order is the
 // first rule of a claim.
-func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, share] {
-	key := strings.Join(queues, ",")
+func (f *fetchers) get(s *Store, of job.Fetch) *batch.Batcher[claimant, share] {
+	key := strings.Join(of.Queues, ",")
+	if of.Tenant != "" {
+		key += "/" + of.Tenant
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b := f.byQueues[key]
@@ -164,39 +162,112 @@ func (f *fetchers) get(s *Store, queues []string) *batch.Batcher[claimant, share
 	return b
 }
 
-// flushFetch claims jobs for all claimants, in one statement unless one of their queues has a limit.
+// flushFetch claims jobs for all claimants, in one statement unless one of their queues has a limit. If lanes share the jobs, and those whose
+// turn it was had too few, others follow for the rest.
 func (s *Store) flushFetch(ctx context.Context, claimants []claimant) ([]share, error) {
-	if limited, err := s.limitedQueues(ctx, claimants[0].queues); err != nil || len(limited) > 0 {
-		if err != nil {
-			return nil, err
-		}
-		return s.flushLimited(ctx, claimants, limited)
+	w := want{queues: claimants[0].queues, tenant: claimants[0].tenant, spare: minSpare, weights: s.weights}
+	limited, err := s.limitedQueues(ctx, w.queues)
+	if err != nil {
+		return nil, err
 	}
-	c, ok := s.beginClaim(claimants, s.cursors.begin(claimants[0].queues))
-	if !ok {
-		return make([]share, len(claimants)), nil
-	}
+	shares := make([]share, len(claimants))
+	owners := assignSlots(claimants, s.workers.Quiet)
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	var rows []dbsqlc.JobFetchRow
+	for bytes, round := int64(0), 0; len(owners) > 0 && round < maxRounds; round++ {
+		w.queues, w.slots = s.withoutPaused(w.queues), len(owners)
+		probes, last := s.cursors.begin(w)
+		if len(probes) == 0 {
+			break
+		}
+		runs, err := s.claimFor(ctx, claimants, owners, probes, limited, bytes)
+		if err != nil && round == 0 {
+			return nil, err
+		}
+		if err != nil {
+			break // the jobs of the rounds before are answered
+		}
+		done := s.endRuns(ctx, runs, shares)
+		if !last || done.cut {
+			break
+		}
+		owners, bytes, w.spare = owners[done.jobs:], bytes+done.bytes, min(4*w.spare, maxSpare)
+		w.queues = slices.DeleteFunc(slices.Clone(w.queues), func(q string) bool { return slices.Contains(done.full, q) })
+	}
+	return shares, nil
+}
+
+const (
+	// A statement may read some lanes more than it has slots for, in case those whose turn it is have too few jobs; each further
+	// statement of a claim four times as many.
+	minSpare = 16
+	maxSpare = 4096
+
+	// maxRounds bounds the statements of one claim. With spare lanes they reach more than a node remembers of a queue.
+	maxRounds = 64
+)
+
+// withoutPaused leaves out queues that the node knows to be paused.
+func (s *Store) withoutPaused(queues []string) []string {
+	if view := s.configured.Latest(); view == nil || view.Plain() {
+		return queues
+	}
+	return slices.DeleteFunc(slices.Clone(queues), s.isPaused)
+}
+
+func (s *Store) isPaused(name string) bool {
+	q := s.configured.Known(name)
+	return q != nil && q.Status == queueconfig.Paused
+}
+
+// claimFor claims in one statement or, if some of the queues are limited, in one transaction. bytes are those that the claimants have got
+// already. After an error the probes have been ended.
+func (s *Store) claimFor(ctx context.Context, claimants []claimant, owners []int, probes []*probe, limited []queueLimit, bytes int64) ([]run, error) {
+	if len(limited) > 0 {
+		return s.claimLimited(ctx, claimants, owners, probes, limited, bytes)
+	}
+	r := run{probes: probes, claim: s.newClaim(claimants, probes, owners, bytes)}
 	err := s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-		rows, err = dbsqlc.New(conn).JobFetch(ctx, c.params)
+		r.rows, err = dbsqlc.New(conn).JobFetch(ctx, r.claim.params)
 		return err
 	})
 	if err != nil {
-		s.cursors.fail(c.probes)
-		s.lost.add(c.params.Claim, err)
+		s.cursors.fail(probes)
+		s.lost.add(r.claim.params.Claim, err)
 		return nil, err
 	}
-	cut := s.endClaim(c, rows)
-	shares := make([]share, len(claimants))
-	for i, jobs := range s.afterClaim(ctx, c, rows) {
-		shares[i] = share{jobs, cut}
+	return []run{r}, nil
+}
+
+// claimed is what a round of a claim has got.
+type claimed struct {
+	jobs  int
+	bytes int64
+	cut   bool
+	full  []string // limited queues that have no more room
+}
+
+// endRuns ends the claims of a round, and adds their jobs to the shares.
+func (s *Store) endRuns(ctx context.Context, runs []run, shares []share) (done claimed) {
+	for i := range runs {
+		r := &runs[i]
+		if r.full {
+			done.full = append(done.full, r.queue)
+		}
+		if r.claim.owners == nil {
+			s.cursors.fail(r.probes)
+			continue
+		}
+		bytes, cut := s.endClaim(r.claim, r.rows)
+		for n, jobs := range s.afterClaim(ctx, r.claim, r.rows) {
+			shares[n].jobs, shares[n].cut = append(shares[n].jobs, jobs...), shares[n].cut || cut
+		}
+		done.jobs, done.bytes, done.cut = done.jobs+len(r.rows), done.bytes+bytes, done.cut || cut
 	}
-	if len(rows) > 0 {
+	if done.jobs > 0 {
 		s.commits.Committed()
 	}
-	return shares, nil
+	return done
 }
 
 // claim is one statement JobFetch.
@@ -206,46 +277,46 @@ type claim struct {
 	params dbsqlc.JobFetchParams // with one worker per claimant
 }
 
-// beginClaim returns false if nothing can be claimed, and has then ended the probes. It assigns slots in turn, so that few
-// jobs are spread over many claimants; the jobs of each claimant stay in dispatch order.
-func (s *Store) beginClaim(claimants []claimant, probes []*probe) (claim, bool) {
+// beginClaim prepares a claim of one statement. It returns false if nothing can be claimed.
+func (s *Store) beginClaim(claimants []claimant) (claim, bool) {
 	owners := assignSlots(claimants, s.workers.Quiet)
-	if len(owners) == 0 || len(probes) == 0 {
-		s.cursors.fail(probes)
+	if len(owners) == 0 {
 		return claim{}, false
 	}
-	return s.newClaim(claimants, probes, owners), true
+	probes, _ := s.cursors.begin(want{claimants[0].queues, claimants[0].tenant, len(owners), minSpare, s.weights})
+	if len(probes) == 0 {
+		return claim{}, false
+	}
+	return s.newClaim(claimants, probes, owners, 0), true
 }
 
-func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int) claim {
+func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int, bytes int64) claim {
 	c := claim{owners: owners, probes: probes, params: s.fetchParams(probes, claimants)}
 	c.params.Owners = make([]int32, len(c.owners))
 	for slot, owner := range c.owners {
 		c.params.Owners[slot] = int32(owner) + 1 // arrays in SQL begin at 1
 	}
 	c.params.Want = int32(len(c.owners))
-	for i := range c.params.Wants {
-		c.params.Wants[i] = c.params.Want
-	}
+	c.params.MaxBytes -= bytes
 	return c
 }
 
-// endClaim raises the cursors, and reports whether the claim was cut at its bytes. A claim that was cut is like one that got
+// endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one that got
 // all that it wanted: it has not read beyond its last job.
-func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (cut bool) {
-	cut = c.cut(rows)
+func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (bytes int64, cut bool) {
+	bytes, cut = c.weigh(rows)
 	open := s.openProbes(c.probes)
-	s.cursors.end(open, lastClaimed(open, rows), cut || len(rows) == len(c.owners))
-	return cut
+	tally(open, rows)
+	s.cursors.end(open, cut || len(rows) == len(c.owners))
+	return bytes, cut
 }
 
-// cut reports whether the claim ended because its jobs are large.
-func (c claim) cut(rows []dbsqlc.JobFetchRow) bool {
-	bytes := int64(0)
+// weigh returns the bytes of the jobs, and whether the claim ended because of them.
+func (c claim) weigh(rows []dbsqlc.JobFetchRow) (bytes int64, cut bool) {
 	for i := range rows {
 		bytes += int64((*job.Record)(&rows[i]).Weight())
 	}
-	return bytes > c.params.MaxBytes
+	return bytes, bytes > c.params.MaxBytes
 }
 
 // openProbes leaves out, and ends, those of queues that are paused: that the claim found nothing there says nothing about their jobs, which
@@ -256,7 +327,7 @@ func (s *Store) openProbes(probes []*probe) []*probe {
 	}
 	var open, paused []*probe
 	for _, p := range probes {
-		if q := s.configured.Known(p.queue); q != nil && q.Status == queueconfig.Paused {
+		if s.isPaused(p.queue()) {
 			paused = append(paused, p)
 		} else {
 			open = append(open, p)
@@ -301,7 +372,8 @@ func (s *Store) fetchParams(probes []*probe, claimants []claimant) dbsqlc.JobFet
 		EventType:        ojs.EventJobStarted,
 	}
 	for i, p := range probes {
-		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i] = p.queue, p.level.lane, p.level.priority, p.low
+		rank := p.level.party.rank
+		params.Queues[i], params.Lanes[i], params.Priorities[i], params.Lows[i], params.Wants[i] = p.queue(), p.level.lane, rank.priority, p.low, int32(p.want)
 	}
 	for i, c := range claimants {
 		params.Workers[i], params.Sources[i], params.LeasesMs[i] = c.worker, c.source, c.leaseMS
@@ -332,16 +404,22 @@ func assignSlots(claimants []claimant, quiet func(worker string) bool) []int {
 	return owners
 }
 
-// lastClaimed is the highest claimed ready_seq per probe.
-func lastClaimed(probes []*probe, rows []dbsqlc.JobFetchRow) map[*probe]int64 {
-	last := make(map[*probe]int64, 1)
-	for _, r := range rows {
-		for _, p := range probes {
-			if p.level.priority == r.Priority && p.queue == r.Queue && p.level.lane == r.Lane {
-				last[p] = max(last[p], r.ReadySeq.Int64)
+// tally counts the claimed jobs of each probe. They come in the order of the probes.
+func tally(probes []*probe, rows []dbsqlc.JobFetchRow) {
+	at := 0
+	for i := range rows {
+		r := &rows[i]
+		for range probes {
+			if p := probes[at]; p.level.lane == r.Lane && p.level.party.rank.priority == r.Priority && p.queue() == r.Queue {
+				p.got++
+				p.last = max(p.last, r.ReadySeq.Int64)
 				break
 			}
+			at = (at + 1) % len(probes)
 		}
 	}
-	return last
 }
+
+// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim and it is too early to look again, or the
+// server is in maintenance.
+func (s *Store) Idle(f job.Fetch) bool { return s.maintenance.On() || s.cursors.idle(f) }

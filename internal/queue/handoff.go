@@ -35,7 +35,8 @@ func (s *Store) handoff(jobs []*job.Job) *handoff {
 	for i, w := range waiters {
 		claimants[i] = newClaimant(w.fetch)
 	}
-	claim, ok := s.beginClaim(claimants, s.cursors.beginWith(claimants[0].queues, jobs))
+	s.cursors.expect(jobs)
+	claim, ok := s.beginClaim(claimants)
 	if !ok {
 		hand(waiters, nil)
 		return nil
@@ -119,8 +120,8 @@ func (c *cursors) withdraw(w *waiter) (taken bool) {
 // offered reports whether an enqueue may take the waiter. The caller has locked cursors.mu.
 func (w *waiter) offered() bool { return w.waiting && !w.taken && len(w.wake) == 0 }
 
-// take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues, because a
-// claim follows one order. Fetches from limited queues are left out: they claim under the locks of the limits.
+// take takes waiters for the jobs that are available at once, at most one per job. All have the same list of queues and tenant, because
+// a claim follows one order. Fetches from limited queues are left out: they claim under the locks of the limits.
 func (c *cursors) take(jobs []*job.Job, limited func(queues []string) bool) (taken []*waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,15 +132,28 @@ func (c *cursors) take(jobs []*job.Job, limited func(queues []string) bool) (tak
 		if j.Pending || j.ScheduledAt.Set {
 			continue
 		}
-		for _, w := range c.waiters[j.Queue] {
-			if w.offered() && (taken == nil || slices.Equal(w.fetch.Queues, taken[0].fetch.Queues)) && !limited(w.fetch.Queues) {
-				w.taken = true
-				taken = append(taken, w)
-				break
-			}
+		tenant := job.TenantOf(j.Lane)
+		w := c.offeredFor(scope{j.Queue, tenant}, taken, limited)
+		if w == nil && tenant != "" {
+			w = c.offeredFor(scope{j.Queue, ""}, taken, limited)
+		}
+		if w != nil {
+			w.taken = true
+			taken = append(taken, w)
 		}
 	}
 	return taken
+}
+
+// offeredFor is a waiter that an enqueue may take together with the others; nil if there is none.
+func (c *cursors) offeredFor(of scope, others []*waiter, limited func(queues []string) bool) *waiter {
+	for _, w := range c.waiters[of] {
+		if w.offered() && (others == nil || slices.Equal(w.fetch.Queues, others[0].fetch.Queues) && w.fetch.Tenant == others[0].fetch.Tenant) &&
+			!limited(w.fetch.Queues) {
+			return w
+		}
+	}
+	return nil
 }
 
 // hand answers taken waiters; jobs is nil if there are none for any. A waiter reads one answer per offer, so it never blocks.
@@ -153,21 +167,16 @@ func hand(waiters []*waiter, jobs [][]*job.Record) {
 	}
 }
 
-// beginWith is begin for a claim that follows the insert of jobs in the same transaction. Numbers are drawn in order, so
+// expect moves the cursors back to jobs that are inserted in the same transaction, before the claim. Numbers are drawn in order, so
 // theirs will be above all that this node has seen.
-func (c *cursors) beginWith(queues []string, jobs []*job.Job) []*probe {
+func (c *cursors) expect(jobs []*job.Job) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	expected := map[*level]bool{}
 	for _, j := range jobs {
-		if q := c.queues[j.Queue]; q != nil {
-			expected[q.level(j.Lane, j.Priority)] = true
+		if q := c.queues[j.Queue]; q != nil && !j.Pending && !j.ScheduledAt.Set {
+			if l := q.level(j.Lane, j.Priority); l != nil {
+				l.set(min(l.low, c.newest+1))
+			}
 		}
 	}
-	return c.beginLocked(queues, func(l *level) int64 {
-		if l.low == noJobs && expected[l] {
-			return c.newest + 1
-		}
-		return l.low
-	})
 }

@@ -83,6 +83,7 @@ func (s *Store) insert(ctx context.Context, db pg.Conn, in *insertion) ([]enqueu
 	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	s.assignLanes(ctx, db, in.jobs)
 	if err := s.admit(ctx, db, in); err != nil {
 		return nil, err
 	}

@@ -14,23 +14,32 @@ type waiter struct {
 	wake   chan struct{}
 	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (handoff.go)
 
+	changed <-chan struct{} // of By.Changed; nil for most
+
 	waiting bool // guarded by cursors.mu: it sends no claim of its own
 	taken   bool // guarded by cursors.mu: an enqueue claims for it
 }
 
 // longPoll claims jobs, and parks while there are none.
-func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
+func (s *Store) longPoll(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	w := s.cursors.park(f) // before the claim, or a job that commits after it would not wake the fetch
 	defer s.cursors.leave(w)
 	defer s.workers.Beat(f.WorkerID) // the worker was connected all the time
 	timeout := time.NewTimer(f.Wait)
 	defer timeout.Stop()
+	claim := by.Claim
+	if claim == nil {
+		claim = func(ctx context.Context) ([]*job.Record, error) { return s.Claim(ctx, f) }
+	}
 	for {
-		jobs, err := s.claim(ctx, f)
+		if by.Changed != nil {
+			w.changed = by.Changed() // before the claim, or a change between both would be missed
+		}
+		jobs, err := claim(ctx)
 		if err != nil || len(jobs) > 0 {
 			return jobs, err
 		}
-		jobs, again := s.awaitJobs(ctx, w, timeout.C)
+		jobs, again := s.awaitJobs(ctx, w, by.Claim == nil, timeout.C)
 		if len(jobs) > 0 || !again {
 			return jobs, nil
 		}
@@ -39,8 +48,10 @@ func (s *Store) longPoll(ctx context.Context, f job.Fetch) ([]*job.Record, error
 
 // awaitJobs waits until an enqueue has claimed jobs for the fetch, or until it should claim again itself. It returns again
 // false if the fetch should end.
-func (s *Store) awaitJobs(ctx context.Context, w *waiter, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
-	s.cursors.offer(w)
+func (s *Store) awaitJobs(ctx context.Context, w *waiter, offered bool, timeout <-chan time.Time) (jobs []*job.Record, again bool) {
+	if offered {
+		s.cursors.offer(w)
+	}
 	jobs, again, handed := s.await(ctx, w, timeout)
 	if s.cursors.withdraw(w) && !handed {
 		jobs = <-w.handed // whatever ended the wait; the statement of the enqueue has a time limit
@@ -59,6 +70,8 @@ func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) 
 		}
 		select {
 		case <-changed:
+		case <-w.changed:
+			return nil, true, false
 		case <-w.wake:
 			return nil, true, false
 		case jobs := <-w.handed:
@@ -88,28 +101,31 @@ const maxWoken = 1000
 
 // NotifyAvailable wakes fetches for jobs that a commit of this node made available.
 func (s *Store) NotifyAvailable(places []Place) {
-	counts := make(map[string]int, 4)
+	counts := make(map[scope]int, 4)
 	for _, p := range places {
 		s.cursors.lower(p)
-		counts[p.Queue]++
+		counts[p.scope()]++
 	}
-	for queue, n := range counts {
-		s.cursors.wake(queue, n)
+	for of, n := range counts {
+		s.cursors.wake(of, n)
 	}
 }
+
+// scope is that of the fetches of the tenant whose job it is.
+func (p Place) scope() scope { return scope{p.Queue, job.TenantOf(p.Lane)} }
 
 // NotifyReady wakes fetches for jobs that another node, or an application in SQL, made available: at least one at the place,
 // and none before it.
 func (s *Store) NotifyReady(p Place) {
 	s.cursors.lower(p)
-	s.cursors.wake(p.Queue, maxWoken)
+	s.cursors.wake(p.scope(), maxWoken)
 }
 
 // NotifyAll is for notifications that do not name their jobs. It lets the fetches of every queue survey it.
 func (s *Store) NotifyAll() {
 	s.cursors.surveySoon()
-	for _, q := range s.cursors.awaited() {
-		s.cursors.wake(q, maxWoken)
+	for _, of := range s.cursors.awaited() {
+		s.cursors.wake(of, maxWoken)
 	}
 }
 
@@ -120,16 +136,13 @@ func (s *Store) poll(ctx context.Context) error {
 	if err := s.handBackLost(ctx); err != nil {
 		return err
 	}
-	queues := s.cursors.awaited()
-	if len(queues) == 0 {
-		return nil
-	}
-	found, err := s.survey(ctx, s.cursors.surveyDue(queues, true))
+	awaited := s.cursors.awaited()
+	found, err := s.survey(ctx, s.cursors.surveyDue(awaited, true))
 	for _, f := range found {
-		s.cursors.wake(f.Queue, 1)
+		s.cursors.wake(f.scope(), 1)
 	}
-	for _, q := range s.parked.waiting(queues) {
-		s.cursors.wake(q, 1)
+	for _, q := range s.parked.waiting(queuesOf(awaited)) {
+		s.cursors.wakeQueue(q, 1)
 	}
 	return err
 }
@@ -140,8 +153,8 @@ func (c *cursors) park(f job.Fetch) *waiter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.parked++
-	for _, q := range f.Queues {
-		c.waiters[q] = append(c.waiters[q], w)
+	for _, of := range scopes(f.Queues, f.Tenant) {
+		c.waiters[of] = append(c.waiters[of], w)
 	}
 	return w
 }
@@ -151,54 +164,78 @@ func (c *cursors) leave(w *waiter) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.parked--
-	for _, q := range w.fetch.Queues {
-		left := slices.DeleteFunc(c.waiters[q], func(o *waiter) bool { return o == w })
+	own := scopes(w.fetch.Queues, w.fetch.Tenant)
+	for _, of := range own {
+		left := slices.DeleteFunc(c.waiters[of], func(o *waiter) bool { return o == w })
 		if len(left) == 0 {
-			delete(c.waiters, q)
+			delete(c.waiters, of)
 		} else {
-			c.waiters[q] = left
+			c.waiters[of] = left
 		}
 	}
 	select {
 	case <-w.wake:
-		for _, q := range w.fetch.Queues {
-			c.wakeLocked(q, 1)
+		for _, of := range own {
+			c.wakeLocked(of, 1)
 		}
 	default:
 	}
 }
 
-// wake lets up to n waiters of the queue claim again.
-func (c *cursors) wake(queue string, n int) {
+// wake lets up to n waiters claim again that take jobs of the tenant in the queue.
+func (c *cursors) wake(of scope, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wakeLocked(queue, n)
+	c.wakeLocked(of, n)
 }
 
-// wakeLocked is wake for callers that have locked c.mu.
-func (c *cursors) wakeLocked(queue string, n int) {
-	for _, w := range c.waiters[queue] {
-		if n <= 0 {
-			return
-		}
-		if w.taken {
+// wakeQueue is wake for the fetches of all tenants, up to n of each.
+func (c *cursors) wakeQueue(queue string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for of := range c.waiters {
+		if of.queue != queue {
 			continue
 		}
-		select {
-		case w.wake <- struct{}{}:
-			n--
-		default: // has been woken already
+		left := n
+		for _, w := range c.waiters[of] {
+			left -= w.awaken(left)
 		}
 	}
 }
 
-// awaited returns the queues for which fetches are parked.
-func (c *cursors) awaited() []string {
+// wakeLocked is wake for callers that have locked c.mu. Waiters that take jobs of one tenant only come first.
+func (c *cursors) wakeLocked(of scope, n int) {
+	for _, w := range c.waiters[of] {
+		if n -= w.awaken(n); n <= 0 {
+			return
+		}
+	}
+	if of.tenant != "" {
+		c.wakeLocked(scope{of.queue, ""}, n)
+	}
+}
+
+// awaken lets a waiter claim again, unless something else does, and returns how many of n it has woken.
+func (w *waiter) awaken(n int) int {
+	if n <= 0 || w.taken {
+		return 0
+	}
+	select {
+	case w.wake <- struct{}{}:
+		return 1
+	default: // has been woken already
+		return 0
+	}
+}
+
+// awaited returns the queues, and tenants in them, for which fetches are parked.
+func (c *cursors) awaited() []scope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	queues := make([]string, 0, len(c.waiters))
-	for q := range c.waiters {
-		queues = append(queues, q)
+	all := make([]scope, 0, len(c.waiters))
+	for of := range c.waiters {
+		all = append(all, of)
 	}
-	return queues
+	return all
 }

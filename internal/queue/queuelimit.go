@@ -101,27 +101,19 @@ func (s *Store) SetQueueLimit(ctx context.Context, name string, p *job.LimitPoli
 // run is a part of a claim's queues that is claimed by one statement: a limited queue, or others next to each other.
 type run struct {
 	queue  string // of a limited one
+	full   bool   // its limit permits no more
 	probes []*probe
 	claim  claim
 	rows   []dbsqlc.JobFetchRow
 }
 
-// flushLimited claims jobs for all claimants in a transaction that has locked the partitions of the limited queues.
-func (s *Store) flushLimited(ctx context.Context, claimants []claimant, limited []queueLimit) ([]share, error) {
-	shares := make([]share, len(claimants))
-	probes := s.cursors.begin(claimants[0].queues)
-	owners := assignSlots(claimants, s.workers.Quiet)
-	if len(owners) == 0 || len(probes) == 0 {
-		s.cursors.fail(probes)
-		return shares, nil
-	}
-	ctx, cancel := s.db.Bounded(ctx)
-	defer cancel()
+// claimLimited claims in a transaction that has locked the partitions of the limited queues.
+func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners []int, probes []*probe, limited []queueLimit, bytes int64) ([]run, error) {
 	runs := runsOf(probes, limited)
 	number := claimNumber()
 	var rooms []dbsqlc.LimitQueueRoomsRow
 	err := s.db.InTx(ctx, func(tx pgx.Tx) (err error) {
-		rooms, err = s.claimRuns(ctx, tx, claimants, limited, runs, owners, number)
+		rooms, err = s.claimRuns(ctx, tx, claimants, limited, runs, owners, number, bytes)
 		return err
 	})
 	if err != nil {
@@ -130,32 +122,15 @@ func (s *Store) flushLimited(ctx context.Context, claimants []claimant, limited 
 		return nil, err
 	}
 	s.awaitRoom(rooms)
-	claimed := false
-	for i := range runs {
-		r := &runs[i]
-		if r.claim.owners == nil {
-			s.cursors.fail(r.probes)
-			continue
-		}
-		cut := s.endClaim(r.claim, r.rows)
-		for n, jobs := range s.afterClaim(ctx, r.claim, r.rows) {
-			shares[n].jobs = append(shares[n].jobs, jobs...)
-			shares[n].cut = shares[n].cut || cut
-		}
-		claimed = claimed || len(r.rows) > 0
-	}
-	if claimed {
-		s.commits.Committed()
-	}
-	return shares, nil
+	return runs, nil
 }
 
 // runsOf splits the probes, which are in dispatch order.
 func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
 	for _, p := range probes {
 		queue := ""
-		if slices.ContainsFunc(limited, func(l queueLimit) bool { return l.queue == p.queue }) {
-			queue = p.queue
+		if slices.ContainsFunc(limited, func(l queueLimit) bool { return l.queue == p.queue() }) {
+			queue = p.queue()
 		}
 		if n := len(runs); n == 0 || runs[n-1].queue != queue {
 			runs = append(runs, run{queue: queue})
@@ -168,7 +143,7 @@ func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
 
 // claimRuns claims run by run, as many jobs as there are slots left and as the limit of a run permits. A claim that was cut at its
 // bytes is the last.
-func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, runs []run, owners []int, number int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
+func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, runs []run, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
 	for i, l := range limited {
@@ -182,27 +157,28 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 	var startedAt []pgtype.Timestamptz
 	for i := range runs {
 		r := &runs[i]
-		r.claim, r.rows = claim{}, nil
+		r.claim, r.rows, r.full = claim{}, nil, false
 		want := len(owners)
 		if r.queue != "" {
 			at := slices.IndexFunc(rooms, func(l dbsqlc.LimitQueueRoomsRow) bool { return l.Queue == r.queue })
 			want = int(min(int64(want), rooms[at].Room))
+			r.full = want < len(owners)
 		}
 		if want == 0 {
 			continue
 		}
-		r.claim = s.newClaim(claimants, r.probes, owners[:want])
+		r.claim = s.newClaim(claimants, r.probes, owners[:want], bytes)
 		r.claim.params.Claim = number
 		if r.rows, err = q.JobFetch(ctx, r.claim.params); err != nil {
 			return nil, err
 		}
-		owners = owners[len(r.rows):]
+		owners, r.full = owners[len(r.rows):], r.full && len(r.rows) == want
 		for n := range r.rows {
 			if r.queue != "" {
 				from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
 			}
 		}
-		if r.claim.cut(r.rows) {
+		if _, cut := r.claim.weigh(r.rows); cut {
 			break
 		}
 	}
@@ -301,7 +277,7 @@ func (s *Store) awaitRoom(rooms []dbsqlc.LimitQueueRoomsRow) {
 		}
 		s.rooms.some.Store(true)
 		s.rooms.until[r.Queue] = time.Now().Add(wait)
-		time.AfterFunc(wait, func() { s.cursors.wake(r.Queue, maxWoken) })
+		time.AfterFunc(wait, func() { s.cursors.wakeQueue(r.Queue, maxWoken) })
 	}
 }
 
@@ -323,13 +299,13 @@ func (s *Store) roomMade(queues ...string) {
 	defer s.rooms.mu.Unlock()
 	if queues == nil {
 		for name := range s.rooms.until {
-			s.cursors.wake(name, 1)
+			s.cursors.wakeQueue(name, 1)
 		}
 		return
 	}
 	for _, name := range queues {
 		if _, known := s.rooms.until[name]; known {
-			s.cursors.wake(name, 1)
+			s.cursors.wakeQueue(name, 1)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func (s *Store) QueueChanged(name string) {
 	}
 	s.queues.remove(name)
 	s.cursors.surveyAgain(name)
-	s.cursors.wake(name, maxWoken)
+	s.cursors.wakeQueue(name, maxWoken)
 }
 
 // QueueExists reports whether a queue has ever had a job or a setting.

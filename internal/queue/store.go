@@ -95,7 +95,7 @@ type Store struct {
 	fetchers       fetchers
 	lost           lostClaims
 
-	cursors    cursors
+	cursors    *cursors
 	priorities priorityStats
 	awaiting   resultWaiters
 	queues     knownQueues
@@ -121,7 +121,7 @@ func New(deps Deps, config Config) *Store {
 	s := &Store{
 		db: deps.DB, commits: deps.Commits, timer: deps.Timer, workers: deps.Workers, logger: deps.Logger, tracer: deps.Tracer,
 		config: config, schemas: deps.Schemas, configured: deps.Queues, maintenance: deps.Maintenance, draining: make(chan struct{}),
-		cursors:    cursors{queues: map[string]*queueCursor{}, waiters: map[string][]*waiter{}},
+		cursors:    newCursors(),
 		awaiting:   resultWaiters{byID: map[[16]byte][]*resultWaiter{}},
 		parked:     parkedQueues{queues: map[string]*parkedQueue{}},
 		rooms:      roomWakes{until: map[string]time.Time{}},

@@ -42,6 +42,8 @@ func TestPause(t *testing.T) {
 		require.NoError(t, err)
 		_, err = b.Queues.Resume(t.Context(), "q", "bob")
 		require.NoError(t, err)
+		require.NoError(t, other.Configured.Refresh(t.Context()))
+		other.QueueChanged("q")
 		require.Len(t, other.Fetched(1, "q"), 1)
 		require.Len(t, b.Fetched(1, "q"), 1)
 		require.Equal(t, []string{`queue.paused {"queue":"q","paused_by":"alice"}`, `queue.resumed {"queue":"q","resumed_by":"bob"}`}, b.events("q"))

@@ -59,7 +59,7 @@ func TestMissedEventLeaksNoSlot(t *testing.T) {
 func TestPanicIsInternal(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Jobs, d.Logger = nil, slog.New(slog.NewTextHandler(&log, nil)) })
+	b := setup(t, grpcapi.Config{}, func(d *grpcapi.Deps) { d.Jobs, d.Pools, d.Logger = nil, nil, slog.New(slog.NewTextHandler(&log, nil)) })
 	for range 2 {
 		_, err := b.client.Enqueue(t.Context(), &ojsv1.EnqueueRequest{Type: "t"})
 		require.Equal(t, codes.Internal, status.Code(err))

@@ -85,7 +85,7 @@ func (s *jobStream) claim() error {
 		}
 		s.fetch.Count = min(free, maxClaim)
 		start := time.Now()
-		jobs, err := s.api.Jobs.Fetch(s.ctx, s.fetch)
+		jobs, err := s.api.Pools.Fetch(s.ctx, s.fetch)
 		switch {
 		case err != nil && s.ctx.Err() == nil:
 			err = s.failed("fetch jobs", err)

@@ -17,7 +17,7 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 		return nil, wire
 	}
 	want.MaxBytes = claimBytes
-	jobs, err := a.Jobs.Fetch(ctx, want)
+	jobs, err := a.Pools.Fetch(ctx, want)
 	if err != nil {
 		return nil, err
 	}

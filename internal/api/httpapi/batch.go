@@ -178,7 +178,7 @@ func nextFetch(in batch) (*job.Fetch, error) {
 // the fetch fails.
 func (a *API) itemsAndJobs(c echo.Context, fetch job.Fetch, itemBytes int, appendItems func(b []byte, next flush) []byte) error {
 	ctx := c.Request().Context()
-	jobs, failed := a.Jobs.Fetch(ctx, fetch)
+	jobs, failed := a.Pools.Fetch(ctx, fetch)
 	err := respondEach(c, http.StatusOK, itemBytes+shownBytes(jobs), func(b []byte, next flush) []byte {
 		b = append(appendItems(b, next), `,"jobs":`...)
 		b = appendJobs(b, jobs, shape{fetched: true}, next)

@@ -208,6 +208,7 @@ func (a *API) routes(e *echo.Echo) {
 	get(v1, "/unique-jobs", a.listUnique)
 	a.rateLimitRoutes(v1, one)
 	a.cronRoutes(v1)
+	a.poolRoutes(v1)
 	a.workflowRoutes(v1)
 	a.priorityRoutes(v1)
 	a.schemaRoutes(v1)

@@ -17,7 +17,7 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 		return wire
 	}
 	ctx := c.Request().Context()
-	jobs, err := a.Jobs.Fetch(ctx, in)
+	jobs, err := a.Pools.Fetch(ctx, in)
 	if err != nil {
 		return err
 	}

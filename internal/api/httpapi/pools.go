@@ -1,0 +1,159 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/pool"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// poolRoutes are those of docs/reference/fairness.md, Pools and Statistics.
+func (a *API) poolRoutes(v1 *echo.Group) {
+	body := bodyLimit{a.config.Limits.Envelope(), "envelope"}
+	get := []string{http.MethodGet, http.MethodHead}
+	v1.Match(get, "/admin/pools", a.listPools)
+	v1.Match(get, "/admin/pools/:name", a.getPool)
+	v1.PUT("/admin/pools/:name", a.withBody(body, a.putPool))
+	v1.DELETE("/admin/pools/:name", a.deletePool)
+	v1.Match(get, "/admin/scheduling/stats", a.getSchedulingStats)
+}
+
+// shownPool is a pool in an answer.
+type shownPool struct {
+	ID            string           `json:"id"`
+	Name          string           `json:"name"`
+	Queues        []string         `json:"queues"`
+	Concurrency   *int32           `json:"concurrency"`
+	Strategy      string           `json:"strategy"`
+	Weights       map[string]int64 `json:"weights"`
+	Isolated      bool             `json:"isolated"`
+	Starvation    pool.Starvation  `json:"starvation_prevention"`
+	ActiveWorkers int64            `json:"active_workers"`
+	Workers       int64            `json:"workers"`
+	ActiveJobs    int64            `json:"active_jobs"`
+	CreatedAt     string           `json:"created_at"`
+	UpdatedAt     string           `json:"updated_at"`
+}
+
+func showPool(p *pool.Shown) shownPool {
+	s := shownPool{
+		ID: p.Name, Name: p.Name, Queues: p.Queues, Strategy: p.Strategy, Weights: p.Weights, Isolated: p.Isolated, Starvation: p.Starvation,
+		ActiveWorkers: p.Workers, Workers: p.Workers, ActiveJobs: p.ActiveJobs, CreatedAt: ojs.FormatTime(p.CreatedAt), UpdatedAt: ojs.FormatTime(p.UpdatedAt),
+	}
+	if p.Concurrency > 0 {
+		s.Concurrency = &p.Concurrency
+	}
+	if s.Weights == nil {
+		s.Weights = map[string]int64{}
+	}
+	return s
+}
+
+// poolName reads the name in the path; what is no name is an unknown pool.
+func poolName(c echo.Context) (string, error) {
+	name := param(c, "name")
+	if !pool.ValidName(name) {
+		return "", ojs.ErrNotFound("pool", name)
+	}
+	return name, nil
+}
+
+func (a *API) listPools(c echo.Context) error {
+	page, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+	if err != nil {
+		return err
+	}
+	all, err := a.Pools.List(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	first := min(page.offset, len(all))
+	shown := make([]shownPool, 0, page.limit)
+	for i := range all[first:min(first+page.limit, len(all))] {
+		shown = append(shown, showPool(&all[first+i]))
+	}
+	list, err := json.Marshal(shown)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(append(b, `{"items":`...), list...)
+		b = append(append(b, `,"pools":`...), list...)
+		return append(page.append(append(b, `,"pagination":`...), int64(len(all)), first+page.limit < len(all), ""), '}')
+	})
+}
+
+func (a *API) getPool(c echo.Context) error {
+	name, err := poolName(c)
+	if err != nil {
+		return err
+	}
+	p, err := a.Pools.Get(c.Request().Context(), name)
+	if err != nil {
+		return err
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{"pool": showPool(p)})
+}
+
+func (a *API) putPool(c echo.Context, body []byte) error {
+	name := param(c, "name")
+	if !pool.ValidName(name) {
+		return ojs.ErrInvalidPayload("name", "a pool name", nil, "The name in the path must be letters, digits, ., _ and -, at most 128 bytes long.")
+	}
+	definition, wire := pool.Decode(body)
+	if wire != nil {
+		return wire
+	}
+	p, created, err := a.Pools.Put(c.Request().Context(), name, definition)
+	if err != nil {
+		return err
+	}
+	status := http.StatusOK
+	if created {
+		status = http.StatusCreated
+		c.Response().Header().Set("Location", "/ojs/v1/admin/pools/"+name)
+	}
+	return sendJSON(c, status, map[string]any{"pool": showPool(p)})
+}
+
+func (a *API) deletePool(c echo.Context) error {
+	name, err := poolName(c)
+	if err != nil {
+		return err
+	}
+	if err := a.Pools.Delete(c.Request().Context(), name); err != nil {
+		return err
+	}
+	return c.NoContent(http.StatusNoContent)
+}
+
+// schedulingQueue is a queue in the statistics.
+type schedulingQueue struct {
+	Name       string  `json:"name"`
+	Weight     int64   `json:"weight"`
+	Dispatched int64   `json:"dispatched"`
+	Count      int64   `json:"dispatch_count_1m"`
+	Ratio      float64 `json:"dispatch_ratio_1m"`
+	AvgWaitMS  int64   `json:"avg_wait_ms"`
+	ActiveJobs int64   `json:"active_jobs"`
+	Starved    bool    `json:"starved"`
+}
+
+func (a *API) getSchedulingStats(c echo.Context) error {
+	queues, total, err := a.Pools.Stats(c.Request().Context())
+	if err != nil {
+		return err
+	}
+	shown, started := make([]schedulingQueue, len(queues)), make(map[string]int64, len(queues))
+	for i, q := range queues {
+		shown[i] = schedulingQueue{q.Name, q.Weight, q.Dispatched, q.Dispatched, q.Ratio, q.AvgWaitMS, q.Active, q.Starved}
+		started[q.Name] = q.Dispatched
+	}
+	return sendJSON(c, http.StatusOK, map[string]any{
+		"strategy": "strict", "window": "PT1M", "queues": shown,
+		"stats": map[string]any{"total_dispatched": total, "queues": started},
+	})
+}

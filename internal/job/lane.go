@@ -1,0 +1,41 @@
+package job
+
+import "strings"
+
+// maxTenantBytes bounds the name of a tenant. A lane adds a slash and a fairness key to it.
+const maxTenantBytes = 128
+
+// Lane is the part of a queue in which a job waits: that of its tenant, and within it that of its fairness key. Jobs without
+// either share the lane "". The name of a tenant has no slash, so no two pairs have the same lane.
+func Lane(tenant, fairKey string) string {
+	if fairKey == "" {
+		return tenant
+	}
+	return tenant + "/" + fairKey
+}
+
+// TenantOf is the tenant of the jobs in a lane; "": none.
+func TenantOf(lane string) string {
+	tenant, _, _ := strings.Cut(lane, "/")
+	return tenant
+}
+
+// FairKeyOf is the fairness key of the jobs in a lane; "": none.
+func FairKeyOf(lane string) string {
+	_, key, _ := strings.Cut(lane, "/")
+	return key
+}
+
+// ValidTenant reports whether s is ^[A-Za-z0-9._-]{1,128}$.
+func ValidTenant(s string) bool {
+	if s == "" || len(s) > maxTenantBytes {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-') {
+			return false
+		}
+	}
+	return true
+}

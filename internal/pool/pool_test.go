@@ -1,0 +1,299 @@
+package pool_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/pool"
+)
+
+type bundle struct{ *domaintest.Bundle }
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	return &bundle{domaintest.New(t)}
+}
+
+func (b *bundle) put(name, definition string) {
+	b.T.Helper()
+	d, wire := pool.Decode([]byte(definition))
+	require.Nil(b.T, wire)
+	_, _, err := b.Pools.Put(b.T.Context(), name, d)
+	require.NoError(b.T, err)
+}
+
+func (b *bundle) add(queue string, n int) {
+	b.T.Helper()
+	jobs := make([]*job.Job, n)
+	for i := range jobs {
+		jobs[i] = domaintest.NewJob(queue)
+	}
+	_, errs := b.EnqueueEach(b.T.Context(), jobs)
+	require.Nil(b.T, errs)
+}
+
+func (b *bundle) fetch(f job.Fetch) []*job.Record {
+	b.T.Helper()
+	jobs, err := b.Pools.Fetch(b.T.Context(), f)
+	require.NoError(b.T, err)
+	return jobs
+}
+
+// letters are the queues of the jobs, whose names have one letter.
+func letters(jobs []*job.Record) string {
+	var s strings.Builder
+	for _, j := range jobs {
+		s.WriteString(j.Queue)
+	}
+	return s.String()
+}
+
+func (b *bundle) ack(jobs []*job.Record) {
+	b.T.Helper()
+	for _, j := range jobs {
+		_, err := b.Complete(b.T.Context(), job.Ack{JobID: j.ID, WorkerID: j.WorkerID.String, Attempt: -1})
+		require.NoError(b.T, err)
+	}
+}
+
+func TestStrategies(t *testing.T) {
+	t.Parallel()
+
+	t.Run("RoundRobin", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.add("a", 20)
+		b.add("b", 3)
+		b.add("c", 20)
+		f := job.Fetch{Queues: []string{"a", "b", "c"}, Count: 1, Strategy: job.StrategyRoundRobin}
+		got := ""
+		for range 12 {
+			got += letters(b.fetch(f))
+		}
+		require.Equal(t, "abcabcabcaca", got)
+		f.Count = 4
+		require.Len(t, b.fetch(f), 4)
+		f.Count = 100
+		require.Len(t, b.fetch(f), 27)
+		require.Empty(t, b.fetch(f))
+	})
+
+	t.Run("Weighted", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.add("a", 200)
+		b.add("b", 200)
+		f := job.Fetch{Queues: []string{"a", "b"}, Count: 10, Strategy: job.StrategyWeighted, Weights: map[string]int64{"a": 3}}
+		got := ""
+		for range 20 {
+			got += letters(b.fetch(f))
+		}
+		require.InDelta(t, 150, strings.Count(got, "a"), 35) // five standard deviations
+		require.Len(t, got, 200)
+		f.Count = 1000
+		require.Len(t, b.fetch(f), 200)
+	})
+
+	t.Run("LeastLoaded", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.add("a", 2)
+		b.add("b", 5)
+		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('a', 'available', 2), ('b', 'available', 5)`) // as the relay does
+		require.Equal(t, "bbba", letters(b.fetch(job.Fetch{Queues: []string{"a", "b"}, Count: 4, Strategy: job.StrategyLeastLoaded})))
+	})
+
+	t.Run("StarvingQueuesComeFirst", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a","b"],"strategy":"strict","starvation_prevention":{"enabled":true,"rotation_interval":"PT1M","min_dispatch_ratio":0.1}}`)
+		b.add("a", 100)
+		b.add("b", 100)
+		got := ""
+		for range 60 {
+			got += letters(b.fetch(job.Fetch{Pool: "p", Count: 1}))
+		}
+		require.InDelta(t, 6, strings.Count(got, "b"), 1)
+	})
+
+	t.Run("AStarvingQueueIsServedAfterTheInterval", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		now := time.Now()
+		b.Pools.SetClock(func() time.Time { return now })
+		b.put("p", `{"queues":["a","b"],"strategy":"strict","starvation_prevention":{"enabled":true,"rotation_interval":"PT30S","min_dispatch_ratio":0}}`)
+		b.add("a", 100)
+		b.add("b", 100)
+		got := ""
+		for range 10 {
+			got += letters(b.fetch(job.Fetch{Pool: "p", Count: 1}))
+			now = now.Add(7 * time.Second)
+		}
+		require.Equal(t, "aaaaabaaaa", got)
+	})
+}
+
+func TestPools(t *testing.T) {
+	t.Parallel()
+
+	t.Run("IsolatedQueuesAreForThePoolOnly", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		other := &bundle{b.Node()}
+		b.add("a", 3)
+		b.add("b", 3)
+		require.Len(t, other.fetch(job.Fetch{Queues: []string{"a"}, Count: 1}), 1) // it knows that there is no pool
+		b.put("p", `{"queues":["a"],"isolated":true}`)
+		other.Pools.Changed()
+		require.Equal(t, "bbb", letters(other.fetch(job.Fetch{Queues: []string{"a", "b"}, Count: 10})))
+		require.Empty(t, other.fetch(job.Fetch{Queues: []string{"a"}, Count: 10}))
+		require.Equal(t, "aa", letters(other.fetch(job.Fetch{Pool: "p", Count: 10})))
+	})
+
+	t.Run("AWorkerNamesItsPoolInAHeartbeat", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"isolated":true}`)
+		b.add("a", 1)
+		b.Exec(`INSERT INTO ojs.workers (id, started_at, last_beat_at, facts) VALUES ('w', now(), now(), '{"pool":"p"}'), ('x', now(), now(), '{"pool":"gone"}')`)
+		require.Empty(t, b.fetch(job.Fetch{Queues: []string{"a"}, Count: 1, WorkerID: "x"}))
+		require.Equal(t, "a", letters(b.fetch(job.Fetch{Queues: []string{"a", "b"}, Count: 1, WorkerID: "w"})))
+		all, err := b.Pools.List(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 1, all[0].Workers)
+	})
+
+	t.Run("AnUnknownPoolIsNotFound", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		_, err := b.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1})
+		require.ErrorContains(t, err, "p")
+		require.Error(t, b.Pools.Delete(t.Context(), "p"))
+	})
+
+	t.Run("ConcurrencyHolds", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":3}`)
+		b.add("a", 10)
+		first := b.fetch(job.Fetch{Pool: "p", Count: 2})
+		require.Len(t, first, 2)
+		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 10}), 1)
+		require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 10}))
+		b.ack(first[:1])
+		p, err := b.Pools.Get(t.Context(), "p")
+		require.NoError(t, err)
+		require.EqualValues(t, 2, p.ActiveJobs)
+		_, err = b.Fail(t.Context(), job.Nack{JobID: first[1].ID, Attempt: -1, Requeue: true})
+		require.NoError(t, err)
+		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 10}), 2)
+		b.put("p", `{"queues":["a"]}`)
+		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 10}), 6)
+	})
+
+	t.Run("AParkedFetchGetsTheRoomOfAnEndedJob", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Commits.OnCommit(b.Pools.Freed)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 2)
+		first := b.fetch(job.Fetch{Pool: "p", Count: 1})
+		answer := make(chan []*job.Record, 1)
+		go func() {
+			jobs, _ := b.Pools.Fetch(context.Background(), job.Fetch{Pool: "p", Count: 1, Wait: domaintest.WaitFor})
+			answer <- jobs
+		}()
+		require.Eventually(t, func() bool { return b.Pools.Waiting() }, domaintest.WaitFor, time.Millisecond)
+		b.ack(first)
+		require.Len(t, domaintest.Await(t, answer), 1)
+	})
+
+	t.Run("AReservationOfANodeThatStoppedEnds", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 1)
+		b.Exec(`INSERT INTO ojs.pool_holds (pool, id, jobs, expires_at) VALUES ('p', gen_random_uuid(), 1, now() + interval '1 minute')`)
+		require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 1}))
+		b.Exec(`UPDATE ojs.pool_holds SET expires_at = now()`)
+		require.Eventually(t, func() bool { return len(b.fetch(job.Fetch{Pool: "p", Count: 1})) == 1 }, domaintest.WaitFor, time.Millisecond)
+	})
+}
+
+// Many fetches of two nodes: the active jobs of the pool are never more than its concurrency, and all jobs run.
+func TestConcurrencyOnTwoNodes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	nodes := []*bundle{b, {b.Node()}}
+	const concurrency, jobs = 5, 120
+	b.put("p", fmt.Sprintf(`{"queues":["a","b"],"concurrency":%d}`, concurrency))
+	b.add("a", jobs/2)
+	b.add("b", jobs/2)
+	var mu sync.Mutex
+	running, most, done := 0, 0, 0
+	var wg sync.WaitGroup
+	for n := range 8 {
+		wg.Go(func() {
+			node := nodes[n%2]
+			for {
+				got, err := node.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1 + n%3})
+				if err != nil {
+					t.Errorf("fetch: %v", err)
+					return
+				}
+				mu.Lock()
+				running += len(got)
+				most = max(most, running)
+				mu.Unlock()
+				for _, j := range got {
+					mu.Lock()
+					running--
+					mu.Unlock()
+					if _, err := node.Complete(t.Context(), job.Ack{JobID: j.ID, Attempt: -1}); err != nil {
+						t.Errorf("ack: %v", err)
+					}
+				}
+				mu.Lock()
+				done += len(got)
+				over := done == jobs
+				mu.Unlock()
+				if over || t.Context().Err() != nil {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, most, concurrency)
+	require.Equal(t, jobs, done)
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
+}
+
+func TestDecode(t *testing.T) {
+	t.Parallel()
+	d, wire := pool.Decode([]byte(`{"queues":{"a":{"weight":70},"b":{},"c":3},"concurrency":10,"strategy":"weighted"}`))
+	require.Nil(t, wire)
+	require.Equal(t, []string{"a", "b", "c"}, d.Queues)
+	require.Equal(t, map[string]int64{"a": 70, "b": 1, "c": 3}, d.WeightsOfQueues())
+	for _, body := range []string{
+		`{}`, `[]`, `{"queues":[]}`, `{"queues":["UPPER"]}`, `{"queues":[1]}`, `{"queues":"a"}`, `{"queues":{"a":{"weight":0}}}`, `{"queues":["a"],"concurrency":-1}`,
+		`{"queues":["a"],"concurrency":10001}`, `{"queues":["a"],"strategy":"fast"}`, `{"queues":["a"],"strategy":7}`, `{"queues":["a"],"weights":{"a":1.5}}`,
+		`{"queues":["a"],"weights":{"a":1001}}`, `{"queues":["a"],"weights":[]}`, `{"queues":["a"],"isolated":1}`, `{"queues":["a\u0000"]}`,
+		`{"queues":["a"],"starvation_prevention":{"rotation_interval":"PT0S"}}`, `{"queues":["a"],"starvation_prevention":{"min_dispatch_ratio":2}}`,
+		`{"queues":["a"],"starvation_prevention":{"enabled":"yes"}}`, `{"queues":["a"],"starvation_prevention":[]}`, "{\"queues\":[\"a\xff\"]}",
+	} {
+		_, wire := pool.Decode([]byte(body))
+		require.NotNil(t, wire, body)
+	}
+	for _, name := range []string{"", "a b", "a/b", "a\x00", strings.Repeat("x", 129), "ä"} {
+		require.False(t, pool.ValidName(name), name)
+	}
+}

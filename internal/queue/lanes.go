@@ -1,0 +1,62 @@
+package queue
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/rawjson"
+)
+
+// maxFairKey bounds the bytes of a fairness key in a lane. A longer one is replaced by its hash.
+const maxFairKey = 128
+
+// assignLanes puts jobs of fair queues into the lane of their fairness key, within that of their tenant. What the node does not know
+// yet of a queue does no harm: the jobs wait with those without a key.
+func (s *Store) assignLanes(ctx context.Context, db pg.Conn, jobs []*job.Job) {
+	if s.isPool(db) {
+		_, _ = s.configured.View(ctx) // the first call reads the configurations; the insert itself tells whether the database answers
+	}
+	for _, j := range jobs {
+		if q := s.configured.Known(j.Queue); q != nil && q.Config.Fairness != nil {
+			j.Lane = job.Lane(job.TenantOf(j.Lane), fairKey(q.Config.Fairness, j.Meta))
+		}
+	}
+}
+
+// fairKey is the value of the fairness key in the meta of a job; "": it has none, or the queue is fair between tenants only. The
+// function ojs.job_lane is the same in SQL.
+func fairKey(f *queueconfig.Fairness, meta []byte) string {
+	name, ok := strings.CutPrefix(f.FairKey, "meta.")
+	if !ok || len(meta) == 0 {
+		return ""
+	}
+	v := payload.Present(payload.Find(meta, name))
+	if v == nil || v[0] == '{' || v[0] == '[' {
+		return ""
+	}
+	key, isText := rawjson.Text(v)
+	if !isText {
+		key = string(v)
+	}
+	if len(key) > maxFairKey || strings.ContainsRune(key, 0) {
+		sum := sha256.Sum256([]byte(key))
+		key = "sha256:" + hex.EncodeToString(sum[:])
+	}
+	return key
+}
+
+// weights are those of the lanes of a queue.
+func (s *Store) weights(queue string) weights {
+	q := s.configured.Known(queue)
+	if q == nil || q.Config.Fairness == nil {
+		return weights{}
+	}
+	f := q.Config.Fairness
+	return weights{ofTenants: f.FairKey == "tenant", of: f.Weights}
+}

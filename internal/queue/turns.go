@@ -1,0 +1,227 @@
+package queue
+
+import (
+	"container/list"
+	"slices"
+
+	"github.com/ojsd/ojsd/internal/job"
+)
+
+// rank is one priority of a queue. Its tenants take turns, and the lanes of a tenant do: a tenant with many lanes gets no more
+// than one with few. Almost every rank has one tenant with one lane, "".
+type rank struct {
+	queue    *queueCursor
+	priority int16
+	parties  map[string]*party // by tenant
+	turns    list.List         // of *party with jobs, next first
+	ready    int               // levels with jobs
+}
+
+// party is the lanes of one tenant, "" for those without one.
+type party struct {
+	turn
+
+	rank   *rank
+	tenant string
+	levels map[string]*level // by lane
+	turns  list.List         // of *level with jobs, next first
+}
+
+// turn is the place of a party or level in a list of turns.
+type turn struct {
+	at   *list.Element // nil: it has no jobs
+	left int           // jobs that it may give until the next has its turn; 0: as many as its weight
+}
+
+func (t *turn) take(turns *list.List, n, weight int) {
+	if t.left == 0 {
+		t.left = weight
+	}
+	if t.left = max(0, t.left-n); t.left == 0 {
+		turns.MoveToBack(t.at)
+	}
+}
+
+// giveBack undoes take for a claim that did not come that far.
+func (t *turn) giveBack(turns *list.List, n, weight int) {
+	if t.left += n; t.left >= weight {
+		t.left = 0
+	}
+	turns.MoveToFront(t.at)
+}
+
+// weights says how many jobs a tenant or lane gives when it has its turn. The zero value gives one to each.
+type weights struct {
+	ofTenants bool // of tenants; else of fairness keys
+	of        map[string]int64
+}
+
+func (w weights) party(p *party) int {
+	if w.ofTenants {
+		return w.weight(p.tenant)
+	}
+	return 1
+}
+
+func (w weights) level(l *level) int {
+	if w.ofTenants || len(w.of) == 0 {
+		return 1
+	}
+	return w.weight(job.FairKeyOf(l.lane))
+}
+
+func (w weights) weight(name string) int {
+	if n, ok := w.of[name]; ok && n > 0 {
+		return int(min(n, maxClaim))
+	}
+	return 1
+}
+
+// rank finds a priority, or adds it. Ranks are few and stay sorted, because claims read them in that order.
+func (q *queueCursor) rank(priority int16) *rank {
+	at, found := slices.BinarySearchFunc(q.ranks, priority, func(r *rank, p int16) int { return int(p) - int(r.priority) })
+	if !found {
+		q.ranks = slices.Insert(q.ranks, at, &rank{queue: q, priority: priority, parties: map[string]*party{}})
+	}
+	return q.ranks[at]
+}
+
+// level finds a priority of a lane, or adds it without jobs. It returns nil if there is no room: then a survey finds the lane later.
+func (q *queueCursor) level(lane string, priority int16) *level {
+	r, tenant := q.rank(priority), job.TenantOf(lane)
+	p := r.parties[tenant]
+	if p != nil {
+		if l := p.levels[lane]; l != nil {
+			return l
+		}
+	}
+	if lane != "" && q.lanes >= q.room {
+		q.crowded = true
+		return nil
+	}
+	if p == nil {
+		p = &party{rank: r, tenant: tenant, levels: map[string]*level{}}
+		r.parties[tenant] = p
+	}
+	l := &level{party: p, lane: lane, low: noJobs}
+	p.levels[lane] = l
+	if lane != "" {
+		q.lanes++
+	}
+	return l
+}
+
+// set moves the cursor, and lets the level take turns while it has jobs.
+func (l *level) set(low int64) {
+	l.low = low
+	p := l.party
+	r := p.rank
+	switch {
+	case low != noJobs && l.at == nil:
+		if l.at = p.turns.PushBack(l); p.at == nil {
+			p.at = r.turns.PushBack(p)
+		}
+		r.ready++
+	case low == noJobs && l.at != nil:
+		p.turns.Remove(l.at)
+		l.turn = turn{}
+		if p.turns.Len() == 0 {
+			r.turns.Remove(p.at)
+			p.turn = turn{}
+		}
+		r.ready--
+	}
+	l.forget()
+}
+
+// forget drops a level without jobs, unless a claim reads it. Lane "" is kept: most queues have no other.
+func (l *level) forget() {
+	p := l.party
+	if l.low != noJobs || len(l.probes) > 0 || l.lane == "" || p.levels[l.lane] != l {
+		return
+	}
+	delete(p.levels, l.lane)
+	p.rank.queue.lanes--
+	if len(p.levels) == 0 {
+		delete(p.rank.parties, p.tenant)
+	}
+}
+
+// next is the level whose turn it is, of all tenants or of one; nil if none has jobs.
+func (r *rank) next(tenant string) *level {
+	var p *party
+	if tenant != "" {
+		p = r.parties[tenant]
+	} else if e := r.turns.Front(); e != nil {
+		p = e.Value.(*party)
+	}
+	if p == nil || p.turns.Len() == 0 {
+		return nil
+	}
+	return p.turns.Front().Value.(*level)
+}
+
+// count is how many levels of all tenants or of one have jobs.
+func (r *rank) count(tenant string) int {
+	if tenant == "" {
+		return r.ready
+	}
+	if p := r.parties[tenant]; p != nil {
+		return p.turns.Len()
+	}
+	return 0
+}
+
+// pick adds the probes of the levels whose turn it is. Together they may give as many jobs as wanted; up to spare further levels,
+// which the statement reads only if those before have too few, may give those of their next turn. It reports whether nothing
+// behind this rank may be claimed by the same statement: there are more levels, or one of them may have more than it may give.
+func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
+	ready, first := r.count(w.tenant), len(probes)
+	if ready == 1 { // as in every queue without lanes: there is nothing to take turns
+		return append(probes, r.next(w.tenant).begin(w.slots)), false
+	}
+	weights := r.queue.weights
+	for n := 0; n < w.slots+w.spare; n++ {
+		l := r.next(w.tenant)
+		if l == nil {
+			break
+		}
+		jobs := 1
+		if n >= w.slots {
+			if l.picked != nil {
+				break
+			}
+			jobs = min(weights.level(l), w.slots)
+		}
+		if l.picked == nil {
+			l.picked = l.begin(0)
+			probes = append(probes, l.picked)
+		}
+		l.picked.want += jobs
+		l.picked.turned = true
+		l.takeTurn(jobs)
+	}
+	for _, p := range probes[first:] {
+		p.level.picked = nil
+		last = last || p.want < w.slots
+	}
+	return probes, last || len(probes)-first < ready
+}
+
+func (l *level) takeTurn(jobs int) {
+	p := l.party
+	w := p.rank.queue.weights
+	l.take(&p.turns, jobs, w.level(l))
+	p.take(&p.rank.turns, jobs, w.party(p))
+}
+
+// giveBackTurn undoes takeTurn, if the level has jobs still.
+func (l *level) giveBackTurn(jobs int) {
+	if l.at == nil {
+		return
+	}
+	p := l.party
+	w := p.rank.queue.weights
+	l.giveBack(&p.turns, jobs, w.level(l))
+	p.giveBack(&p.rank.turns, jobs, w.party(p))
+}
