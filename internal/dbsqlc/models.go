@@ -27,6 +27,7 @@ type Cron struct {
 	RunCount      int64
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	Tenant        string
 }
 
 type CronRun struct {
@@ -336,6 +337,7 @@ type OjsEventPublished struct {
 	FromState  pgtype.Text
 	ToState    pgtype.Text
 	DurationMs pgtype.Int8
+	Lane       string
 	Service    string
 	Compat     bool
 	Event      interface{}
@@ -357,6 +359,7 @@ type OjsEventPublishedAll struct {
 	FromState  pgtype.Text
 	ToState    pgtype.Text
 	DurationMs pgtype.Int8
+	Lane       string
 	Service    string
 	Compat     bool
 	Event      interface{}
@@ -380,6 +383,7 @@ type OjsEventShown struct {
 	Head       string
 	Compat     string
 	Data       string
+	Lane       string
 }
 
 type OjsJobSize struct {
@@ -479,6 +483,18 @@ type StatsMinute struct {
 	Durations  []int64
 }
 
+type Tenancy struct {
+	OnlyRow bool
+	Enabled bool
+}
+
+type TenantCount struct {
+	Tenant string
+	Queue  string
+	State  string
+	Count  int64
+}
+
 type Webhook struct {
 	ID                  [16]byte
 	Url                 string
@@ -508,6 +524,7 @@ type Webhook struct {
 	DisabledAt          pgtype.Timestamptz
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
+	Tenant              pgtype.Text
 }
 
 type WebhookAttempt struct {
@@ -575,6 +592,7 @@ type Worker struct {
 	Hostname     pgtype.Text
 	Pid          pgtype.Int8
 	Facts        []byte
+	Tenant       string
 }
 
 type Workflow struct {
@@ -606,6 +624,7 @@ type Workflow struct {
 	Forced          bool
 	CreatedAt       pgtype.Timestamptz
 	EndedAt         pgtype.Timestamptz
+	Tenant          string
 }
 
 type WorkflowPending struct {
