@@ -1,0 +1,187 @@
+package app
+
+import (
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/tenant"
+)
+
+// Fixed values of Config.
+const (
+	maxBatchBytes = 32 << 20 // body of a batch call
+	maxBatchSize  = 10_000   // items of a batch call
+)
+
+// Config is the configuration of a node: the settings, which FromConfig copies, and values from the program. Values are not
+// validated here. A field without a setting has a fixed value, which only tests change.
+type Config struct {
+	// DatabaseURL is the Postgres to run against. Required.
+	DatabaseURL string
+
+	// DatabaseListenURL is where LISTEN is issued, e.g. past a transaction-mode pooler. Empty: DatabaseURL.
+	DatabaseListenURL string
+
+	// DatabaseMaxConns bounds the connection pool.
+	DatabaseMaxConns int32
+
+	// DatabasePooler says that DatabaseURL leads to a transaction-mode pooler: statements are not prepared by name.
+	DatabasePooler bool
+
+	// Listen is the address of the HTTP interface.
+	Listen string
+
+	// Migrate brings the schema up to date before serving.
+	Migrate bool
+
+	// Version is shown in the manifest and by health.
+	Version string
+
+	// Logger is the log of the server. nil: slog.Default().
+	Logger *slog.Logger
+
+	// APIKeys are the accepted bearer tokens. Empty: the API is open.
+	APIKeys []string
+
+	// PublicURL is the base of the manifest's base_url. Empty: the host of each request.
+	PublicURL string
+
+	// CORSOrigins are the origins browsers may call from. Empty: none.
+	CORSOrigins []string
+
+	// Limits of requests.
+	Limits job.Limits
+
+	// FullRetryAfter is after which time producers are told to try again that a full queue has refused.
+	FullRetryAfter time.Duration
+
+	// StrictQueues refuses jobs of queues that nobody has created.
+	StrictQueues bool
+	// Tenancy says whether calls name their tenant. Zero: optional.
+	Tenancy tenant.Mode
+
+	// MaxWorkflowDepth is how deep workflows may be nested.
+	MaxWorkflowDepth int
+
+	// MaxBatchBytes bounds the body of batch calls. No setting.
+	MaxBatchBytes int
+
+	// MaxBatchSize is the limit of items in a batch call. No setting.
+	MaxBatchSize int
+
+	// DefaultVisibility and DefaultTimeout apply to jobs that set none.
+	DefaultVisibility time.Duration
+	DefaultTimeout    time.Duration
+
+	// WorkerDeadAfter is the silence after which a worker that has registered or sent heartbeats is dead.
+	WorkerDeadAfter time.Duration
+
+	// Retention says how long jobs that have ended are kept.
+	Retention Retention
+
+	// TestReset adds POST /ojs/v1/admin/reset, which deletes everything.
+	TestReset bool
+
+	// TestDirectives honours meta.test_directive of jobs, with which any producer can quiet a worker.
+	TestDirectives bool
+
+	// Events are the settings of the event log.
+	Events Events
+
+	// Metrics are the settings of metrics.
+	Metrics Metrics
+
+	// Realtime are the settings of event streams.
+	Realtime api.Realtime
+
+	// GRPC are the settings of the gRPC interface.
+	GRPC GRPC
+
+	// Webhooks are the settings of webhooks.
+	Webhooks Webhooks
+
+	// TracerProvider makes the spans. nil: one that follows the OTEL_* variables, which without an endpoint makes none.
+	TracerProvider trace.TracerProvider
+
+	// TimerPollInterval is how often this node looks for due times of other nodes while jobs move. 0: 5 s. No setting.
+	TimerPollInterval time.Duration
+
+	// ShutdownDelay is how long the node serves on after a stop while readiness fails already. Zero: not at all.
+	ShutdownDelay time.Duration
+
+	// ShutdownTimeout bounds how long requests may take to end after a stop.
+	ShutdownTimeout time.Duration
+
+	// OnStarted is called by Run when the node answers, with its addresses; grpcAddress is empty without gRPC. Or nil.
+	OnStarted func(address, grpcAddress string)
+}
+
+// GRPC are the settings of the gRPC interface (docs/reference/configuration.md).
+type GRPC struct {
+	// Enabled opens the port.
+	Enabled bool
+
+	// Listen is its address.
+	Listen string
+
+	// TLSCert and TLSKey are files in PEM; both or none. With ClientCA clients must show a certificate signed by it.
+	TLSCert, TLSKey, ClientCA string
+}
+
+// Retention says how long jobs are kept that have ended. Zero: no limit.
+type Retention struct {
+	// Completed is for completed and cancelled jobs and counts from the end of the job's day (UTC).
+	Completed time.Duration
+
+	// Discarded is for discarded jobs that are not dead letters.
+	Discarded time.Duration
+
+	// DeadLetterMaxAge and DeadLetterMaxCount bound the dead letters; both apply.
+	DeadLetterMaxAge   time.Duration
+	DeadLetterMaxCount int64
+
+	// PruneInterval is how often retention runs while jobs change. No setting.
+	PruneInterval time.Duration
+}
+
+// Metrics are the settings of metrics.
+type Metrics struct {
+	// RequireAuth makes /metrics need a key, if there are any.
+	RequireAuth bool
+
+	// GaugeInterval is how often figures of the whole deployment are read at most. No setting.
+	GaugeInterval time.Duration
+
+	// MaxLabelValues is how many job types and how many queues have their own series. No setting.
+	MaxLabelValues int
+
+	// Protocol is how metrics are pushed over OTLP: grpc or http/protobuf. The exporter reads the OTEL_ variables for all else.
+	// Empty: metrics are not pushed.
+	Protocol string
+}
+
+// Events are the settings of the event log.
+type Events struct {
+	// ServiceName is in the source of every event, ojs://{service}/….
+	ServiceName string
+
+	// RetentionPeriod and MaxCount bound what consumers can read. Whole partitions are dropped, so storage follows later. 0: no limit.
+	RetentionPeriod time.Duration
+	MaxCount        int64
+
+	// ExtensionTypes writes events of types that only extensions of the specification name.
+	ExtensionTypes bool
+
+	// EnqueuedOnRequeue makes the events of jobs that become available again public job.enqueued.
+	EnqueuedOnRequeue bool
+
+	// JobHeartbeatInterval is the least time between two job.heartbeat events of a run. 0: one per extension.
+	JobHeartbeatInterval time.Duration
+
+	// WorkerHeartbeat writes worker.heartbeat, one event per heartbeat call.
+	WorkerHeartbeat bool
+}

@@ -1,0 +1,133 @@
+package app
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/cron"
+	"github.com/ojsd/ojsd/internal/deadletter"
+	"github.com/ojsd/ojsd/internal/eventlog"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/limit"
+	"github.com/ojsd/ojsd/internal/maintenance"
+	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/pool"
+	"github.com/ojsd/ojsd/internal/progress"
+	"github.com/ojsd/ojsd/internal/queue"
+	"github.com/ojsd/ojsd/internal/queueadmin"
+	"github.com/ojsd/ojsd/internal/queueconfig"
+	"github.com/ojsd/ojsd/internal/schema"
+	"github.com/ojsd/ojsd/internal/stats"
+	"github.com/ojsd/ojsd/internal/tenant"
+	"github.com/ojsd/ojsd/internal/timer"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/internal/worker"
+	"github.com/ojsd/ojsd/internal/worker/cache"
+	"github.com/ojsd/ojsd/internal/workflow"
+)
+
+// DomainDeps are the parts that the domains of a node share.
+type DomainDeps struct {
+	DB      *pg.DB
+	Commits *eventlog.Commits
+	Timer   *timer.Timer
+	Logger  *slog.Logger
+	Tracer  *tracing.Tracer // nil: nothing is traced
+}
+
+// DomainConfig is the configuration of each domain.
+type DomainConfig struct {
+	Queue    queue.Config
+	Queues   queueadmin.Config
+	Progress progress.Config
+	Worker   worker.Config
+	Cron     cron.Config
+	Workflow workflow.Config
+	Webhook  webhook.StoreConfig
+}
+
+// Domains is the configuration of each domain.
+func (c Config) Domains() DomainConfig {
+	limits := c.Tenancy.Limits(c.Limits, "")
+	limits.TenantRequired = false // what is stored already was enqueued by a tenant, or before that was required
+	return DomainConfig{
+		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues, FullRetryAfter: c.FullRetryAfter},
+		Queues: queueadmin.Config{
+			ExtensionEvents: c.Events.ExtensionTypes,
+			Retention:       queueadmin.Retention{Completed: c.Retention.Completed, Discarded: c.Retention.Discarded, Cancelled: c.Retention.Completed},
+		},
+		Progress: progress.Config{DefaultTimeout: c.DefaultTimeout},
+		Worker: worker.Config{
+			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
+			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
+		},
+		Cron:     cron.Config{Limits: limits},
+		Workflow: workflow.Config{Limits: limits, MaxDepth: c.MaxWorkflowDepth},
+		Webhook:  webhook.StoreConfig{Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions},
+	}
+}
+
+// Domains are the domains of a node, without its loops and interfaces.
+type Domains struct {
+	api.Domains
+	Cache      *cache.Workers
+	Configured *queueconfig.Cache
+}
+
+// NewDomains builds the domains. The caller adds the event reader and the feed, and calls ServeTimer.
+func NewDomains(d DomainDeps, c DomainConfig) Domains {
+	workers, configured, schemas := cache.New(), queueconfig.NewCache(d.DB, d.Logger), schema.New(d.DB, d.Logger)
+	for _, limits := range []*job.Limits{&c.Cron.Limits, &c.Workflow.Limits} {
+		limits.QueueRetry = configured.Retry
+	}
+	upkeep := maintenance.New(d.DB, d.Logger)
+	jobs := queue.New(queue.Deps{
+		DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Queues: configured, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep,
+		Schemas: schemas,
+	}, c.Queue)
+	domains := Domains{
+		Cache: workers, Configured: configured,
+		Domains: api.Domains{
+			DB: d.DB, Jobs: jobs, Maintenance: upkeep, Stats: stats.New(d.DB), Schemas: schemas,
+			Pools:       pool.New(pool.Deps{DB: d.DB, Jobs: jobs, Logger: d.Logger}),
+			Progress:    progress.New(progress.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs}, c.Progress),
+			Queues:      queueadmin.New(queueadmin.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Queues: configured, Logger: d.Logger}, c.Queues),
+			DeadLetters: deadletter.New(d.DB, d.Commits, jobs),
+			Workers: worker.New(worker.Deps{
+				DB: d.DB, Commits: d.Commits, Timer: d.Timer, Workers: workers, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer,
+			}, c.Worker),
+			Crons:     cron.New(cron.Deps{DB: d.DB, Commits: d.Commits, Timer: d.Timer, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Maintenance: upkeep, Schemas: schemas}, c.Cron),
+			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow),
+			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
+			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
+			Tenants:   tenant.New(d.DB),
+		},
+	}
+	return domains
+}
+
+// ServeTimer connects the domains to the timer, which calls them when something is due.
+func (d Domains) ServeTimer(t *timer.Timer) {
+	t.Serve(timer.Sources{
+		Jobs:         d.Jobs.ApplyDue,
+		Workers:      d.Workers.Reap,
+		Crons:        d.Crons.Fire,
+		WorkerDeadAt: d.Workers.DeadAt,
+		Unreachable:  d.Workers.ListenAgain,
+	})
+}
+
+// Forget drops the caches of this node, after a reset of the database.
+func (d Domains) Forget() {
+	d.Jobs.Forget()
+	d.Maintenance.Forget()
+	d.Cache.Forget()
+	d.Schemas.Forget()
+	d.Configured.Forget()
+	d.Pools.Forget()
+}
+
+// statementTimeout bounds every statement, waiting for a connection included.
+const statementTimeout = 15 * time.Second
