@@ -53,20 +53,20 @@ SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until 
 FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = @key;
 
 -- name: LimitListPage :many
--- Partitions by key, behind a key. Those of queues are listed if their queue has a limit.
+-- Partitions by key, between two keys. Those of queues are listed if their queue has a limit.
 SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
     (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
     COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
 FROM (
-    SELECT o.* FROM ojs.limits o WHERE o.key > @after::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]))
+    SELECT o.* FROM ojs.limits o WHERE o.key > @after::text AND o.key < @before::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]))
     ORDER BY o.key OFFSET @skip_rows::bigint LIMIT @page_rows::bigint
 ) l CROSS JOIN LATERAL ojs.limit_view(l::ojs.limits) v
 ORDER BY l.key;
 
 -- name: LimitCount :one
--- The number of partitions, up to max_rows.
+-- The number of partitions between two keys, up to max_rows.
 SELECT count(*) FROM (
-    SELECT FROM ojs.limits o WHERE NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]) ORDER BY o.key LIMIT @max_rows::bigint
+    SELECT FROM ojs.limits o WHERE o.key > @after::text AND o.key < @before::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[])) ORDER BY o.key LIMIT @max_rows::bigint
 ) n;
 
 -- name: LimitSet :exec

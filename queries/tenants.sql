@@ -76,17 +76,35 @@ SELECT c.queue::text AS queue, c.state::text AS state, sum(c.n)::bigint AS count
 ) c GROUP BY 1, 2 HAVING sum(c.n) <> 0 ORDER BY 1, 2;
 
 -- name: TenantQueueList :many
--- A page of the queues in which a tenant has had jobs, by name.
+-- A page of the queues in which a tenant has had jobs, by name behind one, as of the last published event. Skips from queue to queue, as far
+-- as upto_rows.
 WITH RECURSIVE name AS (
     (SELECT c.queue, 1 AS n FROM ojs.tenant_counts c WHERE c.tenant = @tenant::text AND c.queue > @after::text ORDER BY c.tenant, c.queue LIMIT 1)
     UNION ALL
     SELECT x.queue, p.n + 1 FROM name p CROSS JOIN LATERAL (
         SELECT c.queue FROM ojs.tenant_counts c WHERE c.tenant = @tenant::text AND c.queue > p.queue ORDER BY c.tenant, c.queue LIMIT 1) x
-    WHERE p.n < @max_rows::integer
+    WHERE p.n < @upto_rows::integer
 )
 SELECT p.queue::text AS name, COALESCE(q.status, 'active')::text AS status, q.created_at,
     COALESCE((SELECT c.count FROM ojs.tenant_counts c WHERE c.tenant = @tenant::text AND c.queue = p.queue AND c.state = 'available'), 0)::bigint AS available
-FROM name p LEFT JOIN LATERAL (SELECT o.status, o.created_at FROM ojs.queues o WHERE o.name = p.queue LIMIT 1) q ON true ORDER BY p.queue;
+FROM (SELECT o.queue FROM name o ORDER BY o.queue OFFSET @skip_rows::integer) p
+    LEFT JOIN LATERAL (SELECT o.status, o.created_at FROM ojs.queues o WHERE o.name = p.queue LIMIT 1) q ON true
+ORDER BY p.queue;
+
+-- name: TenantHasQueue :one
+-- Whether a tenant has ever had a job in a queue, as of the last published event.
+SELECT EXISTS (SELECT FROM ojs.tenant_counts c WHERE c.tenant = @tenant::text AND c.queue = @queue::text)::boolean AS found;
+
+-- name: TenantQueueCount :one
+-- The number of queues in which a tenant has had jobs, exact up to max_rows.
+WITH RECURSIVE name AS (
+    (SELECT c.queue, 1 AS n FROM ojs.tenant_counts c WHERE c.tenant = @tenant::text ORDER BY c.tenant, c.queue LIMIT 1)
+    UNION ALL
+    SELECT x.queue, p.n + 1 FROM name p CROSS JOIN LATERAL (
+        SELECT c.queue FROM ojs.tenant_counts c WHERE c.tenant = @tenant::text AND c.queue > p.queue ORDER BY c.tenant, c.queue LIMIT 1) x
+    WHERE p.n < @max_rows::integer
+)
+SELECT count(*) FROM name;
 
 -- name: TenantExists :one
 -- Whether a tenant has ever had a job.

@@ -118,6 +118,18 @@ func (q *Queries) TenantHasDelivery(ctx context.Context, iD [16]byte, tenant str
 	return found, err
 }
 
+const tenantHasQueue = `-- name: TenantHasQueue :one
+SELECT EXISTS (SELECT FROM ojs.tenant_counts c WHERE c.tenant = $1::text AND c.queue = $2::text)::boolean AS found
+`
+
+// Whether a tenant has ever had a job in a queue, as of the last published event.
+func (q *Queries) TenantHasQueue(ctx context.Context, tenant string, queue string) (bool, error) {
+	row := q.db.QueryRow(ctx, tenantHasQueue, tenant, queue)
+	var found bool
+	err := row.Scan(&found)
+	return found, err
+}
+
 const tenantHasWebhook = `-- name: TenantHasWebhook :one
 SELECT EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = $1 AND w.tenant = $2::text)::boolean AS found
 `
@@ -262,23 +274,45 @@ func (q *Queries) TenantListJobs(ctx context.Context, ids [][16]byte) ([]TenantL
 	return items, nil
 }
 
-const tenantQueueList = `-- name: TenantQueueList :many
+const tenantQueueCount = `-- name: TenantQueueCount :one
 WITH RECURSIVE name AS (
-    (SELECT c.queue, 1 AS n FROM ojs.tenant_counts c WHERE c.tenant = $1::text AND c.queue > $2::text ORDER BY c.tenant, c.queue LIMIT 1)
+    (SELECT c.queue, 1 AS n FROM ojs.tenant_counts c WHERE c.tenant = $1::text ORDER BY c.tenant, c.queue LIMIT 1)
     UNION ALL
     SELECT x.queue, p.n + 1 FROM name p CROSS JOIN LATERAL (
         SELECT c.queue FROM ojs.tenant_counts c WHERE c.tenant = $1::text AND c.queue > p.queue ORDER BY c.tenant, c.queue LIMIT 1) x
-    WHERE p.n < $3::integer
+    WHERE p.n < $2::integer
+)
+SELECT count(*) FROM name
+`
+
+// The number of queues in which a tenant has had jobs, exact up to max_rows.
+func (q *Queries) TenantQueueCount(ctx context.Context, tenant string, maxRows int32) (int64, error) {
+	row := q.db.QueryRow(ctx, tenantQueueCount, tenant, maxRows)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
+const tenantQueueList = `-- name: TenantQueueList :many
+WITH RECURSIVE name AS (
+    (SELECT c.queue, 1 AS n FROM ojs.tenant_counts c WHERE c.tenant = $1::text AND c.queue > $3::text ORDER BY c.tenant, c.queue LIMIT 1)
+    UNION ALL
+    SELECT x.queue, p.n + 1 FROM name p CROSS JOIN LATERAL (
+        SELECT c.queue FROM ojs.tenant_counts c WHERE c.tenant = $1::text AND c.queue > p.queue ORDER BY c.tenant, c.queue LIMIT 1) x
+    WHERE p.n < $4::integer
 )
 SELECT p.queue::text AS name, COALESCE(q.status, 'active')::text AS status, q.created_at,
     COALESCE((SELECT c.count FROM ojs.tenant_counts c WHERE c.tenant = $1::text AND c.queue = p.queue AND c.state = 'available'), 0)::bigint AS available
-FROM name p LEFT JOIN LATERAL (SELECT o.status, o.created_at FROM ojs.queues o WHERE o.name = p.queue LIMIT 1) q ON true ORDER BY p.queue
+FROM (SELECT o.queue FROM name o ORDER BY o.queue OFFSET $2::integer) p
+    LEFT JOIN LATERAL (SELECT o.status, o.created_at FROM ojs.queues o WHERE o.name = p.queue LIMIT 1) q ON true
+ORDER BY p.queue
 `
 
 type TenantQueueListParams struct {
-	Tenant  string
-	After   string
-	MaxRows int32
+	Tenant   string
+	SkipRows int32
+	After    string
+	UptoRows int32
 }
 
 type TenantQueueListRow struct {
@@ -288,9 +322,15 @@ type TenantQueueListRow struct {
 	Available int64
 }
 
-// A page of the queues in which a tenant has had jobs, by name.
+// A page of the queues in which a tenant has had jobs, by name behind one, as of the last published event. Skips from queue to queue, as far
+// as upto_rows.
 func (q *Queries) TenantQueueList(ctx context.Context, arg TenantQueueListParams) ([]TenantQueueListRow, error) {
-	rows, err := q.db.Query(ctx, tenantQueueList, arg.Tenant, arg.After, arg.MaxRows)
+	rows, err := q.db.Query(ctx, tenantQueueList,
+		arg.Tenant,
+		arg.SkipRows,
+		arg.After,
+		arg.UptoRows,
+	)
 	if err != nil {
 		return nil, err
 	}

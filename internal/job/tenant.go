@@ -23,6 +23,15 @@ func (d *decoder) tenant(j *Job) *ojs.Error {
 		return err
 	}
 	j.Meta, j.Lane = meta, Lane(tenant, "")
+	if j.Limit == nil {
+		return nil
+	}
+	if d.lim.Tenant != "" && (j.LimitKey == "" || j.Limit.Scope == LimitGlobal) {
+		return errSharedLimit(j.LimitKey)
+	}
+	if j.LimitKey != "" {
+		j.LimitKey = PartitionKey(tenant, j.LimitKey, j.Limit)
+	}
 	return nil
 }
 
@@ -108,6 +117,17 @@ func errOtherTenant(tenant string, said jsontext.Value) *ojs.Error {
 	err := ojs.NewError(ojs.KindPermissionDenied, "meta.tenant_id is "+payload.Brief(said)+", but the call is that of tenant "+tenant+".",
 		map[string]any{"field": "meta.tenant_id", "tenant_id": tenant})
 	err.Hint = "Leave meta.tenant_id out: the server stores that of the header " + TenantHeader + "."
+	return err
+}
+
+// errSharedLimit refuses a limit that would hold for the jobs of other tenants, too: 403.
+func errSharedLimit(key string) *ojs.Error {
+	what := "Its rate_limit has no key, so it would be the limit of the whole queue, which tenants share."
+	if key != "" {
+		what = "Its rate_limit has the scope global, so it would be the limit of other tenants, too."
+	}
+	err := ojs.NewError(ojs.KindPermissionDenied, what, map[string]any{"field": "rate_limit"})
+	err.Hint = "Send a key, and no scope or tenant: the limit is that of the jobs of this tenant with the key."
 	return err
 }
 

@@ -38,6 +38,9 @@ func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	case len(v.isolated) > 0:
 		f.Queues = slices.DeleteFunc(slices.Clone(f.Queues), func(q string) bool { return v.isolated[q] })
 	}
+	if f.Tenant != "" {
+		c.key += " tenant " + f.Tenant // what it finds in a queue says nothing about the jobs of others
+	}
 	switch {
 	case len(f.Queues) == 0:
 		pause(ctx, f.Wait)

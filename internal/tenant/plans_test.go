@@ -61,12 +61,12 @@ func TestPlans(t *testing.T) {
 	t.Parallel()
 	b := domaintest.New(t, func(c *domaintest.Config) { c.Unchecked = true })
 	var statements [][][]byte
-	for _, file := range []string{"tenants", "jobs"} {
+	for _, file := range []string{"tenants", "jobs", "admin"} {
 		text, err := os.ReadFile("../dbsqlc/" + file + ".sql.go")
 		require.NoError(t, err)
 		for _, s := range regexp.MustCompile("(?s)const (\\w+) = `-- name: \\w+ :\\w+\n(.*?)`").FindAllSubmatch(text, -1) {
 			name := string(s[1])
-			if file == "tenants" || slices.Contains([]string{"jobListPage", "jobListFloor", "jobCountPage", "jobListForBulk"}, name) {
+			if file == "tenants" || slices.Contains([]string{"jobListPage", "jobListFloor", "jobCountPage", "jobListForBulk", "jobSearchNewest", "jobSearchOldest"}, name) {
 				statements = append(statements, s)
 			}
 		}

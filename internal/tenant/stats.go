@@ -37,7 +37,7 @@ type Page struct {
 	More    bool
 }
 
-// Filter selects a page of tenants.
+// Filter selects a page of tenants, or of the queues of one.
 type Filter struct {
 	After         string // by name; "": from the first
 	Offset, Limit int
@@ -108,11 +108,18 @@ func (s *Store) counts(ctx context.Context, tenant, queue string) (rows []dbsqlc
 	return rows, known, err
 }
 
-// OfQueue gives the figures of a queue with the counts of a tenant's jobs, and without rates: those are of the jobs of all.
+// OfQueue gives the figures of a queue with the counts of a tenant's jobs, and without rates: those are of the jobs of all. A queue in which
+// the tenant has had no job is unknown to it: 404.
 func (s *Store) OfQueue(ctx context.Context, tenant string, stats queue.Stats) (queue.Stats, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, _, err := s.counts(ctx, tenant, stats.Name)
+	if err == nil && len(rows) == 0 {
+		var known bool
+		if known, err = s.db.Q.TenantHasQueue(ctx, tenant, stats.Name); err == nil && !known {
+			return stats, ojs.ErrNotFound("queue", stats.Name)
+		}
+	}
 	stats.Counts, stats.Rates = make(map[ojs.JobState]int64, len(rows)), dbsqlc.QueueGetRatesRow{}
 	for _, r := range rows {
 		stats.Counts[ojs.JobState(r.State)] = r.Count
@@ -128,18 +135,44 @@ type Queue struct {
 	Available int64 // jobs of the tenant, as of the last published event
 }
 
+// QueuePage is a page of the queues in which a tenant has had jobs.
+type QueuePage struct {
+	Queues []Queue
+	Total  int64 // exact up to queue.CountLimit
+	More   bool
+}
+
+// QueuesPage lists the queues in which a tenant has had jobs, by name.
+func (s *Store) QueuesPage(ctx context.Context, tenant string, f Filter) (page QueuePage, err error) {
+	ctx, done, err := s.db.Reading(ctx)
+	if err != nil {
+		return page, pg.ClientError(err)
+	}
+	defer done()
+	if page.Queues, page.More, err = s.queues(ctx, tenant, f); err != nil {
+		return page, pg.ClientError(err)
+	}
+	page.Total, err = s.db.Q.TenantQueueCount(ctx, tenant, queue.CountLimit)
+	return page, pg.ClientError(err)
+}
+
 // QueuesAfter returns the queues in which a tenant has had jobs, by name, behind one, and whether there are more.
 func (s *Store) QueuesAfter(ctx context.Context, tenant, name string, limit int) (queues []Queue, more bool, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
-	rows, err := s.db.Q.TenantQueueList(ctx, dbsqlc.TenantQueueListParams{Tenant: tenant, After: name, MaxRows: int32(limit) + 1})
+	queues, more, err = s.queues(ctx, tenant, Filter{After: name, Limit: limit})
+	return queues, more, pg.ClientError(err)
+}
+
+func (s *Store) queues(ctx context.Context, tenant string, f Filter) (queues []Queue, more bool, err error) {
+	rows, err := s.db.Q.TenantQueueList(ctx, dbsqlc.TenantQueueListParams{Tenant: tenant, After: f.After, SkipRows: int32(f.Offset), UptoRows: int32(f.Offset+f.Limit) + 1})
 	if err != nil {
-		return nil, false, pg.ClientError(err)
+		return nil, false, err
 	}
-	for _, r := range rows[:min(len(rows), limit)] {
+	for _, r := range rows[:min(len(rows), f.Limit)] {
 		queues = append(queues, Queue(r))
 	}
-	return queues, len(rows) > limit, nil
+	return queues, len(rows) > f.Limit, nil
 }
 
 // Configure stores the mode for ojs.enqueue.

@@ -43,18 +43,20 @@ const (
 )
 
 // routeReach has the routes by template, or by method and template where one method differs. A route that is missing is for operators, so
-// that one which somebody adds shows nothing of other tenants.
+// that one which somebody adds shows nothing of other tenants: so are the settings, figures and changes of whole queues, of pools, schemas,
+// statistics and maintenance.
 var routeReach = map[string]reach{
 	"/ojs/manifest": everybody, "/ojs/v1/health": everybody, "/health": everybody, "/ready": everybody, "/readyz": everybody,
 	"/healthz": everybody, "/livez": everybody,
 
 	"/ojs/v1/jobs": confined, "/ojs/v1/jobs/batch": confined, "/ojs/v1/jobs/bulk": confined, "/ojs/v1/jobs/bulk/cancel": confined,
 	"/ojs/v1/jobs/bulk/retry": confined, "/ojs/v1/jobs/bulk/delete": confined, "/ojs/v1/jobs/results": confined,
-	"/ojs/v1/jobs/:id": aboutJob, "/ojs/v1/jobs/:id/activate": aboutJob, "/ojs/v1/jobs/:id/progress": aboutJob, "PUT /ojs/v1/jobs/:id/progress": confined, "/ojs/v1/jobs/:id/checkpoint": aboutJob,
+	"/ojs/v1/jobs/:id": aboutJob, "/ojs/v1/jobs/:id/explain": aboutJob, "/ojs/v1/jobs/:id/activate": aboutJob, "/ojs/v1/jobs/:id/progress": aboutJob, "PUT /ojs/v1/jobs/:id/progress": confined, "/ojs/v1/jobs/:id/checkpoint": aboutJob,
 	"/ojs/v1/jobs/:id/result": aboutJob, "/ojs/v1/jobs/:id/history": aboutJob, "/ojs/v1/jobs/:id/retries": aboutJob, "/ojs/v1/jobs/:id/lineage": aboutJob,
 	"/ojs/v1/jobs/:id/ack": confined, "/ojs/v1/jobs/:id/nack": confined, "/ojs/v1/jobs/:id/events": aboutJob, "/ojs/v1/jobs/:id/progress/stream": aboutJob,
-	"/ojs/v1/admin/jobs/:id/retry": aboutJob,
-	"/ojs/v1/checkpoints/:id":      aboutJob, "/ojs/v1/checkpoints/:id/resume": aboutJob,
+	"/ojs/v1/admin/jobs": confined, "/ojs/v1/admin/jobs/:id": aboutJob, "/ojs/v1/admin/jobs/:id/cancel": aboutJob, "/ojs/v1/admin/jobs/:id/retry": aboutJob,
+	"/ojs/v1/admin/jobs/bulk/cancel": confined, "/ojs/v1/admin/jobs/bulk/retry": confined, "/ojs/v1/admin/jobs/bulk/delete": confined,
+	"/ojs/v1/checkpoints/:id": aboutJob, "/ojs/v1/checkpoints/:id/resume": aboutJob,
 	"/ojs/v1/ojs/v1/checkpoints/:id": aboutJob, "/ojs/v1/ojs/v1/checkpoints/:id/resume": aboutJob,
 	"/ojs/v1/unique-jobs": confined,
 
@@ -78,6 +80,8 @@ var routeReach = map[string]reach{
 	"/ojs/v1/workflows": confined, "/ojs/v1/workflows/:id": aboutWorkflow, "/ojs/v1/workflows/:id/cancel": aboutWorkflow, "/ojs/v1/workflows/:id/progress": aboutWorkflow,
 
 	"/ojs/v1/admin/tenants": confined, "/ojs/v1/admin/tenants/:id": confined, "/ojs/v1/admin/tenants/:id/stats": confined,
+	"/ojs/v1/queues": confined, "POST /ojs/v1/queues": operators, "/ojs/v1/queues/:name": confined, "DELETE /ojs/v1/queues/:name": operators,
+	"/ojs/v1/rate-limits": confined, "/ojs/v1/rate-limits/:key": confined, "/ojs/v1/rate-limits/:key/override": confined,
 	"/ojs/v1/queues/:name/stats": confined, "/ojs/v1/queues/:name/events": confined,
 	"/ojs/v1/events": confined, "/ojs/v1/events/:id": confined, "/ojs/v1/events/:id/history": aboutJob, "/ojs/v1/events/stream": confined,
 	"/ojs/v1/events/ws": confined, "/ojs/v1/ws": confined, "/ojs/v1/history": confined,

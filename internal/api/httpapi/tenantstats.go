@@ -21,8 +21,15 @@ func (a *API) tenantRoutes(v1 *echo.Group) {
 	v1.Match(get, "/admin/tenants/:id/stats", a.getTenant)
 }
 
-// maxTenantOffset bounds what a page of tenants costs: those before it are passed over one by one.
+// maxTenantOffset bounds what a page of tenants, or of the queues of one, costs: those before it are passed over one by one.
 const maxTenantOffset = 10_000
+
+func checkTenantOffset(p page) error {
+	if p.offset > maxTenantOffset {
+		return ojs.ErrInvalidRequest("offset", "at most 10000", p.offset, "offset must be at most 10000; use cursor to read further.")
+	}
+	return nil
+}
 
 // listTenants is for operators; a tenant sees itself.
 func (a *API) listTenants(c echo.Context) error {
@@ -33,8 +40,8 @@ func (a *API) listTenants(c echo.Context) error {
 	if p.cursor != "" && !job.ValidTenant(p.cursor) {
 		return api.ErrCursor(p.cursor)
 	}
-	if p.offset > maxTenantOffset {
-		return ojs.ErrInvalidRequest("offset", "at most 10000", p.offset, "offset must be at most 10000; use cursor to read further.")
+	if err := checkTenantOffset(p); err != nil {
+		return err
 	}
 	found, err := a.tenantPage(c, p)
 	if err != nil {
