@@ -486,7 +486,7 @@ BEGIN
     IF status = 'draining' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' is draining and takes no new jobs.';
     END IF;
-    PERFORM ojs.bound_note(queue, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
+    PERFORM ojs.bound_note(queue, tenant, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
     IF EXISTS (SELECT FROM ojs.queues q WHERE q.name IN (queue, '_default') AND q.config IS NOT NULL) THEN
         inherited := ojs.queue_inherited(queue, type);
         timeout_ms := COALESCE(NULLIF(timeout_ms, 0), inherited.timeout_ms);

@@ -140,6 +140,7 @@ func ErrQueueState(queue, message string, details map[string]any) *Error {
 // QueueFull describes a queue that has no room for a job.
 type QueueFull struct {
 	Queue    string
+	Tenant   string // whose part of the queue is full; "": the queue is
 	Strategy string // reject, block or drop_oldest
 	Depth    int64  // jobs that wait
 	Bound    int64  // most jobs that may; 0: any number
@@ -162,6 +163,10 @@ func ErrQueueFull(f QueueFull) *Error {
 		if f.Bound == 0 || f.Depth < f.Bound {
 			bound = fmt.Sprintf("%d bytes", f.MaxBytes)
 		}
+	}
+	if f.Tenant != "" {
+		details["tenant_id"] = f.Tenant
+		return NewError(KindQueueFull, fmt.Sprintf("Tenant '%s' reached its bound of %s in queue '%s'.", f.Tenant, bound, f.Queue), details)
 	}
 	return NewError(KindQueueFull, fmt.Sprintf("Queue '%s' reached its bound of %s.", f.Queue, bound), details)
 }

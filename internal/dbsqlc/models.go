@@ -318,7 +318,8 @@ type Maintenance struct {
 }
 
 type OjsBoundNote struct {
-	Queue string
+	Queue  string
+	Tenant string
 }
 
 type OjsEventPublished struct {

@@ -106,7 +106,7 @@ func (n *tenants) fill() {
 	require.Equal(n.t, active, n.ok("zulu", "POST", "/ojs/v1/workers/fetch", `{"queues":["zulu-queue"],"worker_id":"zulu-worker"}`, "jobs.0.id"))
 	n.ok("zulu", "POST", "/ojs/v1/workers/progress", `{"job_id":"`+active+`","percentage":5}`, "")
 	pending := job(`,"pending":true`)
-	available := job(`,"unique":{"keys":["type","args"]}`)
+	available := job(`,"unique":{"keys":["type","args"]},"rate_limit":{"key":"zulu-key","concurrency":5}`)
 	n.ok("zulu", "POST", "/ojs/v1/workers/register", `{"worker_id":"zulu-worker"}`, "")
 	n.ok("zulu", "POST", "/ojs/v1/cron", `{"name":"zulu-cron","expression":"0 0 1 1 *","type":"zulu.cron","args":[]}`, "")
 	workflow := n.ok("zulu", "POST", "/ojs/v1/workflows", `{"type":"group","name":"zulu-workflow","jobs":[{"type":"zulu.step","args":[],"queue":"zulu-queue"}]}`, "id")
@@ -120,7 +120,7 @@ func (n *tenants) fill() {
 	n.ids = map[string]string{
 		"jobs": active, "checkpoints": active, "dead-letter": dead, "workers": "zulu-worker", "cron": "zulu-cron", "crons": "zulu-cron",
 		"workflows": workflow, "webhooks": hook, "subscriptions": hook, "deliveries": "del_" + delivery, "events": event, "tenants": "zulu",
-		"queues": "zulu-queue", "pending": pending, "available": available, "done": done,
+		"queues": "zulu-queue", "rate-limits": "zulu-key", "pending": pending, "available": available, "done": done,
 	}
 	n.leak = []string{active, dead, done, pending, available, workflow, hook, delivery, event, "zulu"}
 }
@@ -185,35 +185,43 @@ func (n *tenants) others() map[string]struct {
 		"POST /ojs/v1/jobs/results":     {200, "", `{"ids":["` + n.ids["done"] + `"]}`},
 		"POST /ojs/v1/workers/fetch":    {200, "", `{"queues":["zulu-queue"],"count":100,"worker_id":"aaa-worker"}`},
 		"POST /ojs/v1/workers/ack":      {404, "", ack}, "POST /ojs/v1/workers/nack": {404, "", nack},
-		"POST /ojs/v1/workers/ack/batch":       {200, "", `{"acks":[` + ack + `],"fetch":{"queues":["zulu-queue"],"count":9}}`},
-		"POST /ojs/v1/workers/nack/batch":      {200, "", `{"nacks":[` + nack + `]}`},
-		"POST /ojs/v1/workers/heartbeat":       {200, "", beat},
-		"POST /ojs/v1/workers/beat":            {409, "", `{"worker_id":"zulu-worker","state":"quiet"}`},
-		"POST /ojs/v1/workers/register":        {409, "", `{"worker_id":"zulu-worker"}`},
-		"POST /ojs/v1/workers/progress":        {404, "", `{"job_id":"` + active + `","percentage":50}`},
-		"POST /ojs/v1/dead-letter/retry":       {200, "", `{"filter":{"state":"discarded"},"confirm":true}`},
-		"POST /ojs/v1/admin/dead-letter/retry": {200, "", `{"ids":["` + dead + `"],"confirm":true}`},
-		"POST /ojs/v1/dead-letter/purge":       {200, "", ``},
-		"DELETE /ojs/v1/dead-letter":           {200, "?confirm=true", ``},
-		"DELETE /ojs/v1/admin/dead-letter":     {200, "", `{"confirm":true,"ids":["` + dead + `"]}`},
-		"GET /ojs/v1/events":                   {200, "?job_id=" + active, ``},
-		"GET /ojs/v1/workers":                  {200, "?queue=zulu-queue", ``}, // that aaa-worker has asked for
-		"GET /ojs/v1/admin/workers":            {200, "?queue=zulu-queue", ``},
-		"GET /ojs/v1/jobs":                     {200, "?queue=zulu-queue", ``},
-		"GET /ojs/v1/webhooks/deliveries":      {200, "?subscription_id=" + n.ids["webhooks"], ``},
-		"GET /ojs/v1/queues/:name/stats":       {200, "", ``},
-		"POST /ojs/v1/admin/workers/directive": {403, "", `{"directive":"quiet"}`},
-		"POST /ojs/v1/admin/reset":             {403, "", ``},
-		"GET /metrics":                         {403, "", ``},
-		"GET /ojs/v1/metrics":                  {403, "", ``},
-		"GET /ojs/v1/admin/stats/stream":       {403, "", ``},
-		"POST /ojs/v1/webhooks":                {201, "", `{"url":"https://a.example.com/","events":["job.*"],"secret":"a-secret-of-24-bytes-or-so","active":false}`},
-		"POST /ojs/v1/webhooks/subscriptions":  {201, "", `{"url":"https://a.example.com/","events":["job.*"],"secret":"a-secret-of-24-bytes-or-so","active":false}`},
+		"POST /ojs/v1/workers/ack/batch":        {200, "", `{"acks":[` + ack + `],"fetch":{"queues":["zulu-queue"],"count":9}}`},
+		"POST /ojs/v1/workers/nack/batch":       {200, "", `{"nacks":[` + nack + `]}`},
+		"POST /ojs/v1/workers/heartbeat":        {200, "", beat},
+		"POST /ojs/v1/workers/beat":             {409, "", `{"worker_id":"zulu-worker","state":"quiet"}`},
+		"POST /ojs/v1/workers/register":         {409, "", `{"worker_id":"zulu-worker"}`},
+		"POST /ojs/v1/workers/progress":         {404, "", `{"job_id":"` + active + `","percentage":50}`},
+		"POST /ojs/v1/dead-letter/retry":        {200, "", `{"filter":{"state":"discarded"},"confirm":true}`},
+		"POST /ojs/v1/admin/dead-letter/retry":  {200, "", `{"ids":["` + dead + `"],"confirm":true}`},
+		"POST /ojs/v1/dead-letter/purge":        {200, "", ``},
+		"DELETE /ojs/v1/dead-letter":            {200, "?confirm=true", ``},
+		"DELETE /ojs/v1/admin/dead-letter":      {200, "", `{"confirm":true,"ids":["` + dead + `"]}`},
+		"GET /ojs/v1/events":                    {200, "?job_id=" + active, ``},
+		"GET /ojs/v1/workers":                   {200, "?queue=zulu-queue", ``}, // that aaa-worker has asked for
+		"GET /ojs/v1/admin/workers":             {200, "?queue=zulu-queue", ``},
+		"GET /ojs/v1/jobs":                      {200, "?queue=zulu-queue", ``},
+		"GET /ojs/v1/webhooks/deliveries":       {200, "?subscription_id=" + n.ids["webhooks"], ``},
+		"GET /ojs/v1/queues/:name":              {404, "", ``},
+		"GET /ojs/v1/queues/:name/stats":        {404, "", ``},
+		"GET /ojs/v1/admin/jobs":                {200, "?queue=zulu-queue", ``},
+		"POST /ojs/v1/admin/jobs/bulk/cancel":   {200, "", `{"filter":{"queue":"zulu-queue"},"confirm":true}`},
+		"POST /ojs/v1/admin/jobs/bulk/retry":    {200, "", `{"filter":{"queue":"zulu-queue"},"confirm":true}`},
+		"POST /ojs/v1/admin/jobs/bulk/delete":   {200, "", `{"filter":{"queue":"zulu-queue","state":["completed","discarded"]},"confirm":true}`},
+		"PUT /ojs/v1/rate-limits/:key":          {400, "", `{}`}, // see TestTenantLimits
+		"PUT /ojs/v1/rate-limits/:key/override": {400, "", `{}`},
+		"POST /ojs/v1/admin/workers/directive":  {403, "", `{"directive":"quiet"}`},
+		"POST /ojs/v1/admin/reset":              {403, "", ``},
+		"GET /metrics":                          {403, "", ``},
+		"GET /ojs/v1/metrics":                   {403, "", ``},
+		"GET /ojs/v1/admin/stats/stream":        {403, "", ``},
+		"POST /ojs/v1/webhooks":                 {201, "", `{"url":"https://a.example.com/","events":["job.*"],"secret":"a-secret-of-24-bytes-or-so","active":false}`},
+		"POST /ojs/v1/webhooks/subscriptions":   {201, "", `{"url":"https://a.example.com/","events":["job.*"],"secret":"a-secret-of-24-bytes-or-so","active":false}`},
 	}
 	for _, path := range []string{
 		"/ojs/manifest", "/ojs/v1/health", "/health", "/ready", "/readyz", "/healthz", "/livez",
 		"/ojs/v1/dead-letter", "/ojs/v1/dead-letter/stats", "/ojs/v1/admin/dead-letter", "/ojs/v1/admin/dead-letter/stats", "/ojs/v1/unique-jobs",
 		"/ojs/v1/cron", "/ojs/v1/crons", "/ojs/v1/workflows", "/ojs/v1/history", "/ojs/v1/webhooks", "/ojs/v1/webhooks/subscriptions", "/ojs/v1/admin/tenants",
+		"/ojs/v1/queues", "/ojs/v1/rate-limits",
 	} {
 		m["GET "+path] = want{200, "", ""}
 	}
@@ -273,7 +281,10 @@ func TestTenantsReachOnlyTheirOwn(t *testing.T) {
 	}
 	require.Equal(t, before, n.state(), "a call of aaa has changed something of zulu")
 	require.Contains(t, n.ok("zulu", "GET", "/ojs/v1/jobs", "", ""), n.ids["jobs"], "zulu sees its own")
-	require.Equal(t, "0", n.ok("aaa", "GET", "/ojs/v1/queues/zulu-queue/stats", "", "stats.total"))
+	require.Equal(t, "1", n.ok("zulu", "GET", "/ojs/v1/queues", "", "total"))
+	require.Equal(t, "zulu-queue", n.ok("zulu", "GET", "/ojs/v1/queues", "", "queues.0.name"))
+	require.Equal(t, "1", n.ok("zulu", "GET", "/ojs/v1/queues/zulu-queue", "", "running"))
+	require.Equal(t, "active", n.ok("zulu", "GET", "/ojs/v1/jobs/"+n.ids["jobs"]+"/explain", "", "state"))
 	require.Equal(t, "6", n.ok("zulu", "GET", "/ojs/v1/queues/zulu-queue/stats", "", "stats.total"))
 	require.Equal(t, "6", n.ok("", "GET", "/ojs/v1/queues/zulu-queue/stats", "", "stats.total"), "operators see all")
 	require.Equal(t, "6", n.ok("zulu", "GET", "/ojs/v1/admin/tenants/zulu/stats", "", "total_jobs"))
