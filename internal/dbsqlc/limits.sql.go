@@ -261,8 +261,14 @@ const limitMeet = `-- name: LimitMeet :many
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
     COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
     COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now
-FROM ojs.limit_meet($1::text[], $2::integer) m
+FROM ojs.limit_meet($1::text[], $2::text, $3::integer) m
 `
+
+type LimitMeetParams struct {
+	Queues []string
+	Tenant string
+	Node   int32
+}
 
 type LimitMeetRow struct {
 	Outcome    string
@@ -279,9 +285,9 @@ type LimitMeetRow struct {
 	Now        pgtype.Timestamptz
 }
 
-// What a fetch does about jobs of its queues that wait for a limit.
-func (q *Queries) LimitMeet(ctx context.Context, queues []string, node int32) ([]LimitMeetRow, error) {
-	rows, err := q.db.Query(ctx, limitMeet, queues, node)
+// What a fetch does about jobs of its queues, and of its tenant unless that is ”, that wait for a limit.
+func (q *Queries) LimitMeet(ctx context.Context, arg LimitMeetParams) ([]LimitMeetRow, error) {
+	rows, err := q.db.Query(ctx, limitMeet, arg.Queues, arg.Tenant, arg.Node)
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func TestPlans(t *testing.T) {
 		b.Exec(state.change)
 		// TODO: limit_admit and limit_view, when they no longer read 1 900 buffers in the state Grown.
 		for _, statement := range []string{
-			`SELECT * FROM ojs.limit_meet('{plans}', 0)`, `SELECT * FROM ojs.limit_queue_rooms('{limited}', ARRAY['{}'::json])`,
+			`SELECT * FROM ojs.limit_meet('{plans}', '', 0)`, `SELECT * FROM ojs.limit_queue_rooms('{limited}', ARRAY['{}'::json])`,
 			`SELECT ojs.limit_started('plans', now())`, `SELECT ojs.limit_enqueued('plans', '{}', true)`,
 			`SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT 1000`,
 			`SELECT 1 WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = 'plans' AND COALESCE(j.limit_seq, 0) > 0)`,
