@@ -388,3 +388,39 @@ func count(names []string, name string) (n int) {
 	}
 	return n
 }
+
+// A claim that learns of a limit divides what it permits, and gives the other turns back.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	m := newModel()
+	for _, lane := range []string{"a", "b", "c"} {
+		m.add(place{lane, 0}, 100, true)
+	}
+	var got []string
+	for range 6 {
+		probes, _ := m.begin(want{[]string{"q"}, "", 12, minSpare, func(string) weights { return m.weights }})
+		m.cut(probes, 4)
+		jobs := m.fetch(probes, 4)
+		require.Len(t, jobs, 4)
+		m.end(probes, true)
+		got = append(got, lanes(jobs)...)
+		for _, lane := range []string{"a", "b", "c"} {
+			require.InDelta(t, float64(len(got))/3, count(got, lane), 1, got)
+		}
+	}
+}
+
+// A claim fails whose lanes were forgotten meanwhile: they are found again, and have their turn.
+func TestFailedClaimOfForgottenLanes(t *testing.T) {
+	t.Parallel()
+	m := newModel()
+	m.add(place{"a", 0}, 1, true)
+	m.add(place{"b", 0}, 1, true)
+	locking, _ := m.begin(plainWant("q", 2))
+	other, _ := m.begin(plainWant("q", 2))
+	m.end(other, false) // all are locked, so it finds none
+	m.fail(locking)
+	require.ElementsMatch(t, []string{"a", "b"}, lanes(m.claim(2, "")))
+	require.Empty(t, m.claim(1, ""))
+	require.Zero(t, m.queues["q"].lanes)
+}

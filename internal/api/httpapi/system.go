@@ -62,7 +62,7 @@ func (a *API) getManifest(c echo.Context) error {
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true, "workflows": true,
-			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
+			"pause_resume": true, "bulk_operations": true, "fair_scheduling": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
 		},
 		"extensions":        api.Extensions(a.webhooks.Enabled),
 		"endpoints":         a.endpoints(base),
