@@ -162,7 +162,8 @@ $$;
 -- +goose StatementEnd
 
 -- What a partition has at a time, read in one snapshot: a claim moves a job from one count to the other in one commit. Counts of jobs that
--- run or have started end at the limit, beyond which they do not matter. admitted are jobs that may be fetched.
+-- run or have started end at the limit, beyond which they do not matter. admitted are jobs that may be fetched. Keys of partitions have the
+-- collation "C", names of queues that of the database: an index serves comparisons in its own collation only.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.limit_usage(l ojs.limits, now timestamptz, OUT admitted bigint, OUT active bigint, OUT started bigint, OUT first_start timestamptz, OUT last_start timestamptz)
 LANGUAGE plpgsql STABLE AS $$
@@ -174,7 +175,7 @@ BEGIN
     SELECT count(*) INTO admitted FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' AND COALESCE(j.ready_seq, 0) <> 0
         LIMIT 1001 + COALESCE(LEAST(l.concurrency, l.rate), 0)) n;
     IF l.concurrency IS NOT NULL AND starts_with(l.key, 'queue:') THEN
-        active := ojs.queue_count(substr(l.key, 7), 'active');
+        active := ojs.queue_count(substr(l.key, 7) COLLATE "default", 'active');
     ELSIF l.concurrency IS NOT NULL THEN
         SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT l.concurrency) n;
     END IF;
@@ -442,8 +443,8 @@ BEGIN
     reset_at := COALESCE(u.first_start + l.rate_us * interval '1 microsecond', now);
     next_at := GREATEST(now, u.last_start + l.throttle_us * interval '1 microsecond', l.blocked_until);
     IF starts_with(l.key, 'queue:') THEN
-        active := ojs.queue_count(substr(l.key, 7), 'active');
-        waiting := ojs.queue_count(substr(l.key, 7), 'available');
+        active := ojs.queue_count(substr(l.key, 7) COLLATE "default", 'active');
+        waiting := ojs.queue_count(substr(l.key, 7) COLLATE "default", 'available');
         RETURN;
     END IF;
     SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT 10000) n;
