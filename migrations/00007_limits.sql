@@ -162,7 +162,8 @@ $$;
 -- +goose StatementEnd
 
 -- What a partition has at a time, read in one snapshot: a claim moves a job from one count to the other in one commit. Counts of jobs that
--- run or have started end at the limit, beyond which they do not matter. admitted are jobs that may be fetched.
+-- run or have started end at the limit, beyond which they do not matter. admitted are jobs that may be fetched. Keys of partitions have the
+-- collation "C", names of queues that of the database: an index serves comparisons in its own collation only.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.limit_usage(l ojs.limits, now timestamptz, OUT admitted bigint, OUT active bigint, OUT started bigint, OUT first_start timestamptz, OUT last_start timestamptz)
 LANGUAGE plpgsql STABLE AS $$
@@ -174,7 +175,7 @@ BEGIN
     SELECT count(*) INTO admitted FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'available' AND COALESCE(j.ready_seq, 0) <> 0
         LIMIT 1001 + COALESCE(LEAST(l.concurrency, l.rate), 0)) n;
     IF l.concurrency IS NOT NULL AND starts_with(l.key, 'queue:') THEN
-        active := ojs.queue_count(substr(l.key, 7), 'active');
+        active := ojs.queue_count(substr(l.key, 7) COLLATE "default", 'active');
     ELSIF l.concurrency IS NOT NULL THEN
         SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT l.concurrency) n;
     END IF;
@@ -411,10 +412,7 @@ BEGIN
                 u.last_start + l.throttle_us * interval '1 microsecond', CASE WHEN u.active >= l.concurrency THEN now + interval '1 second' END);
             shown := '"scheduled_at":"' || ojs.time_text(at) || '"';
             UPDATE ojs.jobs o SET state = 'scheduled', limit_seq = NULL, scheduled_at = at, due_at = LEAST(at, o.expires_at, o.total_due_at, o.ttl_due_at),
-                extra = CASE WHEN o.extra IS NULL THEN '{' || shown || '}' WHEN o.scheduled_at IS NULL THEN left(o.extra::text, -1) || ',' || shown || '}'
-                    WHEN o.extra::text ~ '^{("timeout":\d+,)?("timeout_ms":\d+,)?("visibility_timeout_ms":\d+,)?"scheduled_at":"'
-                        THEN regexp_replace(o.extra::text, '"scheduled_at":"[^"]*"', shown)
-                    ELSE replace(o.extra::text, '"scheduled_at":"' || ojs.time_text(o.scheduled_at) || '"', shown) END::json
+                extra = ojs.with_scheduled_at(o.extra, o.scheduled_at, at)
             WHERE o.id = j.id;
             INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, node, data)
             VALUES ('job.state_changed', 'scheduler', now, j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, 'available', 'scheduled', true, limit_meet.node,
@@ -442,8 +440,8 @@ BEGIN
     reset_at := COALESCE(u.first_start + l.rate_us * interval '1 microsecond', now);
     next_at := GREATEST(now, u.last_start + l.throttle_us * interval '1 microsecond', l.blocked_until);
     IF starts_with(l.key, 'queue:') THEN
-        active := ojs.queue_count(substr(l.key, 7), 'active');
-        waiting := ojs.queue_count(substr(l.key, 7), 'available');
+        active := ojs.queue_count(substr(l.key, 7) COLLATE "default", 'active');
+        waiting := ojs.queue_count(substr(l.key, 7) COLLATE "default", 'available');
         RETURN;
     END IF;
     SELECT count(*) INTO active FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = l.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT 10000) n;

@@ -74,7 +74,7 @@ func TestWorkerStop(t *testing.T) {
 
 	t.Run("DoesNotWaitForSnoozedJobs", func(t *testing.T) {
 		t.Parallel()
-		s, c := setup(t)
+		s, c := setup(t, ojstest.WithoutExtensions())
 		snoozed := make(chan struct{}, 1)
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Hooks: ojs.Hooks{JobFinished: func(context.Context, *ojs.JobContext, error, time.Duration) { snoozed <- struct{}{} }}}))
 		w.Register("a", func(context.Context, *ojs.JobContext) error { return ojs.Snooze(time.Hour) })
@@ -170,7 +170,7 @@ func TestWorkerReports(t *testing.T) {
 
 	t.Run("WaitForTheirTime", func(t *testing.T) {
 		t.Parallel()
-		s, c := setup(t)
+		s, c := setup(t, ojstest.WithoutExtensions())
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
 		var times []time.Time
 		var attempts []int
@@ -201,6 +201,34 @@ func TestWorkerReports(t *testing.T) {
 		require.GreaterOrEqual(t, times[1].Sub(times[0]), 100*time.Millisecond)
 		require.GreaterOrEqual(t, times[2].Sub(times[1]), 100*time.Millisecond)
 	})
+}
+
+// TestSnooze: the server holds a job that it takes with a delay, also when the worker stops.
+func TestSnooze(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	attempts := make(chan int, 2)
+	newWorker := func() *ojs.Worker {
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("a", func(_ context.Context, j *ojs.JobContext) error {
+			if attempts <- j.Attempt; len(attempts) == 1 {
+				return ojs.Snooze(time.Hour)
+			}
+			return nil
+		})
+		return w
+	}
+	id := enqueue(t, c)
+	stop := start(t, newWorker())
+	eventually(t, func() bool { return s.Job(id).State == ojs.StateScheduled })
+	require.NoError(t, stop())
+	require.Zero(t, s.Job(id).Attempt)
+	s.Advance(time.Hour - time.Minute)
+	s.RequireState(t, id, ojs.StateScheduled)
+	s.Advance(time.Minute)
+	s.Drain(t, newWorker(), waitFor)
+	s.RequireState(t, id, ojs.StateCompleted)
+	require.Equal(t, []int{1, 1}, []int{<-attempts, <-attempts})
 }
 
 func TestWorkerFetches(t *testing.T) {
