@@ -73,6 +73,10 @@ SELECT count(*) FROM (
 -- Stores policies that are not the stored ones.
 SELECT ojs.limit_set(r.key, r.policy) FROM (SELECT unnest(@keys::text[]) AS key, unnest(@policies::json[]) AS policy ORDER BY 1) r;
 
+-- name: LimitPrune :one
+-- Deletes partitions that nothing uses any more.
+SELECT p.deleted::bigint AS deleted, p.more::boolean AS more FROM ojs.limit_prune(@max_rows::bigint) p;
+
 -- name: LimitOverride :exec
 -- Replaces parts of the policy of a partition, which is created if it does not exist; no override takes the old one away.
 SELECT ojs.limit_override(@key::text, sqlc.narg('override')::json, sqlc.narg('until')::timestamptz);
