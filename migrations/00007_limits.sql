@@ -354,7 +354,8 @@ CREATE INDEX jobs_parked ON ojs.jobs (queue, on_limit, priority DESC, limit_seq)
 -- jobs of each queue only. outcome: met, admitted, dropped or rescheduled.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.limit_meet(queues text[], node integer)
-RETURNS TABLE (outcome text, id uuid, type text, queue text, lane text, priority smallint, ready_seq bigint, attempt integer, workflow_id uuid, cron text, due_us bigint, now timestamptz)
+RETURNS TABLE (outcome text, id uuid, type text, queue text, lane text, priority smallint, ready_seq bigint, attempt integer, workflow_id uuid, cron text, due_us bigint, now timestamptz,
+    limit_key text)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
 #variable_conflict use_column
 DECLARE
@@ -392,6 +393,7 @@ BEGIN
         u := ojs.limit_usage(l, now);
         room := ojs.limit_room(l, now, u.active, u.started, u.last_start);
         id := j.id; type := j.type; queue := j.queue; lane := j.lane; priority := j.priority; attempt := j.attempt; workflow_id := j.workflow_id; cron := j.cron;
+        limit_key := j.limit_key;
         outcome := 'met'; ready_seq := NULL; due_us := NULL;
         IF room > 0 THEN
             IF room <= u.admitted THEN

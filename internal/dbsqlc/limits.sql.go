@@ -246,7 +246,8 @@ func (q *Queries) LimitListParked(ctx context.Context, queues []string) ([]strin
 const limitMeet = `-- name: LimitMeet :many
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
     COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
-    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now
+    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
+    m.limit_key::text AS limit_key
 FROM ojs.limit_meet($1::text[], $2::integer) m
 `
 
@@ -263,6 +264,7 @@ type LimitMeetRow struct {
 	Cron       string
 	DueUs      int64
 	Now        pgtype.Timestamptz
+	LimitKey   string
 }
 
 // What a fetch does about jobs of its queues that wait for a limit.
@@ -288,6 +290,7 @@ func (q *Queries) LimitMeet(ctx context.Context, queues []string, node int32) ([
 			&i.Cron,
 			&i.DueUs,
 			&i.Now,
+			&i.LimitKey,
 		); err != nil {
 			return nil, err
 		}
