@@ -62,7 +62,12 @@ func (w *Worker) freeSlots() int {
 	if w.state != DirectiveRunning {
 		return 0
 	}
-	unreported := len(w.inHand) - w.running - len(w.delayed)
+	unreported := len(w.inHand) - w.running
+	for _, r := range w.delayed {
+		if r.tries == 0 { // it waits because the handler has asked for it
+			unreported--
+		}
+	}
 	return min(w.config.Concurrency-w.running, 2*w.config.Concurrency-w.running-unreported, fetchMax)
 }
 
