@@ -190,6 +190,18 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
+-- The attributes of a job whose scheduled_at changes from was to at. They show it as the client has sent it, or as the server does.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.with_scheduled_at(extra json, was timestamptz, at timestamptz) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN extra IS NULL THEN '{' || s.shown || '}' WHEN was IS NULL THEN left(extra::text, -1) || ',' || s.shown || '}'
+        WHEN extra::text ~ '^{("timeout":\d+,)?("timeout_ms":\d+,)?("visibility_timeout_ms":\d+,)?"scheduled_at":"'
+            THEN regexp_replace(extra::text, '"scheduled_at":"[^"]*"', s.shown)
+        ELSE replace(extra::text, '"scheduled_at":"' || ojs.time_text(was) || '"', s.shown) END::json
+    FROM (SELECT '"scheduled_at":"' || ojs.time_text(at) || '"' AS shown) s
+$$;
+-- +goose StatementEnd
+
 -- Microseconds since 1970. Exact until the year 2255, up to which the double of date_part holds them.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.time_us(t timestamptz) RETURNS bigint
@@ -472,6 +484,7 @@ DROP FUNCTION ojs.errors_append(json[], json, integer);
 DROP FUNCTION ojs.error_at(text, timestamptz);
 DROP FUNCTION ojs.new_id(timestamptz);
 DROP FUNCTION ojs.time_us(timestamptz);
+DROP FUNCTION ojs.with_scheduled_at(json, timestamptz, timestamptz);
 DROP FUNCTION ojs.time_text(timestamptz);
 DROP TABLE ojs.idempotency_keys, ojs.queues, ojs.jobs_done, ojs.jobs;
 DROP FUNCTION ojs.stored_size(json, json, json, json[], json[], json, integer);

@@ -423,10 +423,7 @@ BEGIN
                 u.last_start + l.throttle_us * interval '1 microsecond', CASE WHEN u.active >= l.concurrency THEN now + interval '1 second' END);
             shown := '"scheduled_at":"' || ojs.time_text(at) || '"';
             UPDATE ojs.jobs o SET state = 'scheduled', limit_seq = NULL, scheduled_at = at, due_at = LEAST(at, o.expires_at, o.total_due_at, o.ttl_due_at),
-                extra = CASE WHEN o.extra IS NULL THEN '{' || shown || '}' WHEN o.scheduled_at IS NULL THEN left(o.extra::text, -1) || ',' || shown || '}'
-                    WHEN o.extra::text ~ '^{("timeout":\d+,)?("timeout_ms":\d+,)?("visibility_timeout_ms":\d+,)?"scheduled_at":"'
-                        THEN regexp_replace(o.extra::text, '"scheduled_at":"[^"]*"', shown)
-                    ELSE replace(o.extra::text, '"scheduled_at":"' || ojs.time_text(o.scheduled_at) || '"', shown) END::json
+                extra = ojs.with_scheduled_at(o.extra, o.scheduled_at, at)
             WHERE o.id = j.id;
             INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, node, data)
             VALUES ('job.state_changed', 'scheduler', now, j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, 'available', 'scheduled', true, limit_meet.node,

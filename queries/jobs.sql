@@ -278,7 +278,7 @@ ORDER BY due_at
 OFFSET @skip_rows::integer LIMIT @max_rows::integer;
 
 -- name: JobFail :many
--- Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
+-- Moves active jobs to retryable, discarded or back to available, or to scheduled if a worker has handed one back with a delay. Go has chosen the outcome from values that cannot
 -- change while attempt and started_at stay the same; started_at is compared too, because a job that was handed back
 -- gets the same attempt number again. The rows are locked first, so that the clock is read under the lock and times
 -- never decrease along a job. Rows that another transaction has locked are skipped. As in the other statements that lock
@@ -317,14 +317,16 @@ WITH request AS (
         previous_state = CASE WHEN l.outcome = 'discarded' THEN 'active' END,
         failed = (l.outcome = 'discarded'),
         finished_at = CASE WHEN l.outcome = 'discarded' THEN clock.now END,
-        started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
-        enqueued_at = CASE WHEN l.outcome = 'available' THEN clock.now ELSE j.enqueued_at END,
+        started_at = CASE WHEN l.outcome IN ('available', 'scheduled') THEN NULL ELSE j.started_at END,
+        enqueued_at = CASE WHEN l.outcome IN ('available', 'scheduled') THEN clock.now ELSE j.enqueued_at END,
         ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
         limit_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN clock.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
-        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
-            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
+        scheduled_at = CASE WHEN l.outcome = 'scheduled' THEN clock.now + l.delay_ms * interval '1 millisecond' ELSE j.scheduled_at END,
+        extra = CASE WHEN l.outcome = 'scheduled' THEN ojs.with_scheduled_at(j.extra, j.scheduled_at, clock.now + l.delay_ms * interval '1 millisecond') ELSE j.extra END,
+        due_at = CASE WHEN l.outcome IN ('retryable', 'scheduled') THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
+            WHEN l.outcome = 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         lease_until = NULL, lease_ms = NULL, stall_due_at = NULL,
         dead_lettered_at = CASE WHEN l.dead_letter THEN clock.now END,
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
@@ -364,6 +366,7 @@ WITH request AS (
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
                     || '","error":' || f.event_error || ',"next_attempt":' || f.attempt + 1 || '}'
                 WHEN 'discarded' THEN '{"last_error":' || f.event_error || ',"error":' || f.event_error || '}'
+                WHEN 'scheduled' THEN '{"reason":"' || f.reason || '","scheduled_at":"' || ojs.time_text(f.scheduled_at) || '"}'
                 ELSE '{"reason":"' || f.reason || '"}' END
         FROM failed f
     ) e

@@ -89,6 +89,12 @@ func TestRateLimits(t *testing.T) {
 		}
 		a.put("/ojs/v1/admin/queues/"+q+"/rate-limit", `{"key":"k","limit":1,"period":"1s"}`).fails(400, "invalid_payload", "invalid_payload")
 		a.put("/ojs/v1/admin/queues/No/rate-limit", `{"limit":1,"period":"1s"}`).is(400)
+		for _, key := range []string{"%00", "a%2Fb", repeated('k', 256)} {
+			require.Equal(t, "key", a.put(one+key, `{"concurrency":1}`).fails(400, "invalid_request", "invalid_request").at("error.details.parameter"))
+		}
+		a.put(one+"queue:none", `{"concurrency":1}`).is(404)
+		id := a.push(`"type":"t","args":[],"queue":"%s","rate_limit":{"key":"none-%s","concurrency":0}`, q, q)
+		require.Equal(t, "limited", a.get("/ojs/v1/jobs/"+id+"/explain").is(200).at("reasons.0.code"))
 		a.put(one+"new-"+newID(), `{"concurrency":0}`).is(200)
 	})
 }

@@ -30,6 +30,8 @@ func (s *Store) outcomeEvent(state ojs.JobState) string {
 		return ojs.EventJobRetrying
 	case ojs.StateDiscarded:
 		return ojs.EventJobDiscarded
+	case ojs.StateScheduled:
+		return eventlog.StateChanged
 	}
 	return s.commits.RequeueEvent
 }
@@ -133,7 +135,7 @@ func failChange(changes []eventlog.Change, f *failure) []eventlog.Change {
 		failed.Type, failed.From, failed.To, failed.Reason = ojs.EventJobFailed, "", "", f.nack.Error.ServerMade
 		changes = append(changes, failed)
 	}
-	if f.job.State == string(ojs.StateAvailable) {
+	if f.nack.Requeue || f.job.State == string(ojs.StateAvailable) {
 		c.Reason, c.Started = f.nack.reason, f.started.Time
 	} else {
 		c.Reason = f.nack.Error.ServerMade

@@ -149,7 +149,7 @@ func New(deps Deps, config Config) *Store {
 	}
 	s.fail = newOperation(s, "fail", s.flushFail, nackedRun, nack.bytes)
 	s.fail.did = func(n nack, c dbsqlc.EventListOwnByJobRow) bool {
-		return nackedRun(n).ended(c) && (c.ToState == string(ojs.StateAvailable)) == n.Requeue
+		return nackedRun(n).ended(c) && wentBack(c) == n.Requeue
 	}
 	s.fail.after = func(ctx context.Context, j *job.Record) { s.afterFail(ctx, []dbsqlc.JobFailRow{dbsqlc.JobFailRow(*j)}) }
 	s.cancel = newOperation(s, "cancel", s.flushCancel, cancelledRun, func(c cancellation) int { return len(c.data) })
