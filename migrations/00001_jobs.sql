@@ -72,7 +72,7 @@ CREATE TABLE ojs.jobs (
     workflow_id      uuid,                                -- root of the workflow to which the job belongs; NULL: none
     unique_key       text,                                -- fingerprint by its unique policy, 64 hex digits; NULL: it has none
     lane             text        COLLATE "C" NOT NULL DEFAULT '', -- part of the queue in which the job waits: tenant, tenant/fairness key, /fairness key, or '' for most jobs
-    limit_key        text,                                -- key of its rate limit; NULL: it has none
+    limit_key        text        COLLATE "C",             -- key of its rate limit, in the collation of ojs.limits, without which no index finds it; NULL: it has none
     limit_seq        bigint,                              -- place in the fetch order of an available job that its rate limit holds back; it gets no ready_seq until then
     on_limit         text,                                -- what its rate limit does when it blocks the job: reschedule or drop; NULL: it waits
 

@@ -160,7 +160,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- Why a job with a rate limit waits, and about how many seconds.
+-- Why a job with a rate limit waits, and about how many seconds; NULL: that cannot be told.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.explain_limit(j ojs.jobs, run_s double precision, now timestamptz, OUT reason json, OUT wait_s double precision)
 LANGUAGE plpgsql STABLE AS $$
@@ -172,9 +172,11 @@ BEGIN
     SELECT o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, u.*,
         GREATEST(0, ojs.limit_room(o, now, u.active, u.started, u.last_start) - u.admitted) AS room
     INTO l FROM ojs.limits o CROSS JOIN LATERAL ojs.limit_usage(o, now) u WHERE o.key = j.limit_key;
-    wait_s := GREATEST(0, date_part('epoch', l.blocked_until - now), (ahead + 1) / l.concurrency::double precision * run_s,
-        ceil((ahead + 1 - l.room) / l.rate::double precision) * l.rate_us / 1000000,
-        date_part('epoch', l.last_start - now) + (ahead + 1) * l.throttle_us / 1000000.0);
+    IF l.concurrency IS NULL OR l.concurrency > 0 AND (run_s IS NOT NULL OR ahead < l.room) THEN
+        wait_s := GREATEST(0, date_part('epoch', l.blocked_until - now), (ahead + 1) / l.concurrency::double precision * run_s,
+            ceil((ahead + 1 - l.room) / l.rate::double precision) * l.rate_us / 1000000,
+            date_part('epoch', l.last_start - now) + (ahead + 1) * l.throttle_us / 1000000.0);
+    END IF;
     reason := ojs.explain_reason('limited', format('Its rate limit %s lets %s start now, and %s before it.', j.limit_key,
             CASE WHEN COALESCE(l.room, 0) = 0 THEN 'no job' ELSE ojs.explain_count(l.room, 2147483647, 'job') END, ojs.explain_count(ahead, most, 'job')
             || CASE WHEN ahead = 1 THEN ' waits' ELSE ' wait' END),
@@ -295,7 +297,8 @@ BEGIN
     IF blocks IS NOT NULL THEN
         reasons := reasons || blocks;
     END IF;
-    IF (SELECT bool_or(r ->> 'code' IN ('maintenance', 'queue_paused', 'no_workers', 'workers_quiet', 'cron_serial')) FROM unnest(reasons) r) THEN
+    IF (SELECT bool_or(r ->> 'code' IN ('maintenance', 'queue_paused', 'no_workers', 'workers_quiet', 'cron_serial')
+        OR r ->> 'code' = 'queue_limited' AND r ->> 'concurrency' = '0') FROM unnest(reasons) r) THEN
         wait_s := NULL;
     END IF;
     IF cardinality(reasons) = 0 THEN
@@ -349,7 +352,7 @@ BEGIN
         reasons := ARRAY[ojs.explain_state(j)];
         IF waits THEN
             reasons := reasons || ojs.explain_queue(j.queue, now);
-            wait_s := CASE WHEN cardinality(reasons) = 1 THEN GREATEST(0, date_part('epoch', CASE j.state WHEN 'scheduled' THEN j.scheduled_at WHEN 'retryable' THEN j.next_attempt_at END - now)) END;
+            wait_s := CASE WHEN cardinality(reasons) = 1 AND j.state <> 'pending' THEN GREATEST(0, date_part('epoch', CASE j.state WHEN 'scheduled' THEN j.scheduled_at WHEN 'retryable' THEN j.next_attempt_at END - now)) END;
         END IF;
     END IF;
     due := CASE WHEN waits OR j.state = 'available' THEN LEAST(j.expires_at, j.total_due_at, j.ttl_due_at) END;

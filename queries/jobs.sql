@@ -466,7 +466,7 @@ SELECT m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.
 -- SQL fail for strings with \u0000. With @everything the retry changes attributes; without it only the echo of an expiry can
 -- change.
 -- The states are named twice, because @states comes from the call: whatever it says, jobs in other states stay as they are.
-SELECT j.id, j.max_attempts, j.state, j.unique_key,
+SELECT j.id, j.max_attempts, j.state, j.unique_key, j.queue, j.lane,
     (CASE WHEN @everything::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN @everything::boolean THEN j.meta END)::json AS meta,
     (CASE WHEN @everything::boolean OR j.expires_at IS NOT NULL THEN j.extra END)::json AS extra
@@ -520,6 +520,7 @@ WITH request AS (
         checkpoint_at = CASE WHEN NOT p.anew THEN j.checkpoint_at END,
         dead_lettered_at = NULL, finished_at = NULL, previous_state = NULL, failed = false, worker_id = NULL,
         queue = COALESCE(sqlc.narg('queue'), j.queue),
+        lane = COALESCE(sqlc.narg('lane'), j.lane),
         priority = COALESCE(sqlc.narg('priority'), j.priority),
         max_attempts = COALESCE(sqlc.narg('max_attempts'), j.max_attempts),
         retry = COALESCE(sqlc.narg('retry'), j.retry),

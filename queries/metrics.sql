@@ -97,3 +97,26 @@ SELECT h.name::text AS name, h.pid::integer AS pid, h.seconds::double precision 
 -- name: MetricsTables :many
 -- Live and dead rows and sizes of tables.
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_stats(@names::text[]) t;
+
+-- name: MetricsLimits :many
+-- Active and waiting jobs of the first max_keys limit keys that have jobs. It skips from key to key, and counts at most 200 000 entries of each
+-- kind: 10 000 of each key, fewer of more than 20.
+WITH RECURSIVE found AS (
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1)) AS key
+    UNION ALL
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1))
+    FROM found f WHERE f.key IS NOT NULL
+), keys AS MATERIALIZED (
+    SELECT f.key FROM found f WHERE f.key IS NOT NULL LIMIT @max_keys::bigint
+), share AS MATERIALIZED (
+    SELECT LEAST(10000, GREATEST(100, 200000 / GREATEST(count(*), 1)))::bigint AS n FROM keys
+)
+SELECT k.key::text AS key,
+    (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT (SELECT s.n FROM share s)) n)::bigint AS active,
+    ((SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'available' LIMIT (SELECT s.n FROM share s)) n)
+        + (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NOT NULL LIMIT (SELECT s.n FROM share s)) n))::bigint AS waiting
+FROM keys k;

@@ -2501,7 +2501,7 @@ func (q *Queries) JobListUnextended(ctx context.Context, ids [][16]byte) ([]JobL
 }
 
 const jobLockForRetry = `-- name: JobLockForRetry :many
-SELECT j.id, j.max_attempts, j.state, j.unique_key,
+SELECT j.id, j.max_attempts, j.state, j.unique_key, j.queue, j.lane,
     (CASE WHEN $1::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN $1::boolean THEN j.meta END)::json AS meta,
     (CASE WHEN $1::boolean OR j.expires_at IS NOT NULL THEN j.extra END)::json AS extra
@@ -2521,6 +2521,8 @@ type JobLockForRetryRow struct {
 	MaxAttempts int64
 	State       string
 	UniqueKey   pgtype.Text
+	Queue       string
+	Lane        string
 	Retry       []byte
 	Meta        []byte
 	Extra       []byte
@@ -2544,6 +2546,8 @@ func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams
 			&i.MaxAttempts,
 			&i.State,
 			&i.UniqueKey,
+			&i.Queue,
+			&i.Lane,
 			&i.Retry,
 			&i.Meta,
 			&i.Extra,
@@ -2758,23 +2762,24 @@ WITH request AS (
         checkpoint_at = CASE WHEN NOT p.anew THEN j.checkpoint_at END,
         dead_lettered_at = NULL, finished_at = NULL, previous_state = NULL, failed = false, worker_id = NULL,
         queue = COALESCE($5, j.queue),
-        priority = COALESCE($6, j.priority),
-        max_attempts = COALESCE($7, j.max_attempts),
-        retry = COALESCE($8, j.retry),
-        args = COALESCE($9, j.args),
-        meta = COALESCE($10, j.meta),
-        trace_id = CASE WHEN CAST($10 AS json) IS NULL THEN j.trace_id ELSE $11::text END,
+        lane = COALESCE($6, j.lane),
+        priority = COALESCE($7, j.priority),
+        max_attempts = COALESCE($8, j.max_attempts),
+        retry = COALESCE($9, j.retry),
+        args = COALESCE($10, j.args),
+        meta = COALESCE($11, j.meta),
+        trace_id = CASE WHEN CAST($11 AS json) IS NULL THEN j.trace_id ELSE $12::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
-        size = ojs.stored_size(COALESCE($9::json, j.args), COALESCE($10::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
+        size = ojs.stored_size(COALESCE($10::json, j.args), COALESCE($11::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
         CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed,
-        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $12::text END AS event_type
+        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $13::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.lane, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $13::integer, e.data::json
+        e.priority, e.ready_seq, $14::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, m.lane, NULL::integer AS attempt,
             m.workflow_id, m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
@@ -2801,6 +2806,7 @@ type JobRetryParams struct {
 	UnexpiredExtras  [][]byte
 	States           []string
 	Queue            pgtype.Text
+	Lane             pgtype.Text
 	Priority         pgtype.Int2
 	MaxAttempts      pgtype.Int8
 	Retry            []byte
@@ -2840,6 +2846,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 		arg.UnexpiredExtras,
 		arg.States,
 		arg.Queue,
+		arg.Lane,
 		arg.Priority,
 		arg.MaxAttempts,
 		arg.Retry,

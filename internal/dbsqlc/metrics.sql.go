@@ -134,6 +134,56 @@ func (q *Queries) MetricsEvents(ctx context.Context, maxRows int64) (MetricsEven
 	return i, err
 }
 
+const metricsLimits = `-- name: MetricsLimits :many
+WITH RECURSIVE found AS (
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1)) AS key
+    UNION ALL
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1))
+    FROM found f WHERE f.key IS NOT NULL
+), keys AS MATERIALIZED (
+    SELECT f.key FROM found f WHERE f.key IS NOT NULL LIMIT $1::bigint
+), share AS MATERIALIZED (
+    SELECT LEAST(10000, GREATEST(100, 200000 / GREATEST(count(*), 1)))::bigint AS n FROM keys
+)
+SELECT k.key::text AS key,
+    (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT (SELECT s.n FROM share s)) n)::bigint AS active,
+    ((SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'available' LIMIT (SELECT s.n FROM share s)) n)
+        + (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NOT NULL LIMIT (SELECT s.n FROM share s)) n))::bigint AS waiting
+FROM keys k
+`
+
+type MetricsLimitsRow struct {
+	Key     string
+	Active  int64
+	Waiting int64
+}
+
+// Active and waiting jobs of the first max_keys limit keys that have jobs. It skips from key to key, and counts at most 200 000 entries of each
+// kind: 10 000 of each key, fewer of more than 20.
+func (q *Queries) MetricsLimits(ctx context.Context, maxKeys int64) ([]MetricsLimitsRow, error) {
+	rows, err := q.db.Query(ctx, metricsLimits, maxKeys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MetricsLimitsRow
+	for rows.Next() {
+		var i MetricsLimitsRow
+		if err := rows.Scan(&i.Key, &i.Active, &i.Waiting); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const metricsQueueCounts = `-- name: MetricsQueueCounts :many
 WITH recent AS MATERIALIZED (
     (SELECT e.queue, e.from_state, e.to_state FROM ojs.events e

@@ -293,6 +293,8 @@ func TestDecode(t *testing.T) {
 		_, wire := pool.Decode([]byte(body))
 		require.NotNil(t, wire, body)
 	}
+	_, wire = pool.Decode([]byte(`{"queues":{"a":{"weight":0}}}`))
+	require.Equal(t, `'queues' must be an object with weights that are an integer from 1 to 1000, got {"a":{"weight":0}}.`, wire.Message)
 	for _, name := range []string{"", "a b", "a/b", "a\x00", strings.Repeat("x", 129), "ä"} {
 		require.False(t, pool.ValidName(name), name)
 	}

@@ -51,6 +51,8 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		_, err := b.try()
 		full(t, err, 2, 2)
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.bound_notes`))
+		b.Exec(`UPDATE ojs.queues SET config = '{"backpressure":{"max_depth":2},"allowed_job_types":["u"]}' WHERE name = 'q'`)
+		require.ErrorContains(t, enqueue(begin(b), "q"), "queue q takes no jobs of type t", "admission is before the bound, as over HTTP")
 	})
 
 	t.Run("OpenTransactionsHoldUpNobody", func(t *testing.T) {

@@ -302,7 +302,7 @@ func TestDropOldest(t *testing.T) {
 		require.NoError(t, err)
 		old := b.add("q", 0, "1")[0]
 		_, _, err = b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
-		full(t, err, 1, 2)
+		full(t, err, 2, 2)
 		require.Equal(t, ojs.StateAvailable, b.State(old.ID), "nothing was dropped for a batch that was refused")
 		_, err = b.try(later)
 		require.NoError(t, err)

@@ -178,7 +178,9 @@ func TestExplainOtherStates(t *testing.T) {
 	b.Exec(`UPDATE ojs.queues SET status = 'active', paused_at = NULL`)
 
 	pending := b.Enqueued(domaintest.With(func(j *job.Job) { j.Pending = true }))[0].ID
-	require.Equal(t, "pending", b.explain(pending).codes())
+	e = b.explain(pending)
+	require.Equal(t, "pending", e.codes())
+	require.Nil(t, e.Estimate, "nobody knows when it will be activated")
 
 	large := `["` + strings.Repeat("x\\u0000", 100_000) + `"]`
 	id := b.Enqueued(domaintest.With(func(j *job.Job) {

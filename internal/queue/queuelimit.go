@@ -122,7 +122,21 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 		return nil, err
 	}
 	s.awaitRoom(rooms)
+	for i := range runs {
+		if runs[i].full {
+			s.limited(job.QueueLimitPrefix + runs[i].queue)
+		}
+	}
 	return runs, nil
+}
+
+// KnownLimits are the bound of a queue by depth, 0 for none, and whether the queue has a limit, as far as this node knows.
+func (s *Store) KnownLimits(queue string) (maxDepth int64, limited bool) {
+	q := s.configured.Known(queue)
+	if bound := boundOf(q); bound != nil {
+		maxDepth = bound.MaxDepth
+	}
+	return maxDepth, limitOf(q) != nil
 }
 
 // runsOf splits the probes, which are in dispatch order.
