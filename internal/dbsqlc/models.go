@@ -293,6 +293,7 @@ type Limit struct {
 	BlockedUntil  pgtype.Timestamptz
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	UsedAt        pgtype.Timestamptz
 }
 
 type LimitPending struct {

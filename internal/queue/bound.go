@@ -79,6 +79,7 @@ type boundedQueue struct {
 	dropped      []dbsqlc.JobDiscardWaitingRow
 	judged       int                     // index of the last job that wanted to enter
 	tenants      map[string]*tenantShare // of those whose jobs want to enter; nil: the policy says nothing of tenants
+	freed        int64                   // bytes of the jobs that made room
 }
 
 func newBoundCheck(s *Store, q *dbsqlc.Queries, in *insertion) *boundCheck {
@@ -250,13 +251,14 @@ func (b *boundCheck) errFull(queue *boundedQueue, own *tenantShare) *ojs.Error {
 	if !own.fits(queue.policy) {
 		full := ojs.QueueFull{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth, Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
 		if b.in.atomic {
-			full.Depth -= own.entered
+			full.Depth += own.dropped - own.entered
 		}
 		return ojs.ErrQueueFull(full)
 	}
 	depth, bytes := queue.depth, queue.bytes
-	if b.in.atomic { // nothing is stored: the jobs before this one are not in the queue either
-		depth -= int64(len(queue.accepted))
+	if b.in.atomic { // nothing is stored and nothing dropped: the queue stays as it was before the first of the jobs
+		depth += int64(len(queue.dropped) - len(queue.accepted))
+		bytes += queue.freed
 		for _, i := range queue.accepted {
 			bytes -= int64(b.in.jobs[i].ClientBytes())
 		}

@@ -15,6 +15,7 @@ type tenantShare struct {
 	tenant  string
 	depth   int64 // with the jobs that were accepted so far
 	entered int64 // these
+	dropped int64 // jobs that made room
 }
 
 // share is the part of the queue that the tenant of a job has.
@@ -102,6 +103,6 @@ func (b *boundCheck) makeTenantRoom(ctx context.Context, queue *boundedQueue, ow
 		if err != nil {
 			return err
 		}
-		own.depth -= int64(len(rows))
+		own.depth, own.dropped = own.depth-int64(len(rows)), own.dropped+int64(len(rows))
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/internal/tenant"
 )
 
@@ -23,5 +24,5 @@ func (a *API) getExplanation(c echo.Context) error {
 			return err
 		}
 	}
-	return send(c, http.StatusOK, explanation)
+	return send(c, http.StatusOK, rawjson.Compact(explanation))
 }

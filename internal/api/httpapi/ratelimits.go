@@ -112,6 +112,9 @@ func (a *API) getRateLimit(c echo.Context) error {
 }
 
 func (a *API) putRateLimit(c echo.Context, body []byte) error {
+	if text := param(c, "key"); !job.ValidPartitionKey(text) { // it would be created
+		return ojs.ErrInvalidRequest("key", job.LimitKeyForm, text, "The key must be "+job.LimitKeyForm+".")
+	}
 	key, err := a.limitKey(c)
 	if err != nil {
 		return err
