@@ -207,7 +207,7 @@ func (n *tenants) others() map[string]struct {
 		"POST /ojs/v1/admin/jobs/bulk/cancel":   {200, "", `{"filter":{"queue":"zulu-queue"},"confirm":true}`},
 		"POST /ojs/v1/admin/jobs/bulk/retry":    {200, "", `{"filter":{"queue":"zulu-queue"},"confirm":true}`},
 		"POST /ojs/v1/admin/jobs/bulk/delete":   {200, "", `{"filter":{"queue":"zulu-queue","state":["completed","discarded"]},"confirm":true}`},
-		"PUT /ojs/v1/rate-limits/:key":          {400, "", `{}`}, // see TestTenantLimits
+		"PUT /ojs/v1/rate-limits/:key":          {400, "", `{}`}, // see rateLimits
 		"PUT /ojs/v1/rate-limits/:key/override": {400, "", `{}`},
 		"POST /ojs/v1/admin/workers/directive":  {403, "", `{"directive":"quiet"}`},
 		"POST /ojs/v1/admin/reset":              {403, "", ``},
@@ -285,12 +285,33 @@ func TestTenantsReachOnlyTheirOwn(t *testing.T) {
 	require.Equal(t, "zulu-queue", n.ok("zulu", "GET", "/ojs/v1/queues", "", "queues.0.name"))
 	require.Equal(t, "1", n.ok("zulu", "GET", "/ojs/v1/queues/zulu-queue", "", "running"))
 	require.Equal(t, "active", n.ok("zulu", "GET", "/ojs/v1/jobs/"+n.ids["jobs"]+"/explain", "", "state"))
+	n.rateLimits()
 	require.Equal(t, "6", n.ok("zulu", "GET", "/ojs/v1/queues/zulu-queue/stats", "", "stats.total"))
 	require.Equal(t, "6", n.ok("", "GET", "/ojs/v1/queues/zulu-queue/stats", "", "stats.total"), "operators see all")
-	require.Equal(t, "6", n.ok("zulu", "GET", "/ojs/v1/admin/tenants/zulu/stats", "", "total_jobs"))
+	require.Equal(t, "7", n.ok("zulu", "GET", "/ojs/v1/admin/tenants/zulu/stats", "", "total_jobs"))
 	require.Equal(t, "1", n.ok("", "GET", "/ojs/v1/admin/tenants/zulu", "", "by_state.active"))
-	require.Equal(t, "zulu-queue", n.ok("", "GET", "/ojs/v1/admin/tenants/zulu", "", "queues.0.name"))
+	require.Equal(t, "limited", n.ok("", "GET", "/ojs/v1/admin/tenants/zulu", "", "queues.0.name"))
 	require.Equal(t, "zulu", n.ok("", "GET", "/ojs/v1/admin/tenants", "", "tenants.0.tenant_id"))
+}
+
+// rateLimits checks that each tenant has its own partition of a key, and that explanations name it as the job does.
+func (n *tenants) rateLimits() {
+	n.t.Helper()
+	require.Equal(n.t, "zulu-key", n.ok("zulu", "GET", "/ojs/v1/rate-limits", "", "rate_limits.0.key"))
+	require.Equal(n.t, "zulu/zulu-key", n.ok("", "GET", "/ojs/v1/rate-limits", "", "rate_limits.0.key"))
+	require.Equal(n.t, "0", n.ok("aaa", "PUT", "/ojs/v1/rate-limits/zulu-key", `{"concurrency":0}`, "concurrency.limit"))
+	require.Equal(n.t, "zulu-key", n.ok("aaa", "DELETE", "/ojs/v1/rate-limits/zulu-key/override", "", "key"))
+	require.Equal(n.t, "5", n.ok("", "GET", "/ojs/v1/rate-limits/zulu%2Fzulu-key", "", "concurrency.limit"))
+	require.Equal(n.t, "0", n.ok("zulu", "PUT", "/ojs/v1/rate-limits/zulu-key/override", `{"concurrency":0}`, "concurrency.limit"))
+	id := n.ok("zulu", "POST", "/ojs/v1/jobs", `{"type":"t","args":[],"queue":"limited","rate_limit":{"key":"zulu-key"}}`, "job.id")
+	require.Equal(n.t, "zulu-key", n.ok("zulu", "GET", "/ojs/v1/jobs/"+id+"/explain", "", "reasons.0.key"))
+	require.Contains(n.t, n.ok("zulu", "GET", "/ojs/v1/jobs/"+id+"/explain", "", "summary"), "Its rate limit zulu-key lets")
+	require.Equal(n.t, "zulu/zulu-key", n.ok("", "GET", "/ojs/v1/jobs/"+id+"/explain", "", "reasons.0.key"))
+	n.ok("zulu", "DELETE", "/ojs/v1/jobs/"+id, "", "")
+	n.ok("", "POST", "/ojs/v1/jobs", `{"type":"t","args":[],"queue":"whole","rate_limit":{"max_per_second":9}}`, "")
+	require.Equal(n.t, 404, n.call("zulu", "GET", "/ojs/v1/rate-limits/queue:whole", "").status)
+	require.Equal(n.t, 404, n.call("zulu", "PUT", "/ojs/v1/rate-limits/queue:whole", `{"concurrency":0}`).status)
+	require.Equal(n.t, 403, n.call("zulu", "POST", "/ojs/v1/jobs", `{"type":"t","args":[],"queue":"whole","rate_limit":{"max_per_second":1}}`).status)
 }
 
 // TestTenantStreams: a stream shows the events of its tenant alone. The job of aaa comes last, so that events of zulu would come before.
