@@ -410,6 +410,7 @@ func TestTenantsInPools(t *testing.T) {
 		}
 	}
 }
+
 // parked fetches, and returns the answer when there is one.
 func (b *bundle) parked(f job.Fetch) chan answer {
 	b.T.Helper()
