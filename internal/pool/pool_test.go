@@ -218,6 +218,78 @@ func TestPools(t *testing.T) {
 		require.Len(t, domaintest.Await(t, answer), 1)
 	})
 
+	t.Run("ANodeReadsThemAgainWithoutNotifications", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		away := b.Node()
+		_, err := away.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1})
+		require.Error(t, err)
+		b.put("p", `{"queues":["a"]}`)
+		require.Eventually(t, func() bool {
+			_, err := away.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1})
+			return err == nil
+		}, domaintest.WaitFor, 20*time.Millisecond)
+	})
+
+	t.Run("AJobThatCameBackCountsNoMore", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 2)
+		first := b.fetch(job.Fetch{Pool: "p", Count: 1})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: first[0].ID, Attempt: -1, Requeue: true})
+		require.NoError(t, err)
+		b.add("a", 1)
+		require.Len(t, b.Fetched(2, "a"), 2, "by a worker of no pool")
+		require.Equal(t, ojs.StateActive, b.State(first[0].ID))
+		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 1}), 1)
+	})
+
+	t.Run("AFetchThatGetsNothingKeepsNoRoom", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 1)
+		first := b.fetch(job.Fetch{Pool: "p", Count: 1})
+		b.ack(first)
+		b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('a', 'paused') ON CONFLICT (name) DO UPDATE SET status = 'paused'`)
+		b.add("a", 1)
+		require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 1}))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.pool_holds WHERE started_at IS NULL`))
+	})
+
+	t.Run("JobsThatCannotBeCountedGoBack", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 1)
+		b.Exec(`ALTER TABLE ojs.pool_holds ADD CONSTRAINT none CHECK (started_at IS NULL)`)
+		_, err := b.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1, WorkerID: "w1"})
+		require.Error(t, err)
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 0`))
+	})
+
+	t.Run("ReservationsFollowOneAnother", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 1)
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SELECT ojs.pool_reserve('p', gen_random_uuid(), 1)`)
+		require.NoError(t, err)
+		answer := make(chan []*job.Record, 1)
+		go func() {
+			jobs, _ := b.Pools.Fetch(context.Background(), job.Fetch{Pool: "p", Count: 1})
+			answer <- jobs
+		}()
+		require.Eventually(t, func() bool {
+			return len(answer) > 0 || b.Number(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) > 0
+		}, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Commit(t.Context()))
+		require.Empty(t, domaintest.Await(t, answer))
+	})
+
 	t.Run("AReservationOfANodeThatStoppedEnds", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

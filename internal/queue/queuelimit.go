@@ -104,7 +104,7 @@ type run struct {
 	full   bool   // its limit permits no more
 	probes []*probe
 	claim  claim
-	rows   []dbsqlc.JobFetchRow
+	rows   []job.Record
 }
 
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
@@ -186,7 +186,7 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 		}
 		r.claim = s.newClaim(claimants, r.probes, owners[:want], bytes)
 		r.claim.params.Claim = number
-		if r.rows, err = q.JobFetch(ctx, r.claim.params); err != nil {
+		if r.rows, err = claimJobs(ctx, q, &r.claim.params); err != nil {
 			return nil, err
 		}
 		owners, r.full = owners[len(r.rows):], r.full && len(r.rows) == want

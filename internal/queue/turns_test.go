@@ -176,6 +176,20 @@ func TestTurns(t *testing.T) {
 		require.Len(t, slices.Compact(slices.Sorted(slices.Values(got))), 21, "each other lane once")
 	})
 
+	t.Run("AClaimThatFailsCostsNoTurn", func(t *testing.T) {
+		t.Parallel()
+		m := newModel()
+		for _, lane := range []string{"a", "b", "c"} {
+			m.add(place{lane, 0}, 100, true)
+		}
+		for range 3 {
+			probes, _ := m.begin(plainWant("q", 2))
+			m.fail(probes)
+		}
+		require.Equal(t, []string{"a", "b"}, lanes(m.claim(2, "")))
+		require.Equal(t, []string{"c", "a"}, lanes(m.claim(2, "")))
+	})
+
 	t.Run("Weights", func(t *testing.T) {
 		t.Parallel()
 		for _, slots := range []int{1, 2, 8} {
@@ -268,6 +282,43 @@ func TestMoreLanesThanAreRemembered(t *testing.T) {
 		m.survey("")
 	}
 	require.Len(t, got, all)
+}
+
+// Lanes beyond those of one survey, and beyond those that are remembered, are found although the others never run out of jobs.
+func TestLanesBehindFullOnes(t *testing.T) {
+	t.Parallel()
+
+	t.Run("OfOneSurvey", func(t *testing.T) {
+		t.Parallel()
+		m := newModel()
+		for n := range maxSurveyed + 500 {
+			m.add(place{fmt.Sprintf("t%06d", n), 0}, 2, false)
+		}
+		m.survey("")
+		require.Equal(t, maxSurveyed, m.queues["q"].lanes)
+		m.survey("")
+		require.Equal(t, maxSurveyed+500, m.queues["q"].lanes)
+	})
+
+	t.Run("OfTheMemory", func(t *testing.T) {
+		t.Parallel()
+		m := newModel()
+		m.cursors.maxLanes = maxSurveyed + 500
+		m.queues = map[string]*queueCursor{}
+		m.surveys(scope{"q", ""})
+		const all = 2*maxSurveyed + 500
+		for n := range all {
+			m.add(place{fmt.Sprintf("t%06d", n), 0}, 50, false)
+		}
+		got := map[string]bool{}
+		for range 40 {
+			m.survey("")
+			for _, j := range m.claim(500, "") {
+				got[j.lane] = true
+			}
+		}
+		require.Greater(t, len(got), m.cursors.maxLanes, "lanes that were served give up their place")
+	})
 }
 
 // Random jobs, claims, failures and late commits: everything is claimed once, in the order of its lane and priority, and a
