@@ -45,8 +45,8 @@ var scenarios = []scenario{
 	{"control.fair", false, alone(measureFair)},
 	{"control.pause", false, alone(measurePause)},
 	{"control.explain", false, alone(measureExplain)},
-	{"sdk", false, runSDK},           // a worker of package ojs beside raw ones
-	{"steady", true, runSteady},      // two nodes at a fixed rate, by the minute
+	{"sdk", false, runSDK},      // a worker of package ojs beside raw ones
+	{"steady", true, runSteady}, // two nodes at a fixed rate, by the minute
 }
 
 // onlyByName are the scenarios that run only if they are named.
