@@ -24,7 +24,9 @@ func TestLaneOfMovedJobs(t *testing.T) {
 	for i, j := range stored {
 		ids[i] = j.ID
 	}
-	lanes := func() []string { return b.Texts(`SELECT lane FROM ojs.jobs ORDER BY array_position($1::uuid[], id)`, ids) }
+	lanes := func() []string {
+		return b.Texts(`SELECT lane FROM ojs.jobs ORDER BY array_position($1::uuid[], id)`, ids)
+	}
 	n, err := b.MoveWaiting(t.Context(), ids, "plain", "fair")
 	require.NoError(t, err)
 	require.Equal(t, 4, n)
