@@ -75,8 +75,8 @@ func discardChange(changes []eventlog.Change, r *dbsqlc.JobDiscardWaitingRow) []
 }
 
 // fetchChange has the time in the queue as its duration.
-func fetchChange(changes []eventlog.Change, r *dbsqlc.JobFetchRow) []eventlog.Change {
-	c := since(changeOf(ojs.EventJobStarted, (*job.Record)(r), r.StartedAt), r.EnqueuedAt)
+func fetchChange(changes []eventlog.Change, r *job.Record) []eventlog.Change {
+	c := since(changeOf(ojs.EventJobStarted, r, r.StartedAt), r.EnqueuedAt)
 	c.From = string(ojs.StateAvailable)
 	return append(changes, c)
 }
@@ -93,8 +93,8 @@ func progressChange(changes []eventlog.Change, ended eventlog.Change) []eventlog
 }
 
 // completeChange has the event of an unsent report before that of the end, as the statement writes them.
-func completeChange(changes []eventlog.Change, r *dbsqlc.JobCompleteRow) []eventlog.Change {
-	c := since(changeOf(ojs.EventJobCompleted, (*job.Record)(r), r.FinishedAt), r.StartedAt)
+func completeChange(changes []eventlog.Change, r *job.Record) []eventlog.Change {
+	c := since(changeOf(ojs.EventJobCompleted, r, r.FinishedAt), r.StartedAt)
 	c.From = string(ojs.StateActive)
 	return append(progressChange(changes, c), c)
 }

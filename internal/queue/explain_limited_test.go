@@ -20,6 +20,10 @@ func TestExplainLimited(t *testing.T) {
 	require.Equal(t, "limited", e.codes())
 	require.Equal(t, []any{"k", 1.0, 1.0, 2.0, 1.0}, []any{e.Reasons[0]["key"], e.Reasons[0]["room"], e.Reasons[0]["waiting_ahead"], e.Reasons[0]["concurrency"], e.Reasons[0]["active"]})
 	require.NotNil(t, e.Estimate)
+	b.Exec(`UPDATE ojs.jobs SET ready_seq = limit_seq, limit_seq = NULL WHERE id = $1`, jobs[1].ID) // it may be fetched
+	e = b.explain(jobs[2].ID)
+	require.Equal(t, []any{0.0, 0.0, 1.0}, []any{e.Reasons[0]["room"], e.Reasons[0]["waiting_ahead"], e.Reasons[0]["admitted"]})
+	b.Exec(`UPDATE ojs.jobs SET limit_seq = ready_seq, ready_seq = NULL WHERE id = $1`, jobs[1].ID)
 	b.Exec(`SELECT ojs.limit_set('k', '{"concurrency":0}')`)
 	e = b.explain(jobs[2].ID)
 	require.Equal(t, "limited", e.codes())

@@ -104,7 +104,7 @@ type run struct {
 	full   bool   // its limit permits no more
 	probes []*probe
 	claim  claim
-	rows   []dbsqlc.JobFetchRow
+	rows   []job.Record
 }
 
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
@@ -156,7 +156,7 @@ func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
 }
 
 // claimRuns claims run by run, as many jobs as there are slots left and as the limit of a run permits. A claim that was cut at its
-// bytes is the last.
+// bytes, which are those of all runs together, is the last.
 func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, runs []run, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
@@ -181,9 +181,12 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 		if want == 0 {
 			continue
 		}
+		if want < len(owners) {
+			s.cursors.cut(r.probes, want)
+		}
 		r.claim = s.newClaim(claimants, r.probes, owners[:want], bytes)
 		r.claim.params.Claim = number
-		if r.rows, err = q.JobFetch(ctx, r.claim.params); err != nil {
+		if r.rows, err = claimJobs(ctx, q, &r.claim.params); err != nil {
 			return nil, err
 		}
 		owners, r.full = owners[len(r.rows):], r.full && len(r.rows) == want
@@ -192,7 +195,8 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 				from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
 			}
 		}
-		if _, cut := r.claim.weigh(r.rows); cut {
+		weight, cut := r.claim.weigh(r.rows)
+		if bytes += weight; cut {
 			break
 		}
 	}

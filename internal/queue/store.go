@@ -145,7 +145,7 @@ func New(deps Deps, config Config) *Store {
 		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
 	}
 	s.complete.after = func(ctx context.Context, j *job.Record) {
-		s.afterComplete(ctx, []dbsqlc.JobCompleteRow{dbsqlc.JobCompleteRow(*j)})
+		s.afterComplete(ctx, []job.Record{*j})
 	}
 	s.fail = newOperation(s, "fail", s.flushFail, nackedRun, nack.bytes)
 	s.fail.did = func(n nack, c dbsqlc.EventListOwnByJobRow) bool {

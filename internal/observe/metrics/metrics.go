@@ -89,6 +89,7 @@ type Metrics struct {
 	requests   *vec[requestKey, histogram]
 	rpcs       *vec[rpcKey, histogram]
 	batches    *vec[string, batchCounters]
+	bulks      *vec[string, bulkCounters]
 	attempts   *vec[attemptKey, atomic.Int64]
 	deliveries *vec[deliveryKey, deliveryCounters]
 	delivered  *vec[string, histogram]
