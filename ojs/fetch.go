@@ -82,7 +82,12 @@ func (w *Worker) freeSlots() int {
 		return 0
 	}
 	taken := w.running + w.asked
-	unreported := len(w.inHand) - w.running - len(w.delayed)
+	unreported := len(w.inHand) - w.running
+	for _, r := range w.delayed {
+		if r.tries == 0 { // it waits because the handler has asked for it
+			unreported--
+		}
+	}
 	return min(w.config.Concurrency-taken, 2*w.config.Concurrency-taken-unreported, fetchMax)
 }
 

@@ -39,11 +39,12 @@ var scenarios = []scenario{
 	{"pinned", true, runPinned},      // backlog while an open transaction keeps dead rows from being removed
 	{"workflow", false, runWorkflow}, // chains, groups and a large batch
 	{"control", false, runControl},   // limits, bounds, fair queues, pauses, explain
+	{"sdk", false, runSDK},           // a worker of package ojs beside raw ones
 	{"steady", true, runSteady},      // two nodes at a fixed rate, by the minute
 }
 
 // onlyByName are the scenarios that run only if they are named.
-var onlyByName = []string{"workflow", "control", "steady"}
+var onlyByName = []string{"workflow", "control", "sdk", "steady"}
 
 // scenarioNames lists what --scenario accepts, in running order.
 func scenarioNames() []string {

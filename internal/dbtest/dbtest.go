@@ -130,7 +130,7 @@ func removeAtEnd(t testing.TB, s *embedpg.Server) {
 func create(t testing.TB, template string) string {
 	t.Helper()
 	name := shared.nextName()
-	require.NoError(t, shared.exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+template))
+	require.NoError(t, shared.clone(t.Context(), name, template))
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()

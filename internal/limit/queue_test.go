@@ -1,6 +1,7 @@
 package limit_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -71,6 +72,46 @@ func TestQueueConcurrency(t *testing.T) {
 	}
 	all.Wait()
 	require.EqualValues(t, jobs, done.Load())
+}
+
+// Nothing else wakes the fetch: the bundle has no poller.
+func TestEndedJobWakesAFetch(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', '{"concurrency":1}')`)
+	require.NoError(t, b.Configured.Refresh(t.Context()))
+	first, second := b.added(domaintest.NewJob("q")), b.added(domaintest.NewJob("q"))
+	require.Equal(t, [][16]byte{first}, b.fetched())
+	require.Empty(t, b.fetched())
+	got := make(chan []*job.Record, 1)
+	go func() {
+		jobs, _ := b.Fetch(context.Background(), job.Fetch{Queues: []string{"q"}, Count: 1, WorkerID: "w2", Wait: domaintest.WaitFor})
+		got <- jobs
+	}()
+	require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
+	b.ack(first)
+	jobs := domaintest.Await(t, got)
+	require.Len(t, jobs, 1)
+	require.Equal(t, second, jobs[0].ID)
+}
+
+// Of the two bounds of a queue on its active jobs, the lower one holds.
+func TestQueueConcurrencyOfTwoSettings(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]string{
+		"OfTheQueue": `{"concurrency":1,"rate_limit":{"concurrency":2}}`, "OfTheLimit": `{"concurrency":2,"rate_limit":{"concurrency":1}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', $1)`, config)
+			require.NoError(t, b.Configured.Refresh(t.Context()))
+			first, second := b.added(domaintest.NewJob("q")), b.added(domaintest.NewJob("q"))
+			require.Equal(t, [][16]byte{first}, b.fetched())
+			b.ack(first)
+			require.Equal(t, [][16]byte{second}, b.fetched())
+		})
+	}
 }
 
 func TestQueueConcurrencyZero(t *testing.T) {

@@ -68,6 +68,8 @@ type probe struct {
 	got    int   // the jobs that were claimed
 	last   int64 // ready_seq of the last of them
 	turned bool  // want was taken from the turns of its lane
+
+	picks []*probe // of the first one of a priority whose lanes take turns: whose turn each slot was
 }
 
 // Place is where an available job is in the dispatch order.

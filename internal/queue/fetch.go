@@ -34,6 +34,9 @@ type By struct {
 
 	// Changed returns a channel that is closed when a claim that found nothing may find something, although no job became available.
 	Changed func() <-chan struct{}
+
+	// Until ends the wait of a parked fetch when it is closed, for callers that may decide again how to fetch. nil: never.
+	Until <-chan struct{}
 }
 
 // FetchBy is Fetch with another way to claim. What parks by it is woken for jobs, but claims itself: no enqueue claims for it.
@@ -283,7 +286,7 @@ func (s *Store) beginClaim(claimants []claimant) (claim, bool) {
 	if len(owners) == 0 {
 		return claim{}, false
 	}
-	probes, _ := s.cursors.begin(want{claimants[0].queues, claimants[0].tenant, len(owners), minSpare, s.weights})
+	probes, _ := s.cursors.begin(want{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minSpare, s.weights})
 	if len(probes) == 0 {
 		return claim{}, false
 	}
@@ -420,6 +423,8 @@ func tally(probes []*probe, rows []job.Record) {
 	}
 }
 
-// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim and it is too early to look again, or the
-// server is in maintenance.
-func (s *Store) Idle(f job.Fetch) bool { return s.maintenance.On() || s.cursors.idle(f) }
+// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim or would meet, and it is too early to
+// look again, or the server is in maintenance.
+func (s *Store) Idle(f job.Fetch) bool {
+	return s.maintenance.On() || len(s.parked.waiting(f.Queues)) == 0 && s.cursors.idle(f)
+}

@@ -128,6 +128,9 @@ func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err e
 	for i := range rows {
 		r := &rows[i]
 		met[r.Queue] = true
+		if r.Outcome != "admitted" {
+			s.limited(r.LimitKey)
+		}
 		switch r.Outcome {
 		case "admitted":
 			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{Int64: r.ReadySeq, Valid: true}, pgtype.Text{})
@@ -153,6 +156,13 @@ func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err e
 		return root
 	}))
 	return admitted, nil
+}
+
+// limited counts that a limit kept a fetch from a job.
+func (s *Store) limited(key string) {
+	if s.config.OnLimited != nil {
+		s.config.OnLimited(key, 1)
+	}
 }
 
 func meetChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {

@@ -122,7 +122,21 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 		return nil, err
 	}
 	s.awaitRoom(rooms)
+	for i := range runs {
+		if runs[i].full {
+			s.limited(job.QueueLimitPrefix + runs[i].queue)
+		}
+	}
 	return runs, nil
+}
+
+// KnownLimits are the bound of a queue by depth, 0 for none, and whether the queue has a limit, as far as this node knows.
+func (s *Store) KnownLimits(queue string) (maxDepth int64, limited bool) {
+	q := s.configured.Known(queue)
+	if bound := boundOf(q); bound != nil {
+		maxDepth = bound.MaxDepth
+	}
+	return maxDepth, limitOf(q) != nil
 }
 
 // runsOf splits the probes, which are in dispatch order.
@@ -142,7 +156,7 @@ func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
 }
 
 // claimRuns claims run by run, as many jobs as there are slots left and as the limit of a run permits. A claim that was cut at its
-// bytes is the last.
+// bytes, which are those of all runs together, is the last.
 func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, runs []run, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
@@ -167,6 +181,9 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 		if want == 0 {
 			continue
 		}
+		if want < len(owners) {
+			s.cursors.cut(r.probes, want)
+		}
 		r.claim = s.newClaim(claimants, r.probes, owners[:want], bytes)
 		r.claim.params.Claim = number
 		if r.rows, err = claimJobs(ctx, q, &r.claim.params); err != nil {
@@ -178,7 +195,8 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 				from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
 			}
 		}
-		if _, cut := r.claim.weigh(r.rows); cut {
+		weight, cut := r.claim.weigh(r.rows)
+		if bytes += weight; cut {
 			break
 		}
 	}

@@ -50,6 +50,10 @@ type Config struct {
 	// OnFull is called with the number of jobs that a full queue has refused. It must not block. May be nil.
 	OnFull func(queue string, refused int)
 
+	// OnLimited is called with the key of a limit that kept a fetch from jobs, and how many it was known to keep it from. It must not
+	// block. May be nil.
+	OnLimited func(key string, n int)
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)

@@ -95,6 +95,28 @@ func TestWatcherReadsAfterNotification(t *testing.T) {
 	require.Eventually(t, func() bool { return b.cache.Known("a") != nil }, 5*time.Second, time.Millisecond)
 }
 
+// A node without notifications learns of changes although nobody asks: jobs are decoded with what is known.
+func TestWatcherReadsWithoutNotification(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, err := b.cache.Get(t.Context(), "a")
+	require.NoError(t, err)
+	watcher := queueconfig.NewWatcher(riversharedtest.BaseServiceArchetype(t), b.cache)
+	require.NoError(t, watcher.Start(t.Context()))
+	t.Cleanup(watcher.Stop)
+	b.exec(t, `INSERT INTO ojs.queues (name, status, paused_at) VALUES ('a', 'paused', '2026-01-01Z')`)
+	known := func(at string) func() bool {
+		return func() bool {
+			q := b.cache.Known("a")
+			return q != nil && q.PausedAt.UTC().Format(time.DateOnly) == at
+		}
+	}
+	require.Eventually(t, known("2026-01-01"), 10*time.Second, time.Millisecond)
+	b.exec(t, `UPDATE ojs.queues SET paused_at = '2026-01-02Z'`) // resumed and paused again between two looks
+	require.NoError(t, b.cache.Refresh(t.Context()))
+	require.True(t, known("2026-01-02")())
+}
+
 func TestWatcherStartStopStress(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
