@@ -350,6 +350,46 @@ $$;
 -- jobs_fetch.
 CREATE INDEX jobs_parked ON ojs.jobs (queue, on_limit, priority DESC, limit_seq) WHERE COALESCE(limit_seq, 0) > 0;
 
+-- The earliest time at which a limit that permits no start now may permit one; a second later if only an end makes room.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.limit_next(l ojs.limits, now timestamptz, active bigint, started bigint, first_start timestamptz, last_start timestamptz) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT GREATEST(now + interval '1 millisecond', l.blocked_until, CASE WHEN started >= l.rate THEN first_start + l.rate_us * interval '1 microsecond' END,
+        last_start + l.throttle_us * interval '1 microsecond', CASE WHEN active >= l.concurrency THEN now + interval '1 second' END)
+$$;
+-- +goose StatementEnd
+
+-- Drops an available job, which the caller has locked, or schedules it for a time, because a limit does not let it start.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.limit_block(j ojs.jobs, effect text, limit_key text, at timestamptz, now timestamptz, node integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    shown text;
+    err   text;
+BEGIN
+    IF effect = 'drop' THEN
+        err := '{"attempt":' || j.attempt || ',"code":"rate_limited","type":"rate_limited","message":"The rate limit ' || limit_key || ' did not let the job start.","retryable":false}';
+        UPDATE ojs.jobs o SET state = 'discarded', ready_seq = NULL, limit_seq = NULL, due_at = NULL, finished_at = now, previous_state = 'available',
+            dead_lettered_at = CASE WHEN ojs.makes_dead_letters(o.retry, 'rate_limited') THEN now END, error = ojs.error_at(err, now)
+        WHERE o.id = j.id;
+        PERFORM CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, now, NULL, NULL, ojs.error_at(err, now)) END;
+        shown := '{' || substr(err, length('{"attempt":' || j.attempt || ',') + 1);
+        INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, node, data)
+        VALUES ('job.discarded', 'scheduler', now, j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, 'available', 'discarded', node,
+            ('{"last_error":' || shown || ',"error":' || shown || '}')::json);
+    ELSE
+        shown := '"scheduled_at":"' || ojs.time_text(at) || '"';
+        UPDATE ojs.jobs o SET state = 'scheduled', ready_seq = NULL, limit_seq = NULL, scheduled_at = at, due_at = LEAST(at, o.expires_at, o.total_due_at, o.ttl_due_at),
+            extra = ojs.with_scheduled_at(o.extra, o.scheduled_at, at)
+        WHERE o.id = j.id;
+        INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, node, data)
+        VALUES ('job.state_changed', 'scheduler', now, j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, 'available', 'scheduled', true, node,
+            ('{"reason":"rate_limit",' || shown || '}')::json);
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
 -- What a fetch does about jobs of its queues (of its tenant; '': of all) that wait for a limit, when it found fewer jobs than it wanted. A job gives way to it that was
 -- admitted for a queue that the fetch does not ask for, or that is paused. A job that may not start is dropped or scheduled if its policy says so. It looks at the first
 -- jobs of each queue only. outcome: met, admitted, dropped or rescheduled.
@@ -369,8 +409,6 @@ DECLARE
     other uuid;
     room  bigint;
     at    timestamptz;
-    shown text;
-    err   text;
 BEGIN
     SELECT array_agg(q.name ORDER BY q.n) INTO asked FROM unnest(queues) WITH ORDINALITY AS q (name, n)
     WHERE (SELECT s.status FROM ojs.queues s WHERE s.name = q.name) IS DISTINCT FROM 'paused';
@@ -411,29 +449,55 @@ BEGIN
             VALUES ('job.admitted', 'scheduler', now, j.id, j.queue, j.lane, true, j.priority, ready_seq, limit_meet.node);
             outcome := 'admitted';
         ELSIF j.on_limit = 'drop' THEN
-            err := '{"attempt":' || j.attempt || ',"code":"rate_limited","type":"rate_limited","message":"The rate limit ' || l.key || ' did not let the job start.","retryable":false}';
-            UPDATE ojs.jobs o SET state = 'discarded', limit_seq = NULL, due_at = NULL, finished_at = now, previous_state = 'available',
-                dead_lettered_at = CASE WHEN ojs.makes_dead_letters(o.retry, 'rate_limited') THEN now END, error = ojs.error_at(err, now)
-            WHERE o.id = j.id;
-            PERFORM CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'discarded', j.attempt, NULL, now, NULL, NULL, ojs.error_at(err, now)) END;
-            shown := '{' || substr(err, length('{"attempt":' || j.attempt || ',') + 1);
-            INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, node, data)
-            VALUES ('job.discarded', 'scheduler', now, j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, 'available', 'discarded', limit_meet.node,
-                ('{"last_error":' || shown || ',"error":' || shown || '}')::json);
+            PERFORM ojs.limit_block(j, 'drop', l.key, NULL, now, limit_meet.node);
             outcome := 'dropped';
         ELSIF j.on_limit = 'reschedule' THEN
-            at := GREATEST(now + interval '1 millisecond', l.blocked_until, CASE WHEN u.started >= l.rate THEN u.first_start + l.rate_us * interval '1 microsecond' END,
-                u.last_start + l.throttle_us * interval '1 microsecond', CASE WHEN u.active >= l.concurrency THEN now + interval '1 second' END);
-            shown := '"scheduled_at":"' || ojs.time_text(at) || '"';
-            UPDATE ojs.jobs o SET state = 'scheduled', limit_seq = NULL, scheduled_at = at, due_at = LEAST(at, o.expires_at, o.total_due_at, o.ttl_due_at),
-                extra = ojs.with_scheduled_at(o.extra, o.scheduled_at, at)
-            WHERE o.id = j.id;
-            INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, node, data)
-            VALUES ('job.state_changed', 'scheduler', now, j.id, j.type, j.queue, j.lane, j.attempt, j.workflow_id, j.trace_id, 'available', 'scheduled', true, limit_meet.node,
-                ('{"reason":"rate_limit",' || shown || '}')::json);
+            at := ojs.limit_next(l, now, u.active, u.started, u.first_start, u.last_start);
+            PERFORM ojs.limit_block(j, 'reschedule', l.key, at, now, limit_meet.node);
             outcome := 'rescheduled';
             due_us := date_part('epoch', at - now) * 1000000;
         END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+
+-- What a fetch that had slots left does about jobs of a queue whose own limit permits no more, if the policy of the queue says so: the first ones are
+-- dropped or scheduled. lanes, priorities and lows are where the fetch looked for them. The caller holds the lock of the partition since limit_queue_rooms,
+-- and has recorded its starts.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.limit_queue_meet(queue text, effect text, lanes text[], priorities smallint[], lows bigint[], max_jobs bigint, node integer)
+RETURNS TABLE (outcome text, id uuid, type text, lane text, attempt integer, workflow_id uuid, cron text, due_us bigint, now timestamptz)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    ids uuid[];
+    j   ojs.jobs;
+    l   ojs.limits;
+    u   record;
+    at  timestamptz;
+BEGIN
+    SELECT o.* INTO l FROM ojs.limits o WHERE o.key = 'queue:' || limit_queue_meet.queue;
+    now := clock_timestamp();
+    u := ojs.limit_usage(l, now);
+    IF ojs.limit_room(l, now, u.active, u.started, u.last_start) > 0 OR EXISTS (SELECT FROM ojs.queues q WHERE q.name = limit_queue_meet.queue AND q.status = 'paused') THEN
+        RETURN;
+    END IF;
+    at := ojs.limit_next(l, now, u.active, u.started, u.first_start, u.last_start);
+    ids := ARRAY(SELECT w.id FROM unnest(lanes, priorities, lows) WITH ORDINALITY AS p (lane, priority, low, n) CROSS JOIN LATERAL (
+            SELECT f.id, f.ready_seq FROM ojs.jobs f
+            WHERE f.state = 'available' AND f.queue = limit_queue_meet.queue AND f.lane = p.lane AND f.priority = p.priority AND f.ready_seq >= p.low
+            ORDER BY f.ready_seq LIMIT max_jobs) w
+        ORDER BY p.n, w.ready_seq LIMIT max_jobs);
+    FOR i IN 1..cardinality(ids) LOOP
+        SELECT f.* INTO j FROM ojs.jobs f WHERE f.id = ids[i] AND f.state = 'available' AND f.queue = limit_queue_meet.queue FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        PERFORM ojs.limit_block(j, effect, l.key, at, now, limit_queue_meet.node);
+        PERFORM CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END;
+        outcome := CASE effect WHEN 'drop' THEN 'dropped' ELSE 'rescheduled' END;
+        id := j.id; type := j.type; lane := j.lane; attempt := j.attempt; workflow_id := j.workflow_id; cron := j.cron;
+        due_us := CASE effect WHEN 'drop' THEN NULL ELSE date_part('epoch', at - now) * 1000000 END;
         RETURN NEXT;
     END LOOP;
 END
@@ -504,7 +568,10 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
+DROP FUNCTION ojs.limit_queue_meet(text, text, text[], smallint[], bigint[], bigint, integer);
 DROP FUNCTION ojs.limit_meet(text[], text, integer);
+DROP FUNCTION ojs.limit_block(ojs.jobs, text, text, timestamptz, timestamptz, integer);
+DROP FUNCTION ojs.limit_next(ojs.limits, timestamptz, bigint, bigint, timestamptz, timestamptz);
 DROP INDEX ojs.jobs_parked;
 DROP FUNCTION ojs.limit_view(ojs.limits);
 DROP FUNCTION ojs.limit_prune(bigint);

@@ -38,7 +38,7 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 			continue
 		}
 		failures, worked = 0, true
-		w.take(life, stopping, jobs)
+		w.take(life, stopping, jobs, 0)
 		if len(jobs) == 0 && time.Since(start) < waited/2 || len(jobs) == 0 && waited == 0 {
 			_ = sleep(stopping, jitter(w.config.PollInterval, 0.8, 1.2)) // also if the server ends a long poll at once: it stops, or wants quiet
 		}
@@ -194,8 +194,10 @@ func (w *Worker) queueOrder() []string {
 	return order
 }
 
-// take begins jobs, or hands them back if the worker has been stopped meanwhile.
-func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo) {
+// take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked for. All
+// jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
+func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo, asked int) {
+	var runs []*run
 	short := false
 	for _, job := range jobs {
 		if job == nil {
@@ -207,7 +209,24 @@ func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo) {
 			w.report(&report{run: r, kind: reportNack, requeue: true})
 			continue
 		}
-		w.begin(r)
+		runs = append(runs, r)
+	}
+	handlers := make([]HandlerFunc, len(runs))
+	w.mu.Lock()
+	w.asked -= asked
+	for i, r := range runs {
+		if handlers[i] = w.handlers[r.Type]; handlers[i] != nil {
+			w.running++
+		}
+	}
+	w.mu.Unlock()
+	for i, r := range runs {
+		if handlers[i] != nil {
+			go w.execute(r, handlers[i])
+			continue
+		}
+		f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
+		w.report(&report{run: r, kind: reportNack, failure: f})
 	}
 	if short {
 		signal(w.beatNow)
@@ -226,22 +245,6 @@ func (w *Worker) keep(life context.Context, job *JobInfo) *run {
 		w.lose(older, ErrJobLost)
 	}
 	return r
-}
-
-// begin runs a job in a goroutine of its own.
-func (w *Worker) begin(r *run) {
-	w.mu.Lock()
-	handler, known := w.handlers[r.Type]
-	if known {
-		w.running++
-	}
-	w.mu.Unlock()
-	if !known {
-		f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
-		w.report(&report{run: r, kind: reportNack, failure: f})
-		return
-	}
-	go w.execute(r, handler)
 }
 
 var errGoexit = errors.New("the handler has ended its goroutine")

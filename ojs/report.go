@@ -146,7 +146,6 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 	defer func() {
 		w.mu.Lock()
 		w.sending--
-		w.asked -= s.fetch
 		w.mu.Unlock()
 		signal(w.reportNow)
 		signal(w.slotFree)
@@ -154,6 +153,7 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 	}()
 	if first := s.reports[0]; len(s.reports) == 1 && (!first.batches() || !w.offered(ExtensionBatchAck)) {
 		w.sent(first, w.sendOne(life, first))
+		w.take(life, stopping, nil, s.fetch) // none came, if the server has lost the extension meanwhile
 		return
 	}
 	answer, err := w.sendBatch(life, s)
@@ -170,10 +170,10 @@ func (w *Worker) send(stopping, life context.Context, s shipment) {
 			w.report(r)
 		}
 	}
-	w.take(life, stopping, answer.Jobs)
 	if s.fetch > 0 {
 		w.fetched(life, s.fetch, answer, err)
 	}
+	w.take(life, stopping, answer.Jobs, s.fetch)
 }
 
 // fetched deals with what came of a fetch in a batch of reports. If that were fewer jobs than there is room for, fetchLoop asks next, and waits for

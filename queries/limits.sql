@@ -38,6 +38,13 @@ INSERT INTO ojs.limit_starts (key, at)
 SELECT l.key, r.at FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@started_at::timestamptz[]) AS at) r
     CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = 'queue:' || r.queue AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l;
 
+-- name: LimitQueueMeet :many
+-- What a claim does about jobs of a limited queue that has no more room, with the same columns as LimitMeet.
+SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, @queue::text AS queue, m.lane::text AS lane, 0::smallint AS priority, 0::bigint AS ready_seq,
+    COALESCE(m.attempt, 0)::integer AS attempt, COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron,
+    COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now, ('queue:' || @queue::text)::text AS limit_key
+FROM ojs.limit_queue_meet(@queue::text, @effect::text, @lanes::text[], @priorities::smallint[], @lows::bigint[], @max_jobs::bigint, @node::integer) m;
+
 -- name: LimitQueueLock :many
 -- Locks a queue and returns its configuration.
 SELECT q.config FROM ojs.queues q WHERE q.name = @name FOR NO KEY UPDATE;

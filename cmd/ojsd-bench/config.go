@@ -20,7 +20,7 @@ type config struct {
 
 	Against string `name:"against" placeholder:"PATH" help:"A second ojsd binary, which is measured beside the first in the same rounds, in turn; the figures then have ratios, of the first to the second. Needs --private."`
 
-	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, unique, batch, drain, mixed, latency, streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, sdk, steady. Default: all that the given access allows; cost not with --short, workflow, control, sdk and steady only by name."`
+	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, unique, batch, drain, mixed, latency, streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, control.blocked, control.key_limit, control.bounded, control.fair, control.pause, control.explain, sdk, steady. Default: all that the given access allows; cost not with --short, workflow, control, sdk and steady only by name."`
 	Rounds    int      `default:"1" help:"How many times each figure is measured; the output shows median, min and max."`
 	Short     bool     `help:"Use small sizes: for a quick look, not for figures to publish."`
 

@@ -398,6 +398,82 @@ func (q *Queries) LimitQueueLock(ctx context.Context, name string) ([][]byte, er
 	return items, nil
 }
 
+const limitQueueMeet = `-- name: LimitQueueMeet :many
+SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, $1::text AS queue, m.lane::text AS lane, 0::smallint AS priority, 0::bigint AS ready_seq,
+    COALESCE(m.attempt, 0)::integer AS attempt, COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron,
+    COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now, ('queue:' || $1::text)::text AS limit_key
+FROM ojs.limit_queue_meet($1::text, $2::text, $3::text[], $4::smallint[], $5::bigint[], $6::bigint, $7::integer) m
+`
+
+type LimitQueueMeetParams struct {
+	Queue      string
+	Effect     string
+	Lanes      []string
+	Priorities []int16
+	Lows       []int64
+	MaxJobs    int64
+	Node       int32
+}
+
+type LimitQueueMeetRow struct {
+	Outcome    string
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Lane       string
+	Priority   int16
+	ReadySeq   int64
+	Attempt    int32
+	WorkflowID [16]byte
+	Cron       string
+	DueUs      int64
+	Now        pgtype.Timestamptz
+	LimitKey   string
+}
+
+// What a claim does about jobs of a limited queue that has no more room, with the same columns as LimitMeet.
+func (q *Queries) LimitQueueMeet(ctx context.Context, arg LimitQueueMeetParams) ([]LimitQueueMeetRow, error) {
+	rows, err := q.db.Query(ctx, limitQueueMeet,
+		arg.Queue,
+		arg.Effect,
+		arg.Lanes,
+		arg.Priorities,
+		arg.Lows,
+		arg.MaxJobs,
+		arg.Node,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitQueueMeetRow
+	for rows.Next() {
+		var i LimitQueueMeetRow
+		if err := rows.Scan(
+			&i.Outcome,
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.Lane,
+			&i.Priority,
+			&i.ReadySeq,
+			&i.Attempt,
+			&i.WorkflowID,
+			&i.Cron,
+			&i.DueUs,
+			&i.Now,
+			&i.LimitKey,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const limitQueueRooms = `-- name: LimitQueueRooms :many
 SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.wait_us, -1)::bigint AS wait_us FROM ojs.limit_queue_rooms($1::text[], $2::json[]) r
 `

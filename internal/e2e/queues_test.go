@@ -51,13 +51,18 @@ func TestQueues(t *testing.T) {
 		a, other := a.in(t), other.in(t)
 		q := queue()
 		a.post("/ojs/v1/queues/"+q+"/pause", "").is(200)
-		enqueue(a, q).is(201)
-		got := make(chan int, 1)
-		go func() {
-			got <- other.post("/ojs/v1/workers/fetch", `{"queues":["`+q+`"],"worker_id":"w","wait_ms":20000}`).count("jobs")
-		}()
+		const parked = 40 // more than are woken by a poll every second
+		got := make(chan int, parked)
+		for range parked {
+			enqueue(a, q).is(201)
+			go func() {
+				got <- other.post("/ojs/v1/workers/fetch", `{"queues":["`+q+`"],"wait_ms":20000}`).count("jobs")
+			}()
+		}
 		a.post("/ojs/v1/queues/"+q+"/resume", "").is(200)
-		require.Equal(t, 1, <-got)
+		for range parked {
+			require.Equal(t, 1, <-got)
+		}
 	})
 
 	t.Run("Drain", func(t *testing.T) {

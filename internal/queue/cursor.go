@@ -169,8 +169,7 @@ func (c *cursors) end(probes []*probe, full bool) {
 	if full {
 		reached = 1 + lastWithJob(probes)
 	}
-	for i := len(probes) - 1; i >= 0; i-- { // backwards, so that those that were not reached have the next turn in their order
-		p := probes[i]
+	for i, p := range slices.Backward(probes) { // so that those that were not reached have the next turn in their order
 		switch {
 		case i >= reached:
 			p.end(p.level.low)

@@ -346,7 +346,7 @@ func (s *Store) afterClaim(ctx context.Context, c claim, rows []job.Record) [][]
 	eventlog.Emit(ctx, s.commits, rows, fetchChange)
 	limited := false
 	for slot := range rows {
-		job, owner := (*job.Record)(&rows[slot]), c.owners[slot]
+		job, owner := &rows[slot], c.owners[slot]
 		res[owner] = append(res[owner], job)
 		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
 		limited = limited || job.LimitKey.Valid

@@ -189,9 +189,9 @@ func (m *orderModel) fetch(node *bundle, queues []string) {
 // modelLanes are "", /x, t and t/x.
 const modelLanes = 4
 
-// requireTurns: of each lane the first jobs were taken, and none got two more than another one that has jobs left. A lane without jobs
-// may have had a turn, as far as the node knew, and the next one gets its share. If the claim had taken jobs of other priorities before,
-// the turns were taken for all of its slots.
+// requireTurns: of each lane the first jobs were taken. If all lanes have jobs left, none got two more than another one of its tenant, and so
+// with tenants. A lane without jobs may have had its turns, as far as the node knew; and if the claim had taken jobs of other priorities
+// before, the turns were taken for all of its slots.
 func (m *orderModel) requireTurns(stored, got []queue.Place, count int, alone bool) {
 	lanes, taken, byTenant, waits := map[string][]queue.Place{}, map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, p := range stored {
@@ -202,15 +202,16 @@ func (m *orderModel) requireTurns(stored, got []queue.Place, count int, alone bo
 		taken[p.Lane]++
 		byTenant[job.TenantOf(p.Lane)]++
 	}
-	most := 1 + modelLanes
+	left := 0
 	for lane, all := range lanes {
 		if taken[lane] < len(all) {
 			waits[job.TenantOf(lane)] = true
-			most--
+			left++
 		}
 	}
-	if !alone {
-		most = count
+	most := count
+	if alone && left == modelLanes {
+		most = 1
 	}
 	for lane, all := range lanes {
 		for other := range lanes {

@@ -109,8 +109,8 @@ func (s *Store) surveyLimits(ctx context.Context, queues []string) error {
 	return err
 }
 
-// meet does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no others. It reports whether jobs may be fetched
-// now that could not before.
+// meet does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no others. It
+// reports whether jobs may be fetched now that could not before.
 func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admitted bool, err error) {
 	due := s.parked.due(queues)
 	if len(due) == 0 {
@@ -124,22 +124,12 @@ func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admit
 		return false, pg.ClientError(err)
 	}
 	met := map[string]bool{}
-	var a afterCommit
 	for i := range rows {
-		r := &rows[i]
-		met[r.Queue] = true
-		if r.Outcome != "admitted" {
-			s.limited(r.LimitKey)
-		}
-		switch r.Outcome {
-		case "admitted":
-			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{Int64: r.ReadySeq, Valid: true}, pgtype.Text{})
+		met[rows[i].Queue] = true
+		if rows[i].Outcome == "admitted" {
 			admitted = true
-		case "dropped":
-			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{}, pg.Text(r.Cron))
-			s.awaiting.ended(r.ID)
-		case "rescheduled":
-			s.timer.Schedule(time.Duration(r.DueUs) * time.Microsecond)
+		} else {
+			s.limited(rows[i].LimitKey)
 		}
 	}
 	if tenant != "" {
@@ -148,8 +138,27 @@ func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admit
 		}
 	}
 	s.parked.met(due, met, time.Since(began))
+	s.afterMeet(ctx, rows)
+	return admitted, nil
+}
+
+// afterMeet does what follows from jobs that were admitted, dropped or scheduled.
+func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) {
 	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
-		return false, nil
+		return
+	}
+	var a afterCommit
+	for i := range rows {
+		r := &rows[i]
+		switch r.Outcome {
+		case "admitted":
+			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{Int64: r.ReadySeq, Valid: true}, pgtype.Text{})
+		case "dropped":
+			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{}, pg.Text(r.Cron))
+			s.awaiting.ended(r.ID)
+		case "rescheduled":
+			s.timer.Schedule(time.Duration(r.DueUs) * time.Microsecond)
+		}
 	}
 	eventlog.Emit(ctx, s.commits, rows, meetChange)
 	s.notify(ctx, a)
@@ -160,7 +169,6 @@ func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admit
 		}
 		return root
 	}))
-	return admitted, nil
 }
 
 // limited counts that a limit kept a fetch from a job.

@@ -105,6 +105,7 @@ type run struct {
 	probes []*probe
 	claim  claim
 	rows   []job.Record
+	met    []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
 }
 
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
@@ -126,6 +127,7 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 		if runs[i].full {
 			s.limited(job.QueueLimitPrefix + runs[i].queue)
 		}
+		s.afterMeet(ctx, runs[i].met)
 	}
 	return runs, nil
 }
@@ -171,7 +173,7 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 	var startedAt []pgtype.Timestamptz
 	for i := range runs {
 		r := &runs[i]
-		r.claim, r.rows, r.full = claim{}, nil, false
+		r.claim, r.rows, r.full, r.met = claim{}, nil, false, nil
 		want := len(owners)
 		if r.queue != "" {
 			at := slices.IndexFunc(rooms, func(l dbsqlc.LimitQueueRoomsRow) bool { return l.Queue == r.queue })
@@ -200,10 +202,38 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 			break
 		}
 	}
-	if from == nil {
-		return rooms, nil
+	if from != nil {
+		if err := q.LimitQueueStarted(ctx, from, startedAt); err != nil {
+			return nil, err
+		}
 	}
-	return rooms, q.LimitQueueStarted(ctx, from, startedAt)
+	return rooms, s.meetInQueues(ctx, q, limited, runs, len(owners))
+}
+
+// maxMet bounds the jobs that one claim drops or schedules in a queue.
+const maxMet = 100
+
+// meetInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy says so.
+func (s *Store) meetInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, runs []run, slots int) error {
+	for i := range runs {
+		r := &runs[i]
+		at := slices.IndexFunc(limited, func(l queueLimit) bool { return l.queue == r.queue })
+		if !r.full || slots == 0 || limited[at].policy.OnLimit == "" {
+			continue
+		}
+		p := dbsqlc.LimitQueueMeetParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxMet)), Node: s.commits.Node}
+		for _, probe := range r.probes {
+			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, probe.level.lane), append(p.Priorities, probe.level.party.rank.priority), append(p.Lows, probe.low)
+		}
+		rows, err := q.LimitQueueMeet(ctx, p)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			r.met = append(r.met, dbsqlc.LimitMeetRow(row))
+		}
+	}
+	return nil
 }
 
 // setQueueLimits stores the limits that new jobs were sent for their whole queues, in the configuration of these. A limit that the queue has

@@ -182,7 +182,7 @@ func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 	}
 	weights := r.queue.weights
 	picks := make([]*probe, 0, w.slots)
-	for n := 0; n < w.slots+w.spare; n++ {
+	for n := range w.slots + w.spare {
 		l := r.next(w.tenant)
 		if l == nil {
 			break

@@ -81,6 +81,28 @@ func TestCacheLooksWithoutNotifications(t *testing.T) {
 }
 
 // A node that listens reads in the background, so that no request waits.
+// Who is told of a change sees it: fetches that a resume wakes must not find the queue paused.
+func TestCacheTellsWhatItHasRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO ojs.queues (name, status, config) VALUES ('paused', 'paused', NULL), ('set', 'active', '{"concurrency":3}'), ('other', 'paused', NULL)`)
+	told := map[string]bool{}
+	b.cache.OnRead(func(name string) { told[name] = b.cache.Known(name) != nil })
+	look := func() map[string]bool {
+		clear(told)
+		require.NoError(t, b.cache.Refresh(t.Context()))
+		return told
+	}
+	require.Empty(t, look(), "nothing was known")
+	require.Empty(t, look())
+	b.exec(t, `UPDATE ojs.queues SET status = 'active' WHERE name = 'paused'`)
+	require.Equal(t, map[string]bool{"paused": false}, look())
+	b.exec(t, `UPDATE ojs.queues SET config = '{"concurrency":4}' WHERE name = 'set'`)
+	require.Equal(t, map[string]bool{"set": true}, look())
+	b.exec(t, `INSERT INTO ojs.queues (name, config) VALUES ('_default', '{"concurrency":5}')`)
+	require.Contains(t, look(), "", "all queues")
+}
+
 func TestWatcherReadsAfterNotification(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
