@@ -17,6 +17,7 @@ func (a *API) adminStatsRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	v1.Match(reading, "/admin/stats", a.getAdminStats)
 	v1.Match(reading, "/admin/stats/history", a.getStatsHistory)
+	a.tenantRoutes(v1)
 }
 
 // stateCounts has every state, because clients add them up without looking.

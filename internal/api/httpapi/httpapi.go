@@ -223,7 +223,6 @@ func (a *API) routes(e *echo.Echo) {
 	a.workflowRoutes(v1)
 	a.priorityRoutes(v1)
 	a.schemaRoutes(v1)
-	a.tenantRoutes(v1)
 	a.queueRoutes(v1)
 	a.eventRoutes(v1)
 	a.streamRoutes(v1)

@@ -321,7 +321,7 @@ func TestTenantStreams(t *testing.T) {
 	n.ok("zulu", "POST", "/ojs/v1/jobs", `{"type":"b.job","args":[],"queue":"q"}`, "")
 	for _, path := range []string{"/ojs/v1/events/stream", "/ojs/v1/queues/q/events"} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		req, err := http.NewRequestWithContext(ctx, "GET", n.url+path, nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.url+path, nil)
 		require.NoError(t, err)
 		req.Header.Set("X-OJS-Tenant", "aaa")
 		res, err := http.DefaultClient.Do(req)
