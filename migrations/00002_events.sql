@@ -293,7 +293,7 @@ $$;
 -- above the partitions instead of being prepared once per partition.
 CREATE VIEW ojs.event_published_all AS
 SELECT e.seq, e.sub, e.time, e.type, e.internal, e.subject, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
-    e.from_state, e.to_state, e.duration_ms, r.service, r.compat, CAST(e AS ojs.events) AS event
+    e.from_state, e.to_state, e.duration_ms, e.lane, r.service, r.compat, CAST(e AS ojs.events) AS event
 FROM ojs.event_relay r CROSS JOIN ojs.events e
 WHERE e.seq <= (SELECT w.watermark FROM ojs.event_relay w)
     AND NOT (e.sub = 0 AND EXISTS (SELECT FROM ojs.event_gaps g WHERE g.seq = e.seq AND g.passed));
@@ -372,7 +372,7 @@ WHERE (p.seq << 16 | p.sub) > (SELECT f.floor_place FROM ojs.event_floor() f);
 CREATE VIEW ojs.event_shown AS
 SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id, p.workflow_id,
     p.from_state, p.to_state, p.duration_ms,
-    ojs.event_head(p.event, p.service) AS head, ojs.event_compat(p.event) AS compat, ojs.event_data(p.event) AS data
+    ojs.event_head(p.event, p.service) AS head, ojs.event_compat(p.event) AS compat, ojs.event_data(p.event) AS data, p.lane
 FROM ojs.event_published p;
 
 -- The filters of event lists, streams and webhooks, on sources as they are shown. An array is empty and another filter
@@ -380,7 +380,7 @@ FROM ojs.event_published p;
 -- name if types is used.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_matches(e ojs.events, service text, gap_rows boolean, types text[], sources text[], queues text[],
-    job_types text[], for_workflow uuid, since timestamptz, until timestamptz) RETURNS boolean
+    job_types text[], for_workflow uuid, since timestamptz, until timestamptz, for_tenant text DEFAULT NULL) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT (NOT e.internal OR (gap_rows AND (cardinality(types) = 0 OR 'job.state\_changed' = ANY(types))))
         AND (cardinality(types) = 0 OR e.type LIKE ANY(types))
@@ -390,6 +390,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
         AND (for_workflow IS NULL OR e.workflow_id = for_workflow)
         AND (since IS NULL OR e.time >= since)
         AND (until IS NULL OR e.time < until)
+        AND (for_tenant IS NULL OR split_part(e.lane, '/', 1) = for_tenant)
 $$;
 -- +goose StatementEnd
 
@@ -414,7 +415,7 @@ $$;
 -- takes 3 µs a call.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_page(after_seq bigint, after_sub integer, last_seq bigint, max_rows integer, gap_rows boolean, types text[], sources text[],
-    queues text[], job_types text[], for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
+    queues text[], job_types text[], for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz, for_tenant text DEFAULT NULL)
 RETURNS SETOF ojs.event_shown
 LANGUAGE plpgsql STABLE ROWS 100
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -423,28 +424,28 @@ BEGIN
         RETURN QUERY
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
-            ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
+            ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event), p.lane
         FROM ojs.event_about(for_subject, after_seq) p
         WHERE (p.seq, p.sub) > (after_seq, after_sub) AND (for_job IS NULL OR p.job_id = for_job)
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq, p.sub LIMIT max_rows;
     ELSIF for_job IS NULL THEN
         RETURN QUERY
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
-            ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
+            ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event), p.lane
         FROM ojs.event_published_all p
         WHERE (p.seq, p.sub) > (after_seq, after_sub) AND p.seq >= after_seq -- the second condition prunes partitions
-            AND p.seq <= last_seq AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+            AND p.seq <= last_seq AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq, p.sub LIMIT max_rows;
     ELSE -- by index events_job; OFFSET 0 keeps the planner from walking the primary key for the order
         RETURN QUERY
         SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
             p.workflow_id, p.from_state, p.to_state, p.duration_ms,
-            ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event)
+            ojs.event_head(p.event, p.service), ojs.event_compat(p.event), ojs.event_data(p.event), p.lane
         FROM (SELECT * FROM ojs.event_published_all j WHERE j.job_id = for_job OFFSET 0) p
         WHERE (p.seq, p.sub) > (after_seq, after_sub)
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq, p.sub LIMIT max_rows;
     END IF;
 END
@@ -455,7 +456,7 @@ $$;
 -- Rows of a job or a subject are found by their index, whatever their number.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.event_newest(first_seq bigint, max_total integer, gap_rows boolean, types text[], sources text[], queues text[], job_types text[],
-    for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz)
+    for_job uuid, for_subject text, for_workflow uuid, since timestamptz, until timestamptz, for_tenant text DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -466,19 +467,19 @@ BEGIN
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM ojs.event_about(for_subject, low >> 16) p
         WHERE (p.seq << 16 | p.sub) > low AND (for_job IS NULL OR p.job_id = for_job)
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     ELSIF for_job IS NULL THEN
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM ojs.event_published_all p
         WHERE p.seq >= GREATEST(first_seq, low >> 16) AND (p.seq << 16 | p.sub) > low
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     ELSE
         RETURN QUERY
         SELECT p.seq << 16 | p.sub FROM (SELECT * FROM ojs.event_published_all j WHERE j.job_id = for_job OFFSET 0) p
         WHERE (p.seq << 16 | p.sub) > low
-            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until)
+            AND ojs.event_matches(p.event, p.service, gap_rows, types, sources, queues, job_types, for_workflow, since, until, for_tenant)
         ORDER BY p.seq DESC, p.sub DESC LIMIT max_total;
     END IF;
 END
@@ -493,7 +494,7 @@ SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET j
 BEGIN
     RETURN QUERY
     SELECT p.seq, p.sub, p.time, p.type, p.internal, p.job_id, p.job_type, p.queue, p.attempt, p.worker_id,
-        p.workflow_id, p.from_state, p.to_state, p.duration_ms, NULL::text, NULL::text, NULL::text
+        p.workflow_id, p.from_state, p.to_state, p.duration_ms, NULL::text, NULL::text, NULL::text, p.lane
     FROM ojs.event_published_all p ORDER BY p.seq DESC, p.sub DESC LIMIT 1;
 END
 $$;
@@ -588,7 +589,7 @@ $$;
 -- settings.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.history_newest(before bigint, first_seq bigint, max_rows integer, types text[], actors text[], queues text[], job_types text[],
-    since timestamptz, until timestamptz)
+    since timestamptz, until timestamptz, for_tenant text DEFAULT NULL)
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE
 SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
@@ -603,6 +604,7 @@ BEGIN
         AND (cardinality(job_types) = 0 OR p.job_type = ANY(job_types))
         AND (since IS NULL OR p.time >= since)
         AND (until IS NULL OR p.time < until)
+        AND (for_tenant IS NULL OR split_part(p.lane, '/', 1) = for_tenant)
         AND (cardinality(types) = 0 OR ojs.history_type(p.type, p.internal, p.from_state, p.to_state) = ANY(types))
         AND (cardinality(actors) = 0 OR ojs.history_actor((p.event).source, (p.event).data) = ANY(actors))
     ORDER BY p.seq DESC, p.sub DESC LIMIT max_rows;
@@ -779,6 +781,7 @@ BEGIN
             AND NOT EXISTS (SELECT FROM ojs.queue_counts c WHERE c.queue = q.name AND c.count <> 0)
         FOR UPDATE SKIP LOCKED) l;
     DELETE FROM ojs.queue_counts WHERE queue = ANY(unused);
+    DELETE FROM ojs.tenant_counts WHERE queue = ANY(unused);
     DELETE FROM ojs.queues WHERE name = ANY(unused);
     RETURN COALESCE(cardinality(unused), 0);
 EXCEPTION WHEN lock_not_available THEN
@@ -880,7 +883,7 @@ DROP FUNCTION ojs.event_partition_close();
 DROP FUNCTION ojs.event_partitions_ensure(integer);
 DROP FUNCTION ojs.event_partition_create(bigint, bigint);
 DROP FUNCTION ojs.event_partitions();
-DROP FUNCTION ojs.history_newest(bigint, bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz);
+DROP FUNCTION ojs.history_newest(bigint, bigint, integer, text[], text[], text[], text[], timestamptz, timestamptz, text);
 DROP FUNCTION ojs.history_actor(text, json);
 DROP FUNCTION ojs.history_type(text, boolean, text, text);
 DROP FUNCTION ojs.in_history(text);
@@ -888,10 +891,10 @@ DROP FUNCTION ojs.event(text);
 DROP FUNCTION ojs.events_after(text, integer);
 DROP FUNCTION ojs.event_place();
 DROP FUNCTION ojs.event_last();
-DROP FUNCTION ojs.event_newest(bigint, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
-DROP FUNCTION ojs.event_page(bigint, integer, bigint, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz);
+DROP FUNCTION ojs.event_newest(bigint, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz, text);
+DROP FUNCTION ojs.event_page(bigint, integer, bigint, integer, boolean, text[], text[], text[], text[], uuid, text, uuid, timestamptz, timestamptz, text);
 DROP FUNCTION ojs.event_about(text, bigint);
-DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz);
+DROP FUNCTION ojs.event_matches(ojs.events, text, boolean, text[], text[], text[], text[], uuid, timestamptz, timestamptz, text);
 DROP VIEW ojs.event_shown;
 DROP VIEW ojs.event_published;
 DROP FUNCTION ojs.event_floor_advance(bigint);

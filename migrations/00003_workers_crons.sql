@@ -25,7 +25,8 @@ CREATE TABLE ojs.workers (
     fetch_count    integer,                                    -- jobs asked for by its fetch calls
     hostname       text,
     pid            bigint,
-    facts          json                                        -- everything else the worker reported
+    facts          json,                                       -- everything else the worker reported
+    tenant         text        NOT NULL DEFAULT ''             -- named by its calls; '': none
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- DueGetNext, WorkerExpire: the workers without a call for the longest time. WorkerListPage: the living ones.
@@ -68,7 +69,8 @@ CREATE TABLE ojs.crons (
     next_run_at    timestamptz,                                -- NULL: paused
     run_count      bigint      NOT NULL DEFAULT 0,
     created_at     timestamptz NOT NULL DEFAULT now(),
-    updated_at     timestamptz NOT NULL DEFAULT now()
+    updated_at     timestamptz NOT NULL DEFAULT now(),
+    tenant         text        NOT NULL DEFAULT ''             -- to which its jobs belong, found in meta; '': none
 );
 
 -- DueGetNext, CronListDue: the crons that run next.

@@ -34,7 +34,8 @@ CREATE TABLE ojs.webhooks (
     disabled_reason      text,                            -- why the server deactivated it
     disabled_at          timestamptz,
     created_at           timestamptz NOT NULL DEFAULT now(),
-    updated_at           timestamptz NOT NULL DEFAULT now()
+    updated_at           timestamptz NOT NULL DEFAULT now(),
+    tenant               text                             -- whose events it gets, and who may change it; NULL: an operator's, with those of all
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 CREATE TABLE ojs.webhook_secrets (
@@ -134,7 +135,7 @@ $$;
 -- came to its end.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.webhook_delivery_newest(for_webhook uuid, with_status text, with_type text, at_seq bigint, at_sub integer,
-    since timestamptz, until timestamptz, before uuid, max_rows integer, max_looked integer)
+    since timestamptz, until timestamptz, before uuid, max_rows integer, max_looked integer, for_tenant text DEFAULT NULL)
 RETURNS TABLE (id uuid, matches boolean)
 LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_custom_plan SET jit = off AS $$
@@ -157,6 +158,7 @@ BEGIN
         AND (with_type IS NULL OR l.event_type = with_type)
         AND (since IS NULL OR l.created_at >= since)
         AND (until IS NULL OR l.created_at < until)
+        AND (for_tenant IS NULL OR EXISTS (SELECT FROM ojs.webhooks w WHERE w.id = l.webhook_id AND w.tenant = for_tenant))
     ORDER BY l.id DESC LIMIT max_rows;
     GET DIAGNOSTICS found_rows = ROW_COUNT;
     IF found_rows < max_rows THEN
@@ -185,7 +187,7 @@ BEGIN
     PERFORM FROM ojs.event_relay FOR UPDATE;
     SELECT string_agg(c.oid::regclass::text, ', ') INTO tables FROM pg_class c
     WHERE c.relnamespace = 'ojs'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-        AND c.relname NOT IN ('event_relay', 'webhook_cursor', 'goose_db_version');
+        AND c.relname NOT IN ('event_relay', 'webhook_cursor', 'tenancy', 'goose_db_version');
     EXECUTE 'TRUNCATE ' || tables;
     SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO mark FROM ojs.event_seq;
     UPDATE ojs.event_relay SET watermark = mark, pruned = mark, floor_place = mark << 16, lost_place = mark << 16, kept = 0;
@@ -197,7 +199,7 @@ $$;
 
 -- +goose Down
 DROP FUNCTION ojs.reset();
-DROP FUNCTION ojs.webhook_delivery_newest(uuid, text, text, bigint, integer, timestamptz, timestamptz, uuid, integer, integer);
+DROP FUNCTION ojs.webhook_delivery_newest(uuid, text, text, bigint, integer, timestamptz, timestamptz, uuid, integer, integer, text);
 DROP FUNCTION ojs.webhook_body(ojs.events, text, text);
 DROP TABLE ojs.webhook_attempts, ojs.webhook_cursor, ojs.webhook_deliveries, ojs.webhook_secrets, ojs.webhooks;
 -- +goose StatementBegin

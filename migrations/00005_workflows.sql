@@ -37,6 +37,7 @@ CREATE TABLE ojs.workflows (
     forced           boolean     NOT NULL DEFAULT false,     -- active jobs are cancelled too
     created_at       timestamptz NOT NULL,
     ended_at         timestamptz,
+    tenant           text        NOT NULL DEFAULT '',        -- to which the tree belongs, found in the meta of the root; '': none
     UNIQUE (root_id, flow)                                   -- WorkflowListFlows, WorkflowListTree, WorkflowEndBelow, WorkflowDelete
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
@@ -47,6 +48,8 @@ CREATE INDEX workflows_ended ON ojs.workflows (ended_at, id) WHERE flow = 0 AND 
 -- WorkflowListPage, WorkflowCount: roots, newest first. Its predicate is another one than that of the two before, which a plan made while the
 -- table was empty would otherwise answer by reading all of it.
 CREATE INDEX workflows_newest ON ojs.workflows (id) WHERE parent_index IS NULL;
+-- WorkflowListPageByTenant, WorkflowCountByTenant: roots of a tenant, newest first.
+CREATE INDEX workflows_tenant ON ojs.workflows (tenant, id) WHERE flow = 0 AND tenant <> '';
 -- WorkflowListLeft: workflows whose cancel was interrupted.
 CREATE INDEX workflows_cancelling ON ojs.workflows (id) WHERE cancelling IS NOT NULL;
 
@@ -145,8 +148,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    INSERT INTO ojs.events (type, source, time, subject, workflow_id, trace_id, data)
-    SELECT 'workflow.started', 'api', at, w.id::text, w.id, w.trace_id,
+    INSERT INTO ojs.events (type, source, time, subject, workflow_id, trace_id, lane, data)
+    SELECT 'workflow.started', 'api', at, w.id::text, w.id, w.trace_id, w.tenant,
         ('{"workflow_id":"' || w.id::text || '","workflow_name":' || to_json(w.name)::text || ',"total_steps":' || w.job_count || '}')::json
     FROM ojs.workflows w WHERE w.id = root AND w.state = 'running';
     RETURN true;

@@ -113,16 +113,42 @@ LANGUAGE sql STABLE AS $$
 $$;
 -- +goose StatementEnd
 
--- Raises an error if the queue has no room for more. measured: its bytes are counted, not taken from queue_sizes.
+-- The jobs of a tenant that wait in a queue, exact in the snapshot; see TenantCountList.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.queue_bounds_check(name text, more_jobs bigint, more_bytes bigint, measured boolean) RETURNS void
+CREATE FUNCTION ojs.tenant_depth(name text, of_tenant text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN (
+        SELECT COALESCE(sum(c.n), 0)::bigint FROM (
+            SELECT t.state, t.count AS n FROM ojs.tenant_counts t WHERE t.tenant = of_tenant AND t.queue = name
+            UNION ALL
+            SELECT v.state, v.n FROM ojs.events e CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+            WHERE e.seq > (SELECT r.watermark FROM ojs.event_relay r) AND e.queue = name AND split_part(e.lane, '/', 1) = of_tenant
+            UNION ALL
+            SELECT v.state, v.n FROM ojs.event_gaps g CROSS JOIN LATERAL (
+                    SELECT o.from_state, o.to_state FROM ojs.events o
+                    WHERE o.seq = g.seq AND o.sub = 0 AND o.queue = name AND split_part(o.lane, '/', 1) = of_tenant OFFSET 0) e
+                CROSS JOIN LATERAL (VALUES (e.to_state, 1), (e.from_state, -1)) v (state, n)
+            WHERE g.passed AND g.seq <= (SELECT r.watermark FROM ojs.event_relay r)
+        ) c WHERE c.state IN ('available', 'scheduled', 'retryable', 'pending'));
+END
+$$;
+-- +goose StatementEnd
+
+-- Raises an error if the queue, or the part of it that a tenant may have, has no room for more. measured: its bytes are counted, not taken from queue_sizes.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.queue_bounds_check(name text, of_tenant text, more_jobs bigint, more_bytes bigint, measured boolean) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     max_depth bigint := ojs.queue_bound(name, 'max_depth');
     max_bytes bigint := ojs.queue_bound(name, 'max_size_bytes');
+    per_tenant bigint := CASE WHEN of_tenant = '' THEN 0 ELSE ojs.queue_bound(name, 'max_depth_per_tenant') END;
     bound     text;
 BEGIN
-    IF max_depth > 0 AND ojs.queue_depth(name) + more_jobs > max_depth THEN
+    IF per_tenant > 0 AND ojs.tenant_depth(name, of_tenant) + more_jobs > per_tenant THEN
+        RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'tenant ' || of_tenant || ' reached its bound of ' || per_tenant || ' jobs in queue ' || name || '.',
+            HINT = 'Enqueue again when workers have fetched jobs of the tenant.';
+    ELSIF max_depth > 0 AND ojs.queue_depth(name) + more_jobs > max_depth THEN
         bound := max_depth || ' jobs';
     ELSIF max_bytes > 0 AND (measured OR more_bytes + COALESCE((SELECT s.bytes FROM ojs.queue_sizes s WHERE s.queue = name), 0) > max_bytes)
         AND more_bytes + (SELECT m.waiting FROM ojs.queue_size_measure(name) m) > max_bytes THEN
@@ -136,8 +162,9 @@ END
 $$;
 -- +goose StatementEnd
 
--- bound_notes has the bounded queues to which a transaction has enqueued by ojs.enqueue, until its commit: no other one sees a row.
-CREATE TABLE ojs.bound_notes (queue text NOT NULL);
+-- bound_notes has the bounded queues, and the tenants in them, for which a transaction has enqueued by ojs.enqueue, until its commit: no other
+-- one sees a row.
+CREATE TABLE ojs.bound_notes (queue text NOT NULL, tenant text NOT NULL);
 
 -- Checks the bounds of the queues of this transaction, in the order of their names. Their rows are locked from the commit on only: servers
 -- that enqueue would otherwise wait for as long as an application keeps its transaction open.
@@ -145,11 +172,11 @@ CREATE TABLE ojs.bound_notes (queue text NOT NULL);
 CREATE FUNCTION ojs.bounds_check_noted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    noted text;
+    noted record;
 BEGIN
-    FOR noted IN WITH deleted AS (DELETE FROM ojs.bound_notes RETURNING queue) SELECT d.queue FROM deleted d ORDER BY 1 LOOP
-        PERFORM FROM ojs.queues q WHERE q.name = noted FOR UPDATE;
-        PERFORM ojs.queue_bounds_check(noted, 0, 0, true);
+    FOR noted IN WITH deleted AS (DELETE FROM ojs.bound_notes RETURNING queue, tenant) SELECT d.queue, d.tenant FROM deleted d ORDER BY 1, 2 LOOP
+        PERFORM FROM ojs.queues q WHERE q.name = noted.queue FOR UPDATE;
+        PERFORM ojs.queue_bounds_check(noted.queue, noted.tenant, 0, 0, true);
     END LOOP;
     RETURN NULL;
 END
@@ -160,7 +187,7 @@ CREATE CONSTRAINT TRIGGER bounds_check AFTER INSERT ON ojs.bound_notes DEFERRABL
 
 -- Refuses a job of ojs.enqueue for a full queue, and lets the commit check again. Without a bound it is one look.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.bound_note(name text, job_id uuid, bytes integer) RETURNS void
+CREATE FUNCTION ojs.bound_note(name text, tenant text, job_id uuid, bytes integer) RETURNS void
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -170,8 +197,9 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
             MESSAGE = 'queue ' || bound_note.name || ' has a bound; the transaction must be READ COMMITTED, because no other sees what was committed since it began.';
     END IF;
-    PERFORM ojs.queue_bounds_check(bound_note.name, 1, bound_note.bytes, false);
-    INSERT INTO ojs.bound_notes (queue) SELECT bound_note.name WHERE NOT EXISTS (SELECT FROM ojs.bound_notes n WHERE n.queue = bound_note.name);
+    PERFORM ojs.queue_bounds_check(bound_note.name, bound_note.tenant, 1, bound_note.bytes, false);
+    INSERT INTO ojs.bound_notes (queue, tenant) SELECT bound_note.name, bound_note.tenant
+        WHERE NOT EXISTS (SELECT FROM ojs.bound_notes n WHERE n.queue = bound_note.name AND n.tenant = bound_note.tenant);
     IF ojs.queue_bound(bound_note.name, 'max_size_bytes') > 0 THEN
         INSERT INTO ojs.job_sizes (queue, job_id, bytes) VALUES (bound_note.name, bound_note.job_id, bound_note.bytes);
     END IF;
@@ -180,10 +208,11 @@ $$;
 -- +goose StatementEnd
 
 -- +goose Down
-DROP FUNCTION ojs.bound_note(text, uuid, integer);
+DROP FUNCTION ojs.bound_note(text, text, uuid, integer);
 DROP TABLE ojs.bound_notes;
 DROP FUNCTION ojs.bounds_check_noted();
-DROP FUNCTION ojs.queue_bounds_check(text, bigint, bigint, boolean);
+DROP FUNCTION ojs.queue_bounds_check(text, text, bigint, bigint, boolean);
+DROP FUNCTION ojs.tenant_depth(text, text);
 DROP FUNCTION ojs.queue_bound(text, text);
 DROP FUNCTION ojs.queue_depth(text);
 DROP FUNCTION ojs.queue_size_measure(text);

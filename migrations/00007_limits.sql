@@ -390,11 +390,11 @@ END
 $$;
 -- +goose StatementEnd
 
--- What a fetch does about jobs of its queues that wait for a limit, when it found fewer jobs than it wanted. A job gives way to it that was
+-- What a fetch does about jobs of its queues (of its tenant; '': of all) that wait for a limit, when it found fewer jobs than it wanted. A job gives way to it that was
 -- admitted for a queue that the fetch does not ask for, or that is paused. A job that may not start is dropped or scheduled if its policy says so. It looks at the first
 -- jobs of each queue only. outcome: met, admitted, dropped or rescheduled.
 -- +goose StatementBegin
-CREATE FUNCTION ojs.limit_meet(queues text[], node integer)
+CREATE FUNCTION ojs.limit_meet(queues text[], of_tenant text, node integer)
 RETURNS TABLE (outcome text, id uuid, type text, queue text, lane text, priority smallint, ready_seq bigint, attempt integer, workflow_id uuid, cron text, due_us bigint, now timestamptz,
     limit_key text)
 LANGUAGE plpgsql SET lock_timeout = '1s' AS $$
@@ -415,12 +415,15 @@ BEGIN
     SELECT array_agg(w.id ORDER BY q.n, w.on_limit, w.priority DESC, w.limit_seq), array_agg(DISTINCT w.limit_key) INTO ids, keys
     FROM unnest(asked) WITH ORDINALITY AS q (name, n) CROSS JOIN LATERAL (
         (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit = 'drop' AND COALESCE(p.limit_seq, 0) > 0
+            AND (of_tenant = '' OR split_part(p.lane, '/', 1) = of_tenant)
             ORDER BY p.priority DESC, p.limit_seq LIMIT 100)
         UNION ALL
         (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit = 'reschedule' AND COALESCE(p.limit_seq, 0) > 0
+            AND (of_tenant = '' OR split_part(p.lane, '/', 1) = of_tenant)
             ORDER BY p.priority DESC, p.limit_seq LIMIT 100)
         UNION ALL
         (SELECT p.id, p.limit_key, p.on_limit, p.priority, p.limit_seq FROM ojs.jobs p WHERE p.queue = q.name AND p.on_limit IS NULL AND COALESCE(p.limit_seq, 0) > 0
+            AND (of_tenant = '' OR split_part(p.lane, '/', 1) = of_tenant)
             ORDER BY p.priority DESC, p.limit_seq LIMIT 20)) w;
     PERFORM FROM ojs.limits o WHERE o.key = ANY(keys) ORDER BY o.key FOR UPDATE;
     FOR i IN 1..COALESCE(cardinality(ids), 0) LOOP
@@ -566,7 +569,7 @@ $$;
 
 -- +goose Down
 DROP FUNCTION ojs.limit_queue_meet(text, text, text[], smallint[], bigint[], bigint, integer);
-DROP FUNCTION ojs.limit_meet(text[], integer);
+DROP FUNCTION ojs.limit_meet(text[], text, integer);
 DROP FUNCTION ojs.limit_block(ojs.jobs, text, text, timestamptz, timestamptz, integer);
 DROP FUNCTION ojs.limit_next(ojs.limits, timestamptz, bigint, bigint, timestamptz, timestamptz);
 DROP INDEX ojs.jobs_parked;

@@ -230,6 +230,7 @@ BEGIN
         PERFORM ojs.refuse('period', 'be an ISO 8601 duration above zero such as PT1H', given -> 'period');
     END IF;
 
+    key := ojs.tenant_key(ojs.tenant_of(own -> 'meta'), key);
     PERFORM pg_advisory_xact_lock(('x' || left(key, 16))::bit(64)::bigint);
     now := clock_timestamp();
     IF given -> 'period' IS NOT NULL THEN
@@ -368,7 +369,8 @@ DECLARE
     tags         text;
     meta         json;
     trace_id     text;
-    unique_key   text;
+    unique_key   text; -- as sent
+    tenant       text := '';
     lane         text;
     extra        text;
     event_seq    bigint;
@@ -451,6 +453,7 @@ BEGIN
         END IF;
         IF ojs.option(given, 'meta', 'object') <> '{}' THEN
             meta := options -> 'meta';
+            tenant := ojs.tenant_of(given -> 'meta');
             IF octet_length(meta::text) > 65536 THEN
                 PERFORM ojs.refuse('meta', 'have at most 65536 bytes');
             END IF;
@@ -496,8 +499,8 @@ BEGIN
         END IF;
     END IF;
 
-    PERFORM ojs.bound_note(queue, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
-    lane := ojs.job_lane(queue, '', meta);
+    PERFORM ojs.bound_note(queue, tenant, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
+    lane := ojs.job_lane(queue, tenant, meta);
     WITH inserted AS (
         INSERT INTO ojs.jobs AS j (id, type, queue, lane, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,
             scheduled_at, expires_at, total_due_at, ttl_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, result_ttl_s,
@@ -509,7 +512,7 @@ BEGIN
             run_at, expires_at, total_due_at, ttl_due_at,
             visible_ms, NULLIF(timeout_ms, 0), NULLIF(grace_s, 0) * 1000, NULLIF(stall_s, 0) * 1000, result_s,
             trace_id, policy, args, meta, ('{' || NULLIF(extra, '') || '}')::json,
-            ojs.stored_size(args, meta, NULL, NULL, NULL, NULL, octet_length(extra)), unique_key)
+            ojs.stored_size(args, meta, NULL, NULL, NULL, NULL, octet_length(extra)), ojs.tenant_key(tenant, unique_key))
         ON CONFLICT (id) DO NOTHING
         RETURNING j.priority, j.ready_seq
     )
@@ -517,7 +520,7 @@ BEGIN
     SELECT CASE state WHEN 'available' THEN 'job.enqueued' WHEN 'scheduled' THEN 'job.scheduled' ELSE 'job.state_changed' END,
         'api', now, job_id, type, queue, lane, trace_id, state, state = 'pending', inserted.priority, inserted.ready_seq,
         CASE WHEN state = 'scheduled' THEN ('{"scheduled_at":"' || ojs.time_text(run_at) || '"}')::json
-            WHEN state = 'available' THEN ojs.unique_key_data(unique_key) END
+            WHEN state = 'available' THEN ojs.unique_key_data(ojs.tenant_key(tenant, unique_key)) END
     FROM inserted
     RETURNING seq INTO event_seq;
 

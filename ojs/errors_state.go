@@ -25,6 +25,7 @@ var missingByType = map[string]missing{
 	"webhook_delivery":     {"Webhook delivery", "Check the id, which starts with del_. Deliveries are deleted when their retention period is over; GET /ojs/v1/webhooks/deliveries lists those that are stored."},
 	"pool":                 {"Pool", "Check the name of the pool; GET /ojs/v1/admin/pools lists those that exist."},
 	"schema":               {"Schema", "Check the job type and the version, or the URI in percent-encoding; GET /ojs/v1/schemas lists those that are registered."},
+	"tenant":               {"Tenant", "Check the name of the tenant. A tenant is known from its first job; GET /ojs/v1/admin/tenants lists those that are known."},
 	"service":              {"Service", "Ask for the empty name, ojs.v1.OJSService or ojs.events.v1.OJSEvents."},
 }
 
@@ -140,6 +141,7 @@ func ErrQueueState(queue, message string, details map[string]any) *Error {
 // QueueFull describes a queue that has no room for a job.
 type QueueFull struct {
 	Queue    string
+	Tenant   string // whose part of the queue is full; "": the queue is
 	Strategy string // reject, block or drop_oldest
 	Depth    int64  // jobs that wait
 	Bound    int64  // most jobs that may; 0: any number
@@ -162,6 +164,10 @@ func ErrQueueFull(f QueueFull) *Error {
 		if f.Bound == 0 || f.Depth < f.Bound {
 			bound = fmt.Sprintf("%d bytes", f.MaxBytes)
 		}
+	}
+	if f.Tenant != "" {
+		details["tenant_id"] = f.Tenant
+		return NewError(KindQueueFull, fmt.Sprintf("Tenant '%s' reached its bound of %s in queue '%s'.", f.Tenant, bound, f.Queue), details)
 	}
 	return NewError(KindQueueFull, fmt.Sprintf("Queue '%s' reached its bound of %s.", f.Queue, bound), details)
 }

@@ -60,6 +60,52 @@ WITH RECURSIVE level AS (
 SELECT o.id, o.seq::bigint AS seq, COALESCE((SELECT s.bytes FROM ojs.job_sizes s WHERE s.queue = @queue AND s.job_id = o.id), 0)::bigint AS bytes
 FROM oldest o ORDER BY o.seq;
 
+-- name: JobListOldestByTenant :many
+-- JobListOldest for the jobs of a tenant: its own lane, and those of its fairness keys.
+WITH RECURSIVE level AS (
+    (SELECT j.lane, j.priority FROM ojs.jobs j
+     WHERE j.state = 'available' AND j.queue = @queue AND j.lane = @tenant::text AND j.ready_seq IS NOT NULL
+     ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+    UNION ALL
+    SELECT n.lane, n.priority
+    FROM level l CROSS JOIN LATERAL (
+        SELECT j.lane, j.priority FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = @queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+), keyed AS (
+    (SELECT j.lane, j.priority FROM ojs.jobs j
+     WHERE j.state = 'available' AND j.queue = @queue AND j.lane > @tenant::text || '/' AND j.lane < @tenant::text || '0' AND j.ready_seq IS NOT NULL
+     ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+    UNION ALL
+    SELECT n.lane, n.priority
+    FROM keyed l CROSS JOIN LATERAL (
+        (SELECT j.lane, j.priority FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = @queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = @queue AND j.lane > l.lane AND j.lane < @tenant::text || '0' AND j.ready_seq IS NOT NULL
+         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
+), level_list AS MATERIALIZED (
+    SELECT l.lane, l.priority FROM level l
+    UNION ALL
+    (SELECT k.lane, k.priority FROM keyed k LIMIT @max_levels::bigint)
+), oldest AS MATERIALIZED (
+    SELECT c.id, c.seq FROM (
+        SELECT f.id, f.seq FROM level_list l CROSS JOIN LATERAL (
+            SELECT j.id, j.ready_seq AS seq FROM ojs.jobs j
+            WHERE j.state = 'available' AND j.queue = @queue AND j.lane = l.lane AND j.priority = l.priority AND j.ready_seq > @after_seq::bigint
+            ORDER BY j.ready_seq LIMIT @max_rows::bigint) f
+        UNION ALL
+        SELECT w.id, w.limit_seq FROM (
+            SELECT j.id, j.limit_seq, j.lane FROM ojs.jobs j
+            WHERE j.queue = @queue AND j.limit_seq > @after_seq::bigint ORDER BY j.limit_seq LIMIT @max_levels::bigint) w
+        WHERE split_part(w.lane, '/', 1) = @tenant::text
+    ) c ORDER BY c.seq LIMIT @max_rows::bigint
+)
+SELECT o.id, o.seq::bigint AS seq FROM oldest o ORDER BY o.seq;
+
 -- name: JobDiscardWaiting :many
 -- Discards jobs that wait, with an error of the server's: code and message. Jobs that another transaction has locked, or that have
 -- left the states, are left out. The update has no join, because on an empty table the planner answers one by reading the whole index.
@@ -86,4 +132,4 @@ WITH locked AS MATERIALIZED (
         FROM (SELECT '{"code":"' || @code::text || '","type":"' || @code::text || '","message":' || to_json(@message::text) || ',"retryable":false}' AS error) s
     ) e
 )
-SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.limit_key, m.was::text AS was, m.now::timestamptz AS now FROM moved m;
+SELECT m.id, m.type, m.queue, m.lane, m.attempt, m.cron, m.workflow_id, m.limit_key, m.was::text AS was, m.now::timestamptz AS now FROM moved m;

@@ -20,11 +20,12 @@ SELECT * FROM ojs.crons WHERE name = @name FOR UPDATE;
 SELECT s.name, s.id, s.expression, s.timezone, s.type, s.queue, (CASE WHEN s.bytes_before <= @max_bytes::bigint THEN s.args END)::json AS args,
     (CASE WHEN s.bytes_before <= @max_bytes::bigint THEN s.meta END)::json AS meta,
     (CASE WHEN s.bytes_before <= @max_bytes::bigint THEN s.options END)::json AS options,
-    s.trace_id, s.overlap_policy, s.enabled, s.description, s.last_run_at, s.next_run_at, s.run_count, s.created_at, s.updated_at
+    s.trace_id, s.overlap_policy, s.enabled, s.description, s.last_run_at, s.next_run_at, s.run_count, s.created_at, s.updated_at, s.tenant
 FROM (SELECT m.*, sum(m.bytes) OVER w - m.bytes AS bytes_before, row_number() OVER w AS n FROM (
     SELECT c.*, octet_length(c.args::text) + COALESCE(octet_length(c.meta::text), 0) + COALESCE(octet_length(c.options::text), 0) AS bytes FROM ojs.crons c
     WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
         AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]))
+        AND (@tenant::text = '' OR c.tenant = @tenant::text)
     ORDER BY c.name COLLATE "C" OFFSET @skip_rows::bigint LIMIT @max_rows::bigint) m WINDOW w AS (ROWS UNBOUNDED PRECEDING)) s
 ORDER BY s.n;
 
@@ -32,15 +33,16 @@ ORDER BY s.n;
 -- The number of crons of the same filters.
 SELECT count(*) FROM ojs.crons c
 WHERE (sqlc.narg('enabled')::boolean IS NULL OR c.enabled = sqlc.narg('enabled')::boolean)
-    AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]));
+    AND (cardinality(@queues::text[]) = 0 OR c.queue = ANY(@queues::text[]))
+    AND (@tenant::text = '' OR c.tenant = @tenant::text);
 
 -- name: CronInsert :many
 -- Returns no row if the name is taken.
 -- The caller then locks and updates the row that another transaction has inserted.
 INSERT INTO ojs.crons (name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description,
-    next_run_at, created_at, updated_at)
+    next_run_at, created_at, updated_at, tenant)
 VALUES (@name, @id, @expression, @timezone, @type, @queue, @args, @meta, @options, sqlc.narg('trace_id'), @overlap_policy, @enabled, sqlc.narg('description'),
-    sqlc.narg('next_run_at'), @now, @now)
+    sqlc.narg('next_run_at'), @now, @now, @tenant::text)
 ON CONFLICT (name) DO NOTHING
 RETURNING *;
 
@@ -49,7 +51,7 @@ RETURNING *;
 UPDATE ojs.crons
 SET expression = @expression, timezone = @timezone, type = @type, queue = @queue, args = @args, meta = @meta, options = @options,
     trace_id = sqlc.narg('trace_id'), overlap_policy = @overlap_policy, enabled = @enabled, description = sqlc.narg('description'),
-    next_run_at = sqlc.narg('next_run_at'), updated_at = @now
+    next_run_at = sqlc.narg('next_run_at'), updated_at = @now, tenant = @tenant::text
 WHERE name = @name
 RETURNING *;
 
@@ -111,11 +113,11 @@ WITH request AS (
         run_count = c.run_count + CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN 1 ELSE 0 END
     FROM request i LEFT JOIN run r ON r.cron_id = i.id
     WHERE c.id = i.id
-    RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
+    RETURNING c.id, c.name, c.type, c.queue, c.trace_id, c.tenant, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
+    INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, lane, node, data)
     SELECT @event_type::text, 'cron', clock_timestamp(), m.name, m.type, m.queue,
-        m.trace_id, @node::integer, m.data
+        m.trace_id, m.tenant, @node::integer, m.data
     FROM moved m WHERE m.fresh
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m;
@@ -130,8 +132,8 @@ WITH request AS (
     ON CONFLICT DO NOTHING
     RETURNING cron_id, scheduled_at
 )
-INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT @event_type::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, @node::integer, i.data
+INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, lane, node, data)
+SELECT @event_type::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, c.tenant, @node::integer, i.data
 FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue;
 

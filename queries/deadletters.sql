@@ -16,7 +16,7 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
                 AND o.dead_lettered_at >= @since::timestamptz AND o.dead_lettered_at <= @until::timestamptz
                 AND (o.dead_lettered_at, o.id) < (@before::timestamptz, @before_id::uuid)
             ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT @max_looked::bigint) j
-        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
+        WHERE (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
         ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) s WHERE s.bytes_before <= @max_bytes::bigint
 ORDER BY s.n;
@@ -26,11 +26,11 @@ ORDER BY s.n;
 -- max_looked.
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        SELECT o.id, o.queue, o.type, o.lane, o.error FROM ojs.jobs o
         WHERE o.dead_lettered_at IS NOT NULL
             AND o.dead_lettered_at >= @since::timestamptz AND o.dead_lettered_at <= @until::timestamptz
         ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT @max_looked::bigint) j
-    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
+    WHERE (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
     LIMIT @max_rows::bigint
 ) c;
 
@@ -57,7 +57,7 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
                 AND o.finished_at >= @since::timestamptz AND o.finished_at <= @until::timestamptz
                 AND (o.finished_at, o.id) < (@before::timestamptz, @before_id::uuid)
             ORDER BY o.finished_at DESC, o.id DESC LIMIT @max_looked::bigint) j
-        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
+        WHERE (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
         ORDER BY j.finished_at DESC, j.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) s WHERE s.bytes_before <= @max_bytes::bigint
 ORDER BY s.n;
@@ -67,11 +67,11 @@ ORDER BY s.n;
 -- max_looked.
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        SELECT o.id, o.queue, o.type, o.lane, o.error FROM ojs.jobs o
         WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
             AND o.finished_at >= @since::timestamptz AND o.finished_at <= @until::timestamptz
         ORDER BY o.finished_at DESC, o.id DESC LIMIT @max_looked::bigint) j
-    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
+    WHERE (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
     LIMIT @max_rows::bigint
 ) c;
 
@@ -88,6 +88,7 @@ ORDER BY o.finished_at DESC, o.id DESC OFFSET @others::bigint LIMIT 1;
 SELECT j.id, j.dead_lettered_at FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL AND (j.dead_lettered_at, j.id) > (@after::timestamptz, @after_id::uuid)
     AND j.dead_lettered_at >= @since::timestamptz AND j.dead_lettered_at <= @until::timestamptz
+    AND (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text)
     AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, @ids::uuid[], @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
 ORDER BY j.dead_lettered_at, j.id
 LIMIT @max_rows::bigint;
@@ -99,7 +100,8 @@ WITH picked AS MATERIALIZED (
     SELECT j.id, j.dead_lettered_at FROM ojs.jobs j
     WHERE j.dead_lettered_at IS NOT NULL AND (j.dead_lettered_at, j.id) > (@after::timestamptz, @after_id::uuid)
         AND j.dead_lettered_at >= @since::timestamptz AND (j.dead_lettered_at, j.id) <= (@until::timestamptz, @until_id::uuid)
-        AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, @ids::uuid[], @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
+        AND (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text)
+    AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, @ids::uuid[], @queues::text[], @types::text[], @type_prefixes::text[], @error_types::text[], @error_codes::text[])
     ORDER BY j.dead_lettered_at, j.id
     LIMIT @max_rows::bigint
     FOR UPDATE SKIP LOCKED
@@ -119,6 +121,7 @@ SELECT j.queue, j.type, COALESCE(ojs.error_type(j.error), '')::text AS error_typ
     min(j.dead_lettered_at)::timestamptz AS oldest, max(j.dead_lettered_at)::timestamptz AS newest
 FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
+    AND (@tenant::text = '' OR split_part(j.lane, '/', 1) = @tenant::text)
 GROUP BY 1, 2, 3;
 
 -- name: DeadLetterCutoff :many

@@ -137,6 +137,13 @@ WITH claimed AS MATERIALIZED (
     FROM delta d CROSS JOIN LATERAL (VALUES (d.to_state, d.n), (d.from_state, -d.n)) v (state, n)
     WHERE d.queue IS NOT NULL AND v.state IS NOT NULL GROUP BY 1, 2 HAVING sum(v.n) <> 0 ORDER BY 1, 2
     ON CONFLICT (queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
+), tenant_counted AS (
+    INSERT INTO ojs.tenant_counts AS c (tenant, queue, state, count)
+    SELECT split_part(p.lane, '/', 1), p.queue, v.state, sum(v.n)
+    FROM published p CROSS JOIN LATERAL (VALUES (p.to_state, 1), (p.from_state, -1)) v (state, n)
+    WHERE p.lane <> '' AND split_part(p.lane, '/', 1) <> '' AND p.queue IS NOT NULL AND v.state IS NOT NULL
+    GROUP BY 1, 2, 3 HAVING sum(v.n) <> 0 ORDER BY 1, 2, 3
+    ON CONFLICT (tenant, queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
 ), stats AS (
     INSERT INTO ojs.stats_minute AS s (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations)
     SELECT q.name, d.minute,
@@ -215,10 +222,10 @@ SELECT r.floor_place, r.lost_place,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
-    COALESCE(e.data, '')::text AS data
+    COALESCE(e.data, '')::text AS data, COALESCE(e.lane, '')::text AS lane
 FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page(@after_place::bigint >> 16, (@after_place::bigint & 65535)::integer,
     (@after_place::bigint >> 16) + @max_looked::bigint, @max_rows, @with_internal,
-    @types::text[], @sources::text[], @queues::text[], @job_types::text[], sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until')) e ON true
+    @types::text[], @sources::text[], @queues::text[], @job_types::text[], sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'), sqlc.narg('tenant')) e ON true
 ORDER BY e.seq, e.sub;
 
 -- name: EventListNewest :many
@@ -228,14 +235,14 @@ WITH bounds AS (
     SELECT r.watermark + 1 - @max_looked::bigint AS low FROM ojs.event_relay r
 ), matching AS MATERIALIZED (
     SELECT ojs.event_newest((SELECT b.low FROM bounds b), @max_total, @with_internal, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
-        sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
+        sqlc.narg('job_id'), sqlc.narg('subject'), sqlc.narg('workflow_id'), sqlc.narg('since'), sqlc.narg('until'), sqlc.narg('tenant'))::bigint AS place
 ), page AS MATERIALIZED (
     SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET @skip_rows::integer LIMIT @max_rows::integer
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
-    COALESCE(s.data, '')::text AS data
+    COALESCE(s.data, '')::text AS data, COALESCE(s.lane, '')::text AS lane
 FROM (SELECT count(*) AS total FROM matching) t
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC;
@@ -248,7 +255,7 @@ SELECT s.* FROM ojs.event_shown s WHERE s.seq = @seq AND s.sub = @sub AND NOT s.
 -- The history of a job, internal rows included, oldest first, up to the row with which the sum of the payloads exceeds max_bytes. No
 -- index has the order of seq + 0: in the order of the primary key, a plan made while the log was empty read all of it.
 SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.from_state, e.to_state,
-    e.duration_ms, e.head, e.compat, e.data FROM (
+    e.duration_ms, e.head, e.compat, e.data, e.lane FROM (
     SELECT o.*, row_number() OVER w AS n, sum(octet_length(o.data)) OVER w - octet_length(o.data) AS bytes_before FROM (
         SELECT s.* FROM ojs.event_shown s WHERE s.job_id = @job_id::uuid ORDER BY s.seq + 0, s.sub LIMIT @max_rows) o WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) e WHERE e.bytes_before <= @max_bytes::bigint

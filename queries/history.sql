@@ -16,18 +16,18 @@ WITH bounds AS MATERIALIZED (
     FROM ojs.event_relay r
 ), matching AS MATERIALIZED (
     SELECT ojs.history_newest(9223372036854775807, (SELECT b.newest FROM bounds b), @max_total::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
-        sqlc.narg('since'), sqlc.narg('until'))::bigint AS place
+        sqlc.narg('since'), sqlc.narg('until'), sqlc.narg('tenant'))::bigint AS place
 ), page AS MATERIALIZED (
     (SELECT m.place FROM matching m WHERE @before::bigint = 9223372036854775807 ORDER BY m.place DESC LIMIT @max_rows::integer)
     UNION ALL
     SELECT ojs.history_newest(@before::bigint, (SELECT b.low FROM bounds b), @max_rows::integer, @types::text[], @actors::text[], @queues::text[], @job_types::text[],
-        sqlc.narg('since'), sqlc.narg('until'))::bigint
+        sqlc.narg('since'), sqlc.narg('until'), sqlc.narg('tenant'))::bigint
     WHERE @before::bigint <> 9223372036854775807
 )
 SELECT t.total, b.oldest::bigint AS oldest, b.low::bigint AS low, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
-    COALESCE(s.data, '')::text AS data
+    COALESCE(s.data, '')::text AS data, COALESCE(s.lane, '')::text AS lane
 FROM (SELECT count(*) AS total FROM matching) t CROSS JOIN bounds b
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC;

@@ -743,7 +743,8 @@ FROM (
 
 -- name: JobListPage :many
 -- Jobs, newest id first. Both branches walk an index on id and stop at the limit, or when max_looked jobs were looked at: see
--- JobListFloor. COALESCE is used instead of IS NULL OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
+-- JobListFloor. Only the first two run without a tenant, and only the others with one; the range of one tenant, and not an equation, leaves
+-- its index as the only one that has the order. COALESCE is used instead of IS NULL OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
 -- exceeds max_bytes; the caller takes it for the sign that there are more, unless it is the only one.
 SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.ready_seq, s.due_at, s.created_at, s.enqueued_at, s.started_at,
     s.finished_at, s.scheduled_at, s.next_attempt_at, s.expires_at, s.total_due_at, s.ttl_due_at, s.worker_id, s.lease_until, s.lease_ms,
@@ -753,12 +754,22 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.result, s.size FROM (
     SELECT r.*, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.* FROM (SELECT p.* FROM (
     (SELECT j.* FROM ojs.jobs j
-     WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     WHERE @tenant::text = '' AND j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY j.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT d.* FROM ojs.job_finished d
-     WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     WHERE @tenant::text = '' AND d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
+    UNION ALL
+    (SELECT t.* FROM ojs.jobs t
+     WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
+        AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
+    UNION ALL
+    (SELECT f.* FROM ojs.job_finished f
+     WHERE @tenant::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
+        AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
 ) p ORDER BY p.id DESC LIMIT @max_looked::bigint) l
     WHERE (cardinality(@states::text[]) = 0 OR l.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR l.queue = ANY(@queues::text[]))
@@ -771,23 +782,43 @@ ORDER BY s.n;
 -- The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
 -- sqlc cannot read max_looked - 1 in an OFFSET.
 SELECT p.id FROM (
-    (SELECT j.id FROM ojs.jobs j WHERE j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    (SELECT j.id FROM ojs.jobs j WHERE @tenant::text = '' AND j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY j.id DESC LIMIT @max_looked::bigint)
     UNION ALL
-    (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    (SELECT d.id FROM ojs.jobs_done d WHERE @tenant::text = '' AND d.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
+    UNION ALL
+    (SELECT t.id FROM ojs.jobs t
+     WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
+        AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
+    UNION ALL
+    (SELECT f.id FROM ojs.jobs_done f
+     WHERE @tenant::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
+        AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
 ) p ORDER BY p.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1;
 
 -- name: JobCountPage :one
 -- The number of jobs that match a filter, exact up to @max_rows (10 000), among the newest max_looked of either table.
 SELECT count(*) FROM (
-    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs o ORDER BY o.id DESC LIMIT @max_looked::bigint) j
+    (SELECT FROM (
+        (SELECT o.state, o.queue, o.type FROM ojs.jobs o WHERE @tenant::text = '' ORDER BY o.id DESC LIMIT @max_looked::bigint)
+        UNION ALL
+        (SELECT t.state, t.queue, t.type FROM ojs.jobs t
+         WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
+         ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)) j
      WHERE (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
         AND (cardinality(@types::text[]) = 0 OR j.type = ANY(@types::text[]))
      LIMIT @max_rows::bigint)
     UNION ALL
-    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o ORDER BY o.id DESC LIMIT @max_looked::bigint) d
+    (SELECT FROM (
+        (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o WHERE @tenant::text = '' ORDER BY o.id DESC LIMIT @max_looked::bigint)
+        UNION ALL
+        (SELECT t.state, t.queue, t.type FROM ojs.jobs_done t
+         WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
+         ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)) d
      WHERE (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
         AND (cardinality(@types::text[]) = 0 OR d.type = ANY(@types::text[]))
@@ -808,12 +839,22 @@ SELECT l.id, l.state, l.meta, l.looked::bigint AS looked, l.matches::boolean AS 
         AND (sqlc.narg('enqueued_after')::timestamptz IS NULL OR p.enqueued_at > sqlc.narg('enqueued_after')::timestamptz) AS matches
     FROM (
         (SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
-         WHERE j.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
+         WHERE @tenant::text = '' AND j.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
          ORDER BY j.id LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
-         WHERE d.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
+         WHERE @tenant::text = '' AND d.id > COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000')
          ORDER BY d.id LIMIT @max_looked::bigint)
+        UNION ALL
+        (SELECT t.id, t.state, t.meta, t.type, t.queue, t.priority, COALESCE(t.enqueued_at, t.created_at) FROM ojs.jobs t
+         WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) <= @tenant::text
+            AND (split_part(t.lane, '/', 1), t.id) > (@tenant::text, COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000'))
+         ORDER BY split_part(t.lane, '/', 1), t.id LIMIT @max_looked::bigint)
+        UNION ALL
+        (SELECT f.id, f.state, f.meta, f.type, f.queue, f.priority, COALESCE(f.enqueued_at, f.created_at) FROM ojs.jobs_done f
+         WHERE @tenant::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) <= @tenant::text
+            AND (split_part(f.lane, '/', 1), f.id) > (@tenant::text, COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000'))
+         ORDER BY split_part(f.lane, '/', 1), f.id LIMIT @max_looked::bigint)
         ORDER BY id LIMIT @max_looked::bigint
     ) p
 ) l

@@ -21,12 +21,12 @@ SELECT q.name::text AS name FROM (SELECT unnest(@queues::text[]) AS name) q
 WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit_seq, 0) > 0);
 
 -- name: LimitMeet :many
--- What a fetch does about jobs of its queues that wait for a limit.
+-- What a fetch does about jobs of its queues, and of its tenant unless that is '', that wait for a limit.
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
     COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
     COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
     m.limit_key::text AS limit_key
-FROM ojs.limit_meet(@queues::text[], @node::integer) m;
+FROM ojs.limit_meet(@queues::text[], @tenant::text, @node::integer) m;
 
 -- name: LimitQueueRooms :many
 -- Locks the partitions of limited queues, for the rest of the transaction, and returns how many jobs of each may start. queues are sorted.
@@ -61,20 +61,20 @@ SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until 
 FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = @key;
 
 -- name: LimitListPage :many
--- Partitions by key, behind a key. Those of queues are listed if their queue has a limit.
+-- Partitions by key, between two keys. Those of queues are listed if their queue has a limit.
 SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until > clock_timestamp() THEN l.override END)::json AS override, l.override_until,
     (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
     COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
 FROM (
-    SELECT o.* FROM ojs.limits o WHERE o.key > @after::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]))
+    SELECT o.* FROM ojs.limits o WHERE o.key > @after::text AND o.key < @before::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]))
     ORDER BY o.key OFFSET @skip_rows::bigint LIMIT @page_rows::bigint
 ) l CROSS JOIN LATERAL ojs.limit_view(l::ojs.limits) v
 ORDER BY l.key;
 
 -- name: LimitCount :one
--- The number of partitions, up to max_rows.
+-- The number of partitions between two keys, up to max_rows.
 SELECT count(*) FROM (
-    SELECT FROM ojs.limits o WHERE NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[]) ORDER BY o.key LIMIT @max_rows::bigint
+    SELECT FROM ojs.limits o WHERE o.key > @after::text AND o.key < @before::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY(@queue_keys::text[])) ORDER BY o.key LIMIT @max_rows::bigint
 ) n;
 
 -- name: LimitSet :exec

@@ -60,19 +60,19 @@ SELECT pg_advisory_xact_lock(k.lock) FROM (
 SELECT p.id, p.type, p.queue, p.state, p.created_at, p.unique_key::text AS unique_key,
     (CASE WHEN COALESCE(p.size, 0) <= @max_size::integer THEN p.extra END)::json AS extra, COALESCE(p.size, 0) > @max_size::integer AS cut
 FROM (
-    SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size FROM ojs.jobs j
+    SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size, j.lane FROM ojs.jobs j
     WHERE octet_length(j.unique_key) = 64 AND j.id < COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     ORDER BY j.id DESC LIMIT @max_looked::bigint
 ) p
-WHERE p.state <> 'discarded'
+WHERE p.state <> 'discarded' AND (@tenant::text = '' OR split_part(p.lane, '/', 1) = @tenant::text)
 ORDER BY p.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
 
 -- name: UniqueCount :one
 -- The number of jobs that UniqueListPage finds, exact up to max_rows.
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT j.state FROM ojs.jobs j WHERE octet_length(j.unique_key) = 64 ORDER BY j.id DESC LIMIT @max_looked::bigint
-    ) p WHERE p.state <> 'discarded' LIMIT @max_rows::bigint
+        SELECT j.state, j.lane FROM ojs.jobs j WHERE octet_length(j.unique_key) = 64 ORDER BY j.id DESC LIMIT @max_looked::bigint
+    ) p WHERE p.state <> 'discarded' AND (@tenant::text = '' OR split_part(p.lane, '/', 1) = @tenant::text) LIMIT @max_rows::bigint
 ) c;
 
 -- name: UniqueListExisting :many

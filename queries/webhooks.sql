@@ -44,7 +44,7 @@ WITH page AS MATERIALIZED (
         AND (w.active OR (p.seq << 16 | p.sub) <= w.upto_place)
         AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x
             WHERE x.event_seq = p.seq AND x.event_seq > 0 AND x.event_sub = p.sub AND x.webhook_id IS NOT DISTINCT FROM w.id OFFSET 0)
-        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
+        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL, w.tenant)
 ), inserted AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
         body, next_attempt_at, created_at)
@@ -73,10 +73,10 @@ WITH room AS MATERIALIZED (
     SELECT 1 WHERE (SELECT count(*) FROM ojs.webhooks) < @max_webhooks::integer
 )
 INSERT INTO ojs.webhooks (id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight,
-    ordering, payload_format, standard_webhooks, from_place)
+    ordering, payload_format, standard_webhooks, from_place, tenant)
 SELECT @id::uuid, @url::text, @events::text[], sqlc.narg('filter')::json, @types::text[], @sources::text[], @queues::text[], @job_types::text[],
     sqlc.narg('metadata')::json, @active::boolean, @timeout_ms::integer, @max_in_flight::integer, @ordering::text, @payload_format::text,
-    @standard_webhooks::boolean, ojs.event_place()
+    @standard_webhooks::boolean, ojs.event_place(), sqlc.narg('tenant')::text
 FROM room
 RETURNING *;
 
@@ -93,6 +93,7 @@ SELECT * FROM ojs.webhooks WHERE id = @id FOR NO KEY UPDATE;
 WITH matching AS MATERIALIZED (
     SELECT w.id FROM ojs.webhooks w
     WHERE (sqlc.narg('active')::boolean IS NULL OR w.active = sqlc.narg('active')) AND (@url::text = '' OR w.url = @url)
+        AND (sqlc.narg('tenant')::text IS NULL OR w.tenant = sqlc.narg('tenant'))
 )
 SELECT t.total, COALESCE(w.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
 FROM (SELECT count(*) AS total FROM matching) t LEFT JOIN LATERAL (
@@ -358,7 +359,7 @@ SELECT now FROM test;
 -- and for the floor, the last of these that was looked at; it is zero if all were. The id of that row is zero if the page is empty.
 WITH looked AS MATERIALIZED (
     SELECT n.id::uuid AS id, n.matches::boolean AS matches FROM ojs.webhook_delivery_newest(sqlc.narg('webhook_id'), sqlc.narg('status'), sqlc.narg('event_type'), sqlc.narg('event_seq'),
-        sqlc.narg('event_sub'), sqlc.narg('since'), sqlc.narg('until'), @before, @max_total, @max_looked::integer) n
+        sqlc.narg('event_sub'), sqlc.narg('since'), sqlc.narg('until'), @before, @max_total, @max_looked::integer, sqlc.narg('tenant')) n
 )
 SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id,
     COALESCE((SELECT f.id FROM looked f WHERE NOT f.matches), '00000000-0000-0000-0000-000000000000')::uuid AS floor
@@ -410,7 +411,7 @@ WITH page AS MATERIALIZED (
 ), wanted AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered
     FROM page p JOIN ojs.webhooks w ON w.id = @webhook_id::uuid AND NOT p.internal
-        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, @since::timestamptz, sqlc.narg('until')::timestamptz)
+        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, @since::timestamptz, sqlc.narg('until')::timestamptz, w.tenant)
 ), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL

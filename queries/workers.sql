@@ -21,7 +21,8 @@ WITH request AS (
         unnest(@pids::bigint[]) AS pid,
         unnest(@facts::json[]) AS facts,
         unnest(@loads::text[]) AS load,
-        unnest(@sources::text[]) AS source
+        unnest(@sources::text[]) AS source,
+        unnest(@tenants::text[]) AS tenant
 ), known AS MATERIALIZED (
     SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY(@ids::text[]) ORDER BY w.id FOR UPDATE
 ), clock AS MATERIALIZED (
@@ -45,15 +46,15 @@ WITH request AS (
         hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
         facts = ojs.facts_merge(w.facts, n.facts),
         started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
-        last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL
+        last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL, tenant = COALESCE(NULLIF(n.tenant, ''), w.tenant)
     FROM planned n CROSS JOIN clock
     WHERE w.id = n.id AND n.known
     RETURNING w.*
 ), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
-        hostname, pid, facts, started_at, last_beat_at, last_seen_at)
+        hostname, pid, facts, started_at, last_beat_at, last_seen_at, tenant)
     SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
-        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now
+        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now, n.tenant
     FROM planned n CROSS JOIN clock
     WHERE NOT n.known
     ORDER BY n.id
@@ -71,8 +72,8 @@ WITH request AS (
             CASE WHEN b.stopped AND NOT n.stopped THEN 'worker.stopped' END], NULL) AS event_types
     FROM beat b JOIN planned n ON n.id = b.id
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, @node::integer,
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
+    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, b.tenant, @node::integer,
         (CASE e.type
             WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.from_queues, '[]')
                 || ',"concurrency":' || b.at_once || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
@@ -122,10 +123,10 @@ WITH silent AS MATERIALIZED (
     SET state = 'stale', directive = NULL, stale_at = clock.now, dead_at = clock.now, reap_at = clock.now + interval '5 seconds'
     FROM silent d CROSS JOIN clock
     WHERE w.id = d.id
-    RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, d.was_quiet
+    RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, w.tenant, d.was_quiet
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT @event_type::text, 'scheduler', e.dead_at, e.id, e.id, @node::integer,
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
+    SELECT @event_type::text, 'scheduler', e.dead_at, e.id, e.id, e.tenant, @node::integer,
         ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.dead_at - e.started_at) * 1000)::bigint || '}')::json
     FROM expired e WHERE NOT e.stopped
     ORDER BY e.id
@@ -168,11 +169,11 @@ DELETE FROM ojs.workers w WHERE w.id = @id AND w.stale_at IS NOT NULL;
 -- Deletes a worker that deregisters. Its jobs stay reserved until their leases end.
 WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = @id::text
-    RETURNING w.id, w.started_at, clock_timestamp() AS now,
+    RETURNING w.id, w.started_at, w.tenant, clock_timestamp() AS now,
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT @event_type::text, @source::text, d.now, d.id, d.id, @node::integer,
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
+    SELECT @event_type::text, @source::text, d.now, d.id, d.id, d.tenant, @node::integer,
         ('{"worker_id":' || to_json(d.id) || ',"reason":"' || @reason::text || '"' || COALESCE(',"jobs_completed":' || sqlc.narg('jobs_completed')::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
     FROM deleted d
@@ -204,6 +205,7 @@ SELECT * FROM ojs.workers WHERE id = @id;
 SELECT p.* FROM (
     (SELECT w.* FROM ojs.workers w
      WHERE w.stale_at IS NULL AND (w.last_seen_at, w.id) < (@living_before::timestamptz, @living_before_id::text)
+        AND (@tenant::text = '' OR w.tenant = @tenant::text)
         AND (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0
             OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])))
@@ -211,6 +213,7 @@ SELECT p.* FROM (
     UNION ALL
     (SELECT w.* FROM ojs.workers w
      WHERE w.stale_at IS NOT NULL AND (w.last_seen_at, w.id) < (@dead_before::timestamptz, @dead_before_id::text)
+        AND (@tenant::text = '' OR w.tenant = @tenant::text)
         AND (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0
             OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])))
@@ -220,7 +223,7 @@ SELECT p.* FROM (
 -- name: WorkerCount :one
 -- The number of workers that match the same filters.
 SELECT count(*) FROM ojs.workers w
-WHERE (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
+WHERE (@tenant::text = '' OR w.tenant = @tenant::text) AND (cardinality(@states::text[]) = 0 OR w.state = ANY(@states::text[]))
     AND (cardinality(@queues::text[]) = 0
         OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY(@queues::text[])));
 
@@ -231,7 +234,7 @@ SELECT count(*) AS total,
     count(*) FILTER (WHERE w.state = 'quiet') AS quiet,
     count(*) FILTER (WHERE w.state = 'terminate') AS terminate,
     count(*) FILTER (WHERE w.state = 'stale') AS stale
-FROM ojs.workers w;
+FROM ojs.workers w WHERE (@tenant::text = '' OR w.tenant = @tenant::text);
 
 -- name: WorkerListLatest :many
 -- The workers that sent a heartbeat last, for live views. Every row has the number of all workers.

@@ -4,9 +4,9 @@
 -- name: WorkflowInsert :execrows
 -- Stores the workflows of a tree. An id that is taken is missing from the count.
 INSERT INTO ojs.workflows (id, root_id, flow, last_flow, ancestors, parent_index, path, type, name, meta, trace_id, steps_form,
-    total, open, job_count, callbacks, created_at)
+    total, open, job_count, callbacks, created_at, tenant)
 SELECT i.id, @root_id::uuid, i.flow, i.last_flow, i.ancestors::integer[], NULLIF(i.parent_index, -1), i.path, i.type, i.name, i.meta, NULLIF(i.trace_id, ''), i.steps_form,
-    i.total, i.total, i.job_count, i.callbacks::text[], @created_at::timestamptz
+    i.total, i.total, i.job_count, i.callbacks::text[], @created_at::timestamptz, @tenant::text
 FROM (
     SELECT unnest(@ids::uuid[]) AS id, unnest(@flows::integer[]) AS flow, unnest(@last_flows::integer[]) AS last_flow, unnest(@ancestors::text[]) AS ancestors,
         unnest(@parent_indexes::integer[]) AS parent_index, unnest(@paths::text[]) AS path, unnest(@types::text[]) AS type, unnest(@names::text[]) AS name,
@@ -180,8 +180,8 @@ ORDER BY s.ended_at, s.flow, s.index LIMIT 1;
 
 -- name: WorkflowEventInsert :exec
 -- Events of a root, in order. The steps of a tree are no part of the counts, so these rows have no states.
-INSERT INTO ojs.events (type, source, time, subject, workflow_id, trace_id, node, data)
-SELECT i.type, i.source, @time::timestamptz, @subject::text, @root_id::uuid, sqlc.narg('trace_id')::text, @node::integer, i.data
+INSERT INTO ojs.events (type, source, time, subject, workflow_id, trace_id, lane, node, data)
+SELECT i.type, i.source, @time::timestamptz, @subject::text, @root_id::uuid, sqlc.narg('trace_id')::text, @tenant::text, @node::integer, i.data
 FROM (SELECT unnest(@types::text[]) AS type, unnest(@sources::text[]) AS source, unnest(@data::json[]) AS data) i;
 
 -- name: WorkflowGetStart :many
@@ -231,6 +231,23 @@ SELECT l.id FROM (
     ORDER BY o.state DESC, o.id DESC LIMIT @max_looked::bigint) l
 WHERE (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
 ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
+
+-- name: WorkflowListPageByTenant :many
+-- WorkflowListPage for roots of a tenant; the range of one tenant as in WorkflowListPageByState.
+SELECT l.id FROM (
+    SELECT o.id, o.type, o.name, o.state FROM ojs.workflows o
+    WHERE o.flow = 0 AND o.tenant <> '' AND o.tenant >= @tenant::text AND (o.tenant, o.id) < (@tenant::text, @before::uuid)
+    ORDER BY o.tenant DESC, o.id DESC LIMIT @max_looked::bigint) l
+WHERE (@state::text = '' OR l.state = @state::text) AND (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
+ORDER BY l.id DESC OFFSET @skip_rows::bigint LIMIT @page_rows::bigint;
+
+-- name: WorkflowCountByTenant :one
+-- WorkflowCount for roots of a tenant.
+SELECT count(*) FROM (
+    SELECT FROM (SELECT o.type, o.name, o.state FROM ojs.workflows o WHERE o.flow = 0 AND o.tenant <> '' AND o.tenant >= @tenant::text AND o.tenant <= @tenant::text
+        ORDER BY o.tenant DESC, o.id DESC LIMIT @max_looked::bigint) l
+    WHERE (@state::text = '' OR l.state = @state::text) AND (@type::text = '' OR l.type = @type::text) AND (@name::text = '' OR l.name = @name::text)
+    LIMIT @max_rows::bigint) c;
 
 -- name: WorkflowListRoots :many
 -- Roots by their ids, newest first.

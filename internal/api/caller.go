@@ -10,6 +10,7 @@ import (
 // Caller is who sent a request.
 type Caller struct {
 	Principal string // names the key that was shown; "" without one
+	Tenant    string // named by the call; "": an operator's
 	Address   string // of the client, host:port
 }
 
@@ -39,6 +40,14 @@ func (c Caller) Client() string {
 		return c.Address
 	}
 	return host
+}
+
+// Holder is whose idempotency keys a call uses: those of its key, and of its tenant.
+func (c Caller) Holder() string {
+	if c.Tenant == "" {
+		return c.Principal
+	}
+	return c.Principal + "/" + c.Tenant
 }
 
 // RequestID is the caller's id if it is 1–200 printable ASCII characters without spaces, else a new one

@@ -13,6 +13,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/stats"
+	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
 	"github.com/ojsd/ojsd/internal/workflow"
@@ -34,6 +35,7 @@ type Domains struct {
 	Limits      *limit.Store
 	Webhooks    *webhook.Store
 	Schemas     *schema.Store
+	Tenants     *tenant.Store
 	Events      *eventlog.Reader
 	Feed        *eventlog.Feed
 }

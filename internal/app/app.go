@@ -179,6 +179,9 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.domains.DB.EnsurePartitions(ctx); err != nil {
 		return fmt.Errorf("create partitions: %w", err)
 	}
+	if err := n.domains.Tenants.Configure(ctx, n.config.Tenancy); err != nil {
+		return fmt.Errorf("store OJS_TENANCY: %w", err)
+	}
 	if err := n.domains.Workers.Prepare(ctx); err != nil {
 		return fmt.Errorf("read workers: %w", err)
 	}

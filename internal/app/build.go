@@ -124,7 +124,7 @@ func (n *Node) buildHTTP() error {
 	n.health = api.NewHealth(c.Version, api.LookAt(n.domains.Domains, n.probe), n.components)
 	n.streams = api.NewStreams(c.Realtime)
 	n.httpapi = httpapi.New(httpapi.Config{
-		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
+		APIKeys: c.APIKeys, PublicURL: c.PublicURL, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, CORSOrigins: c.CORSOrigins,
 		TestReset: c.TestReset, GRPC: c.GRPC.Enabled, Version: c.Version, EventRetention: c.Events.RetentionPeriod, EventMaxCount: c.Events.MaxCount,
 		DeadLetterMaxAge: c.Retention.DeadLetterMaxAge, DeadLetterMaxCount: c.Retention.DeadLetterMaxCount, MetricsAuth: c.Metrics.RequireAuth,
 		MaxWorkflowDepth: c.MaxWorkflowDepth, DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/api"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // Fixed values of Config.
@@ -60,6 +61,8 @@ type Config struct {
 
 	// StrictQueues refuses jobs of queues that nobody has created.
 	StrictQueues bool
+	// Tenancy says whether calls name their tenant. Zero: optional.
+	Tenancy tenant.Mode
 
 	// MaxWorkflowDepth is how deep workflows may be nested.
 	MaxWorkflowDepth int

@@ -20,6 +20,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/schema"
 	"github.com/ojsd/ojsd/internal/stats"
+	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/internal/timer"
 	"github.com/ojsd/ojsd/internal/webhook"
 	"github.com/ojsd/ojsd/internal/worker"
@@ -49,6 +50,8 @@ type DomainConfig struct {
 
 // Domains is the configuration of each domain.
 func (c Config) Domains() DomainConfig {
+	limits := c.Tenancy.Limits(c.Limits, "")
+	limits.TenantRequired = false // what is stored already was enqueued by a tenant, or before that was required
 	return DomainConfig{
 		Queue: queue.Config{DefaultVisibility: c.DefaultVisibility, DefaultTimeout: c.DefaultTimeout, StrictQueues: c.StrictQueues, FullRetryAfter: c.FullRetryAfter},
 		Queues: queueadmin.Config{
@@ -60,8 +63,8 @@ func (c Config) Domains() DomainConfig {
 			DeadAfter: c.WorkerDeadAfter, DefaultTimeout: c.DefaultTimeout, HeartbeatEvents: c.Events.WorkerHeartbeat,
 			JobHeartbeatInterval: c.Events.JobHeartbeatInterval, TestDirectives: c.TestDirectives,
 		},
-		Cron:     cron.Config{Limits: c.Limits},
-		Workflow: workflow.Config{Limits: c.Limits, MaxDepth: c.MaxWorkflowDepth},
+		Cron:     cron.Config{Limits: limits},
+		Workflow: workflow.Config{Limits: limits, MaxDepth: c.MaxWorkflowDepth},
 		Webhook:  webhook.StoreConfig{Keys: c.Webhooks.EncryptionKeys, MaxWebhooks: c.Webhooks.MaxSubscriptions},
 	}
 }
@@ -99,6 +102,7 @@ func NewDomains(d DomainDeps, c DomainConfig) Domains {
 			Workflows: workflow.New(workflow.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger, Tracer: d.Tracer, Schemas: schemas}, c.Workflow),
 			Limits:    limit.New(limit.Deps{DB: d.DB, Commits: d.Commits, Jobs: jobs, Logger: d.Logger}),
 			Webhooks:  webhook.NewStore(d.DB, c.Webhook),
+			Tenants:   tenant.New(d.DB),
 		},
 	}
 	return domains

@@ -16,7 +16,7 @@ func (n *Node) buildGRPC() (err error) {
 		return nil
 	}
 	n.grpc, err = grpcapi.New(grpcapi.Config{
-		APIKeys: c.APIKeys, Limits: c.Limits, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
+		APIKeys: c.APIKeys, Limits: c.Limits, Tenancy: c.Tenancy, MaxBatchBytes: c.MaxBatchBytes, MaxBatchSize: c.MaxBatchSize, Version: c.Version,
 		TLSCert: c.GRPC.TLSCert, TLSKey: c.GRPC.TLSKey, ClientCA: c.GRPC.ClientCA, Webhooks: c.Webhooks.Enabled,
 	}, grpcapi.Deps{
 		Domains: n.domains.Domains, Health: n.health, Streams: n.streams, Memory: &n.memory, Logger: c.Logger, Tracer: n.tracer, RequestDone: n.metrics.RPC,

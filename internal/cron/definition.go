@@ -29,6 +29,8 @@ type Definition struct {
 	Options []byte // nil: {}
 
 	Queue   string // what the options say
+	Tenant  string // to which its jobs belong; "": none
+	caller  string // the tenant whose crons alone it may replace; "": those of all
 	TraceID string // "" if meta carries none
 }
 
@@ -336,7 +338,13 @@ func (c *Definition) checked(lim job.Limits) (*Definition, *ojs.Error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Queue, c.TraceID = j.Queue, j.TraceID
+	c.Queue, c.TraceID, c.Tenant = j.Queue, j.TraceID, job.TenantOf(j.Lane)
+	c.caller = lim.Tenant
+	if lim.Tenant != "" { // a call of another one must not take it out of the template again
+		if c.Meta, _, err = lim.WithTenant(c.Meta); err != nil {
+			return nil, err
+		}
+	}
 	if string(c.Meta) == "{}" {
 		c.Meta = nil
 	}

@@ -22,6 +22,7 @@ type Record struct {
 	RunCount      int64
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	Tenant        string // to which its jobs belong; "": none
 }
 
 // Cut reports whether a list has left out what the client sent.

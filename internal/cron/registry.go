@@ -23,6 +23,9 @@ func (s *Store) Put(ctx context.Context, in *Definition) (row *Record, created b
 	err = s.inChange(ctx, func(c *cronChange) error {
 		for {
 			old, err := c.q.CronLock(ctx, in.Name)
+			if err == nil && in.caller != "" && in.caller != old.Tenant {
+				return errNameTaken(in.Name)
+			}
 			if err == nil {
 				row, err = c.update(ctx, (*Record)(&old), in)
 				return err
@@ -83,6 +86,7 @@ func (s *Store) Get(ctx context.Context, name string) (*Record, error) {
 
 // Filter selects a page of crons.
 type Filter struct {
+	Tenant        string // "": the crons of all
 	Enabled       *bool
 	Queues        []string
 	Offset, Limit int
@@ -103,10 +107,10 @@ func (s *Store) List(ctx context.Context, l Filter) (rows []Record, total int64,
 		enabled = pgtype.Bool{Bool: *l.Enabled, Valid: true}
 	}
 	queues := pg.Strings(l.Queues)
-	if total, err = s.db.Q.CronCount(ctx, enabled, queues); err != nil {
+	if total, err = s.db.Q.CronCount(ctx, dbsqlc.CronCountParams{Enabled: enabled, Queues: queues, Tenant: l.Tenant}); err != nil {
 		return nil, 0, pg.ClientError(err)
 	}
-	crons, err := s.db.Q.CronList(ctx, dbsqlc.CronListParams{Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit), MaxBytes: maxListBytes})
+	crons, err := s.db.Q.CronList(ctx, dbsqlc.CronListParams{Tenant: l.Tenant, Enabled: enabled, Queues: queues, SkipRows: int64(l.Offset), MaxRows: int64(l.Limit), MaxBytes: maxListBytes})
 	return sliceutil.Map(crons, func(c dbsqlc.CronListRow) Record { return Record(c) }), total, pg.ClientError(err)
 }
 
@@ -126,6 +130,13 @@ func (s *Store) History(ctx context.Context, name string, offset, limit int) (ru
 	}
 	rows, err := s.db.Q.CronRunList(ctx, dbsqlc.CronRunListParams{CronID: row.ID, SkipRows: int64(offset), MaxRows: int64(limit)})
 	return sliceutil.Map(rows, func(r dbsqlc.CronRunListRow) Run { return Run(r) }), total, pg.ClientError(err)
+}
+
+// errNameTaken refuses to replace a cron of another tenant: names are those of the whole server.
+func errNameTaken(name string) error {
+	err := ojs.NewError(ojs.KindDuplicateJob, "The name "+name+" is taken by a cron of somebody else.", map[string]any{"field": "name", "name": name})
+	err.Hint = "Choose another name; the names of crons are shared by all tenants."
+	return err
 }
 
 func cronMissing(err error, name string) error {
@@ -186,7 +197,7 @@ func (c *cronChange) insert(ctx context.Context, in *Definition) (*Record, error
 	rows, err := c.q.CronInsert(ctx, dbsqlc.CronInsertParams{
 		Name: in.Name, ID: id, Expression: in.Expression, Timezone: in.Timezone, Type: in.Type, Queue: in.Queue, Args: in.Args, Meta: in.Meta,
 		Options: in.Options, TraceID: pg.Text(in.TraceID), OverlapPolicy: in.Overlap, Enabled: in.Enabled, Description: description(in),
-		NextRunAt: next, Now: pg.Timestamp(c.now),
+		NextRunAt: next, Now: pg.Timestamp(c.now), Tenant: in.Tenant,
 	})
 	if err != nil || len(rows) == 0 {
 		return nil, err
@@ -292,7 +303,7 @@ func description(in *Definition) pgtype.Text {
 func DefinitionOf(row *Record) Definition {
 	c := Definition{
 		Name: row.Name, Expression: row.Expression, Timezone: row.Timezone, Overlap: row.OverlapPolicy, Enabled: row.Enabled,
-		Type: row.Type, Args: row.Args, Meta: row.Meta, Options: row.Options, Queue: row.Queue, TraceID: row.TraceID.String,
+		Type: row.Type, Args: row.Args, Meta: row.Meta, Options: row.Options, Queue: row.Queue, TraceID: row.TraceID.String, Tenant: row.Tenant,
 	}
 	if row.Description.Valid {
 		c.Description = &row.Description.String

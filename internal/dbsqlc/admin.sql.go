@@ -91,15 +91,25 @@ WITH found AS MATERIALIZED (
                 AND p.created_at >= $10::timestamptz AND p.created_at <= $11::timestamptz AS matches
         FROM (
             (SELECT j.id, j.state, j.queue, j.type, j.priority, j.scheduled_at, j.created_at FROM ojs.jobs j
-             WHERE j.id < $12::uuid AND j.id > $13::uuid ORDER BY j.id DESC LIMIT $5::bigint)
+             WHERE $12::text = '' AND j.id < $13::uuid AND j.id > $14::uuid ORDER BY j.id DESC LIMIT $5::bigint)
             UNION ALL
             (SELECT d.id, d.state, d.queue, d.type, d.priority, d.scheduled_at, d.created_at FROM ojs.jobs_done d
-             WHERE d.id < $12::uuid AND d.id > $13::uuid ORDER BY d.id DESC LIMIT $5::bigint)
+             WHERE $12::text = '' AND d.id < $13::uuid AND d.id > $14::uuid ORDER BY d.id DESC LIMIT $5::bigint)
+            UNION ALL
+            (SELECT t.id, t.state, t.queue, t.type, t.priority, t.scheduled_at, t.created_at FROM ojs.jobs t
+             WHERE $12::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= $12::text AND (split_part(t.lane, '/', 1), t.id) < ($12::text, $13::uuid)
+                AND t.id > $14::uuid
+             ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $5::bigint)
+            UNION ALL
+            (SELECT f.id, f.state, f.queue, f.type, f.priority, f.scheduled_at, f.created_at FROM ojs.jobs_done f
+             WHERE $12::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) >= $12::text AND (split_part(f.lane, '/', 1), f.id) < ($12::text, $13::uuid)
+                AND f.id > $14::uuid
+             ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT $5::bigint)
             ORDER BY id DESC LIMIT $5::bigint
         ) p
     ) l
     WHERE l.matches OR l.looked = $5::bigint
-    ORDER BY l.id DESC LIMIT $14::bigint
+    ORDER BY l.id DESC LIMIT $15::bigint
 )
 SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches
@@ -121,6 +131,7 @@ type JobSearchNewestParams struct {
 	TypePrefixes []string
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Tenant       string
 	Before       [16]byte
 	After        [16]byte
 	MaxRows      int64
@@ -150,6 +161,7 @@ func (q *Queries) JobSearchNewest(ctx context.Context, arg JobSearchNewestParams
 		arg.TypePrefixes,
 		arg.Since,
 		arg.Until,
+		arg.Tenant,
 		arg.Before,
 		arg.After,
 		arg.MaxRows,
@@ -170,15 +182,25 @@ WITH found AS MATERIALIZED (
                 AND p.created_at >= $8::timestamptz AND p.created_at <= $9::timestamptz AS matches
         FROM (
             (SELECT j.id, j.state, j.queue, j.type, j.created_at FROM ojs.jobs j
-             WHERE j.id < $10::uuid AND j.id > $11::uuid ORDER BY j.id LIMIT $3::bigint)
+             WHERE $10::text = '' AND j.id < $11::uuid AND j.id > $12::uuid ORDER BY j.id LIMIT $3::bigint)
             UNION ALL
             (SELECT d.id, d.state, d.queue, d.type, d.created_at FROM ojs.jobs_done d
-             WHERE d.id < $10::uuid AND d.id > $11::uuid ORDER BY d.id LIMIT $3::bigint)
+             WHERE $10::text = '' AND d.id < $11::uuid AND d.id > $12::uuid ORDER BY d.id LIMIT $3::bigint)
+            UNION ALL
+            (SELECT t.id, t.state, t.queue, t.type, t.created_at FROM ojs.jobs t
+             WHERE $10::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) <= $10::text AND (split_part(t.lane, '/', 1), t.id) > ($10::text, $12::uuid)
+                AND t.id < $11::uuid
+             ORDER BY split_part(t.lane, '/', 1), t.id LIMIT $3::bigint)
+            UNION ALL
+            (SELECT f.id, f.state, f.queue, f.type, f.created_at FROM ojs.jobs_done f
+             WHERE $10::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) <= $10::text AND (split_part(f.lane, '/', 1), f.id) > ($10::text, $12::uuid)
+                AND f.id < $11::uuid
+             ORDER BY split_part(f.lane, '/', 1), f.id LIMIT $3::bigint)
             ORDER BY id LIMIT $3::bigint
         ) p
     ) l
     WHERE l.matches OR l.looked = $3::bigint
-    ORDER BY l.id LIMIT $12::bigint
+    ORDER BY l.id LIMIT $13::bigint
 )
 SELECT (SELECT count(*) FILTER (WHERE f.matches) FROM found f)::bigint AS matches,
     ARRAY(SELECT f.id FROM found f WHERE f.matches ORDER BY f.id OFFSET $1::bigint LIMIT $2::bigint)::uuid[] AS ids,
@@ -195,6 +217,7 @@ type JobSearchOldestParams struct {
 	TypePrefixes []string
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Tenant       string
 	Before       [16]byte
 	After        [16]byte
 	MaxRows      int64
@@ -218,6 +241,7 @@ func (q *Queries) JobSearchOldest(ctx context.Context, arg JobSearchOldestParams
 		arg.TypePrefixes,
 		arg.Since,
 		arg.Until,
+		arg.Tenant,
 		arg.Before,
 		arg.After,
 		arg.MaxRows,

@@ -35,7 +35,7 @@ WITH locked AS MATERIALIZED (
         FROM (SELECT '{"code":"' || $3::text || '","type":"' || $3::text || '","message":' || to_json($4::text) || ',"retryable":false}' AS error) s
     ) e
 )
-SELECT m.id, m.type, m.queue, m.attempt, m.cron, m.workflow_id, m.limit_key, m.was::text AS was, m.now::timestamptz AS now FROM moved m
+SELECT m.id, m.type, m.queue, m.lane, m.attempt, m.cron, m.workflow_id, m.limit_key, m.was::text AS was, m.now::timestamptz AS now FROM moved m
 `
 
 type JobDiscardWaitingParams struct {
@@ -52,6 +52,7 @@ type JobDiscardWaitingRow struct {
 	ID         [16]byte
 	Type       string
 	Queue      string
+	Lane       string
 	Attempt    int32
 	Cron       pgtype.Text
 	WorkflowID pgtype.UUID
@@ -83,6 +84,7 @@ func (q *Queries) JobDiscardWaiting(ctx context.Context, arg JobDiscardWaitingPa
 			&i.ID,
 			&i.Type,
 			&i.Queue,
+			&i.Lane,
 			&i.Attempt,
 			&i.Cron,
 			&i.WorkflowID,
@@ -163,6 +165,92 @@ func (q *Queries) JobListOldest(ctx context.Context, arg JobListOldestParams) ([
 	for rows.Next() {
 		var i JobListOldestRow
 		if err := rows.Scan(&i.ID, &i.Seq, &i.Bytes); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const jobListOldestByTenant = `-- name: JobListOldestByTenant :many
+WITH RECURSIVE level AS (
+    (SELECT j.lane, j.priority FROM ojs.jobs j
+     WHERE j.state = 'available' AND j.queue = $1 AND j.lane = $2::text AND j.ready_seq IS NOT NULL
+     ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+    UNION ALL
+    SELECT n.lane, n.priority
+    FROM level l CROSS JOIN LATERAL (
+        SELECT j.lane, j.priority FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = $1 AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+), keyed AS (
+    (SELECT j.lane, j.priority FROM ojs.jobs j
+     WHERE j.state = 'available' AND j.queue = $1 AND j.lane > $2::text || '/' AND j.lane < $2::text || '0' AND j.ready_seq IS NOT NULL
+     ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+    UNION ALL
+    SELECT n.lane, n.priority
+    FROM keyed l CROSS JOIN LATERAL (
+        (SELECT j.lane, j.priority FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = $1 AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = $1 AND j.lane > l.lane AND j.lane < $2::text || '0' AND j.ready_seq IS NOT NULL
+         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
+), level_list AS MATERIALIZED (
+    SELECT l.lane, l.priority FROM level l
+    UNION ALL
+    (SELECT k.lane, k.priority FROM keyed k LIMIT $3::bigint)
+), oldest AS MATERIALIZED (
+    SELECT c.id, c.seq FROM (
+        SELECT f.id, f.seq FROM level_list l CROSS JOIN LATERAL (
+            SELECT j.id, j.ready_seq AS seq FROM ojs.jobs j
+            WHERE j.state = 'available' AND j.queue = $1 AND j.lane = l.lane AND j.priority = l.priority AND j.ready_seq > $4::bigint
+            ORDER BY j.ready_seq LIMIT $5::bigint) f
+        UNION ALL
+        SELECT w.id, w.limit_seq FROM (
+            SELECT j.id, j.limit_seq, j.lane FROM ojs.jobs j
+            WHERE j.queue = $1 AND j.limit_seq > $4::bigint ORDER BY j.limit_seq LIMIT $3::bigint) w
+        WHERE split_part(w.lane, '/', 1) = $2::text
+    ) c ORDER BY c.seq LIMIT $5::bigint
+)
+SELECT o.id, o.seq::bigint AS seq FROM oldest o ORDER BY o.seq
+`
+
+type JobListOldestByTenantParams struct {
+	Queue     string
+	Tenant    string
+	MaxLevels int64
+	AfterSeq  int64
+	MaxRows   int64
+}
+
+type JobListOldestByTenantRow struct {
+	ID  [16]byte
+	Seq int64
+}
+
+// JobListOldest for the jobs of a tenant: its own lane, and those of its fairness keys.
+func (q *Queries) JobListOldestByTenant(ctx context.Context, arg JobListOldestByTenantParams) ([]JobListOldestByTenantRow, error) {
+	rows, err := q.db.Query(ctx, jobListOldestByTenant,
+		arg.Queue,
+		arg.Tenant,
+		arg.MaxLevels,
+		arg.AfterSeq,
+		arg.MaxRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListOldestByTenantRow
+	for rows.Next() {
+		var i JobListOldestByTenantRow
+		if err := rows.Scan(&i.ID, &i.Seq); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -15,11 +15,18 @@ const cronCount = `-- name: CronCount :one
 SELECT count(*) FROM ojs.crons c
 WHERE ($1::boolean IS NULL OR c.enabled = $1::boolean)
     AND (cardinality($2::text[]) = 0 OR c.queue = ANY($2::text[]))
+    AND ($3::text = '' OR c.tenant = $3::text)
 `
 
+type CronCountParams struct {
+	Enabled pgtype.Bool
+	Queues  []string
+	Tenant  string
+}
+
 // The number of crons of the same filters.
-func (q *Queries) CronCount(ctx context.Context, enabled pgtype.Bool, queues []string) (int64, error) {
-	row := q.db.QueryRow(ctx, cronCount, enabled, queues)
+func (q *Queries) CronCount(ctx context.Context, arg CronCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, cronCount, arg.Enabled, arg.Queues, arg.Tenant)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -27,11 +34,11 @@ func (q *Queries) CronCount(ctx context.Context, enabled pgtype.Bool, queues []s
 
 const cronDelete = `-- name: CronDelete :many
 WITH deleted AS (
-    DELETE FROM ojs.crons c WHERE c.name = $1 RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at
+    DELETE FROM ojs.crons c WHERE c.name = $1 RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
 ), runs AS (
     DELETE FROM ojs.cron_runs r USING deleted d WHERE r.cron_id = d.id
 )
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM deleted
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM deleted
 `
 
 type CronDeleteRow struct {
@@ -53,6 +60,7 @@ type CronDeleteRow struct {
 	RunCount      int64
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	Tenant        string
 }
 
 // Deletes a cron and its log. Its jobs stay.
@@ -85,6 +93,7 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 			&i.RunCount,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -97,7 +106,7 @@ func (q *Queries) CronDelete(ctx context.Context, name string) ([]CronDeleteRow,
 }
 
 const cronGet = `-- name: CronGet :one
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM ojs.crons WHERE name = $1
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1
 `
 
 // A cron by name.
@@ -123,17 +132,18 @@ func (q *Queries) CronGet(ctx context.Context, name string) (Cron, error) {
 		&i.RunCount,
 		&i.CreatedAt,
 		&i.UpdatedAt,
+		&i.Tenant,
 	)
 	return i, err
 }
 
 const cronInsert = `-- name: CronInsert :many
 INSERT INTO ojs.crons (name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description,
-    next_run_at, created_at, updated_at)
+    next_run_at, created_at, updated_at, tenant)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
-    $14, $15, $15)
+    $14, $15, $15, $16::text)
 ON CONFLICT (name) DO NOTHING
-RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at
+RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
 `
 
 type CronInsertParams struct {
@@ -152,6 +162,7 @@ type CronInsertParams struct {
 	Description   pgtype.Text
 	NextRunAt     pgtype.Timestamptz
 	Now           pgtype.Timestamptz
+	Tenant        string
 }
 
 // Returns no row if the name is taken.
@@ -173,6 +184,7 @@ func (q *Queries) CronInsert(ctx context.Context, arg CronInsertParams) ([]Cron,
 		arg.Description,
 		arg.NextRunAt,
 		arg.Now,
+		arg.Tenant,
 	)
 	if err != nil {
 		return nil, err
@@ -200,6 +212,7 @@ func (q *Queries) CronInsert(ctx context.Context, arg CronInsertParams) ([]Cron,
 			&i.RunCount,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -215,12 +228,13 @@ const cronList = `-- name: CronList :many
 SELECT s.name, s.id, s.expression, s.timezone, s.type, s.queue, (CASE WHEN s.bytes_before <= $1::bigint THEN s.args END)::json AS args,
     (CASE WHEN s.bytes_before <= $1::bigint THEN s.meta END)::json AS meta,
     (CASE WHEN s.bytes_before <= $1::bigint THEN s.options END)::json AS options,
-    s.trace_id, s.overlap_policy, s.enabled, s.description, s.last_run_at, s.next_run_at, s.run_count, s.created_at, s.updated_at
-FROM (SELECT m.name, m.id, m.expression, m.timezone, m.type, m.queue, m.args, m.meta, m.options, m.trace_id, m.overlap_policy, m.enabled, m.description, m.last_run_at, m.next_run_at, m.run_count, m.created_at, m.updated_at, m.bytes, sum(m.bytes) OVER w - m.bytes AS bytes_before, row_number() OVER w AS n FROM (
-    SELECT c.name, c.id, c.expression, c.timezone, c.type, c.queue, c.args, c.meta, c.options, c.trace_id, c.overlap_policy, c.enabled, c.description, c.last_run_at, c.next_run_at, c.run_count, c.created_at, c.updated_at, octet_length(c.args::text) + COALESCE(octet_length(c.meta::text), 0) + COALESCE(octet_length(c.options::text), 0) AS bytes FROM ojs.crons c
+    s.trace_id, s.overlap_policy, s.enabled, s.description, s.last_run_at, s.next_run_at, s.run_count, s.created_at, s.updated_at, s.tenant
+FROM (SELECT m.name, m.id, m.expression, m.timezone, m.type, m.queue, m.args, m.meta, m.options, m.trace_id, m.overlap_policy, m.enabled, m.description, m.last_run_at, m.next_run_at, m.run_count, m.created_at, m.updated_at, m.tenant, m.bytes, sum(m.bytes) OVER w - m.bytes AS bytes_before, row_number() OVER w AS n FROM (
+    SELECT c.name, c.id, c.expression, c.timezone, c.type, c.queue, c.args, c.meta, c.options, c.trace_id, c.overlap_policy, c.enabled, c.description, c.last_run_at, c.next_run_at, c.run_count, c.created_at, c.updated_at, c.tenant, octet_length(c.args::text) + COALESCE(octet_length(c.meta::text), 0) + COALESCE(octet_length(c.options::text), 0) AS bytes FROM ojs.crons c
     WHERE ($2::boolean IS NULL OR c.enabled = $2::boolean)
         AND (cardinality($3::text[]) = 0 OR c.queue = ANY($3::text[]))
-    ORDER BY c.name COLLATE "C" OFFSET $4::bigint LIMIT $5::bigint) m WINDOW w AS (ROWS UNBOUNDED PRECEDING)) s
+        AND ($4::text = '' OR c.tenant = $4::text)
+    ORDER BY c.name COLLATE "C" OFFSET $5::bigint LIMIT $6::bigint) m WINDOW w AS (ROWS UNBOUNDED PRECEDING)) s
 ORDER BY s.n
 `
 
@@ -228,6 +242,7 @@ type CronListParams struct {
 	MaxBytes int64
 	Enabled  pgtype.Bool
 	Queues   []string
+	Tenant   string
 	SkipRows int64
 	MaxRows  int64
 }
@@ -251,6 +266,7 @@ type CronListRow struct {
 	RunCount      int64
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	Tenant        string
 }
 
 // A page of crons by name. Behind the one with which the sum of what clients fill exceeds max_bytes, args, meta and options are left
@@ -260,6 +276,7 @@ func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]CronListR
 		arg.MaxBytes,
 		arg.Enabled,
 		arg.Queues,
+		arg.Tenant,
 		arg.SkipRows,
 		arg.MaxRows,
 	)
@@ -289,6 +306,7 @@ func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]CronListR
 			&i.RunCount,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -301,7 +319,7 @@ func (q *Queries) CronList(ctx context.Context, arg CronListParams) ([]CronListR
 }
 
 const cronListDue = `-- name: CronListDue :many
-SELECT c.name, c.id, c.expression, c.timezone, c.type, c.queue, c.args, c.meta, c.options, c.trace_id, c.overlap_policy, c.enabled, c.description, c.last_run_at, c.next_run_at, c.run_count, c.created_at, c.updated_at, now()::timestamptz AS now FROM ojs.crons c
+SELECT c.name, c.id, c.expression, c.timezone, c.type, c.queue, c.args, c.meta, c.options, c.trace_id, c.overlap_policy, c.enabled, c.description, c.last_run_at, c.next_run_at, c.run_count, c.created_at, c.updated_at, c.tenant, now()::timestamptz AS now FROM ojs.crons c
 WHERE c.next_run_at <= now()
 ORDER BY c.next_run_at
 LIMIT $1
@@ -343,6 +361,7 @@ func (q *Queries) CronListDue(ctx context.Context, maxRows int32) ([]CronListDue
 			&i.Cron.RunCount,
 			&i.Cron.CreatedAt,
 			&i.Cron.UpdatedAt,
+			&i.Cron.Tenant,
 			&i.Now,
 		); err != nil {
 			return nil, err
@@ -453,7 +472,7 @@ func (q *Queries) CronListUnfinishedJobs(ctx context.Context, names []string) ([
 }
 
 const cronLock = `-- name: CronLock :one
-SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at FROM ojs.crons WHERE name = $1 FOR UPDATE
+SELECT name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant FROM ojs.crons WHERE name = $1 FOR UPDATE
 `
 
 // A cron by name, locked against firing and changes.
@@ -479,6 +498,7 @@ func (q *Queries) CronLock(ctx context.Context, name string) (Cron, error) {
 		&i.RunCount,
 		&i.CreatedAt,
 		&i.UpdatedAt,
+		&i.Tenant,
 	)
 	return i, err
 }
@@ -555,11 +575,11 @@ WITH request AS (
         run_count = c.run_count + CASE WHEN r.cron_id IS NOT NULL AND i.outcome = 'fired' THEN 1 ELSE 0 END
     FROM request i LEFT JOIN run r ON r.cron_id = i.id
     WHERE c.id = i.id
-    RETURNING c.id, c.name, c.type, c.queue, c.trace_id, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
+    RETURNING c.id, c.name, c.type, c.queue, c.trace_id, c.tenant, i.outcome, i.data, r.cron_id IS NOT NULL AS fresh
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
+    INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, lane, node, data)
     SELECT $8::text, 'cron', clock_timestamp(), m.name, m.type, m.queue,
-        m.trace_id, $9::integer, m.data
+        m.trace_id, m.tenant, $9::integer, m.data
     FROM moved m WHERE m.fresh
 )
 SELECT m.id, COALESCE(m.fresh, false)::boolean AS fresh FROM moved m
@@ -702,8 +722,8 @@ WITH request AS (
     ON CONFLICT DO NOTHING
     RETURNING cron_id, scheduled_at
 )
-INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, node, data)
-SELECT $1::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, $2::integer, i.data
+INSERT INTO ojs.events (type, source, time, subject, job_type, queue, trace_id, lane, node, data)
+SELECT $1::text, 'cron', clock_timestamp(), c.name, c.type, c.queue, c.trace_id, c.tenant, $2::integer, i.data
 FROM run r JOIN request i ON i.id = r.cron_id AND i.scheduled_at = r.scheduled_at JOIN ojs.crons c ON c.id = r.cron_id
 RETURNING subject::text AS name, job_type::text AS job_type, queue::text AS queue
 `
@@ -832,7 +852,7 @@ const cronTrigger = `-- name: CronTrigger :one
 WITH run AS (
     INSERT INTO ojs.cron_runs (cron_id, scheduled_at, kind, outcome, job_id) VALUES ($2, $1, 'manual', 'manual', $3)
 )
-UPDATE ojs.crons SET last_run_at = $1, run_count = run_count + 1 WHERE id = $2 RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at
+UPDATE ojs.crons SET last_run_at = $1, run_count = run_count + 1 WHERE id = $2 RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
 `
 
 type CronTriggerParams struct {
@@ -864,6 +884,7 @@ func (q *Queries) CronTrigger(ctx context.Context, arg CronTriggerParams) (Cron,
 		&i.RunCount,
 		&i.CreatedAt,
 		&i.UpdatedAt,
+		&i.Tenant,
 	)
 	return i, err
 }
@@ -872,9 +893,9 @@ const cronUpdate = `-- name: CronUpdate :one
 UPDATE ojs.crons
 SET expression = $1, timezone = $2, type = $3, queue = $4, args = $5, meta = $6, options = $7,
     trace_id = $8, overlap_policy = $9, enabled = $10, description = $11,
-    next_run_at = $12, updated_at = $13
-WHERE name = $14
-RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at
+    next_run_at = $12, updated_at = $13, tenant = $14::text
+WHERE name = $15
+RETURNING name, id, expression, timezone, type, queue, args, meta, options, trace_id, overlap_policy, enabled, description, last_run_at, next_run_at, run_count, created_at, updated_at, tenant
 `
 
 type CronUpdateParams struct {
@@ -891,6 +912,7 @@ type CronUpdateParams struct {
 	Description   pgtype.Text
 	NextRunAt     pgtype.Timestamptz
 	Now           pgtype.Timestamptz
+	Tenant        string
 	Name          string
 }
 
@@ -910,6 +932,7 @@ func (q *Queries) CronUpdate(ctx context.Context, arg CronUpdateParams) (Cron, e
 		arg.Description,
 		arg.NextRunAt,
 		arg.Now,
+		arg.Tenant,
 		arg.Name,
 	)
 	var i Cron
@@ -932,6 +955,7 @@ func (q *Queries) CronUpdate(ctx context.Context, arg CronUpdateParams) (Cron, e
 		&i.RunCount,
 		&i.CreatedAt,
 		&i.UpdatedAt,
+		&i.Tenant,
 	)
 	return i, err
 }

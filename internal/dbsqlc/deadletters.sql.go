@@ -14,12 +14,12 @@ import (
 const deadLetterCount = `-- name: DeadLetterCount :one
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        SELECT o.id, o.queue, o.type, o.lane, o.error FROM ojs.jobs o
         WHERE o.dead_lettered_at IS NOT NULL
             AND o.dead_lettered_at >= $1::timestamptz AND o.dead_lettered_at <= $2::timestamptz
         ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT $3::bigint) j
-    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
-    LIMIT $9::bigint
+    WHERE ($4::text = '' OR split_part(j.lane, '/', 1) = $4::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
+    LIMIT $10::bigint
 ) c
 `
 
@@ -27,6 +27,7 @@ type DeadLetterCountParams struct {
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
 	MaxLooked    int64
+	Tenant       string
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
@@ -42,6 +43,7 @@ func (q *Queries) DeadLetterCount(ctx context.Context, arg DeadLetterCountParams
 		arg.Since,
 		arg.Until,
 		arg.MaxLooked,
+		arg.Tenant,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,
@@ -90,16 +92,17 @@ WITH picked AS MATERIALIZED (
     SELECT j.id, j.dead_lettered_at FROM ojs.jobs j
     WHERE j.dead_lettered_at IS NOT NULL AND (j.dead_lettered_at, j.id) > ($1::timestamptz, $2::uuid)
         AND j.dead_lettered_at >= $3::timestamptz AND (j.dead_lettered_at, j.id) <= ($4::timestamptz, $5::uuid)
-        AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, $6::uuid[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[])
+        AND ($6::text = '' OR split_part(j.lane, '/', 1) = $6::text)
+    AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, $7::uuid[], $8::text[], $9::text[], $10::text[], $11::text[], $12::text[])
     ORDER BY j.dead_lettered_at, j.id
-    LIMIT $12::bigint
+    LIMIT $13::bigint
     FOR UPDATE SKIP LOCKED
 ), deleted AS (
     DELETE FROM ojs.jobs j USING picked p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.lane, j.state, j.workflow_id, j.trace_id, j.dead_lettered_at, clock_timestamp() AS now
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, internal, node, data)
-    SELECT $13::text, $14::text, d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, $15::integer, ('{"reason":"' || $16::text || '"}')::json
+    SELECT $14::text, $15::text, d.now, d.id, d.type, d.queue, d.lane, d.workflow_id, d.trace_id, d.state, true, $16::integer, ('{"reason":"' || $17::text || '"}')::json
     FROM deleted d
 )
 SELECT d.id, d.type, d.queue, d.state, d.dead_lettered_at, d.now::timestamptz AS now FROM deleted d ORDER BY d.dead_lettered_at, d.id
@@ -111,6 +114,7 @@ type DeadLetterDeleteParams struct {
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
 	UntilID      [16]byte
+	Tenant       string
 	Ids          [][16]byte
 	Queues       []string
 	Types        []string
@@ -142,6 +146,7 @@ func (q *Queries) DeadLetterDelete(ctx context.Context, arg DeadLetterDeletePara
 		arg.Since,
 		arg.Until,
 		arg.UntilID,
+		arg.Tenant,
 		arg.Ids,
 		arg.Queues,
 		arg.Types,
@@ -231,9 +236,10 @@ const deadLetterListForBulk = `-- name: DeadLetterListForBulk :many
 SELECT j.id, j.dead_lettered_at FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL AND (j.dead_lettered_at, j.id) > ($1::timestamptz, $2::uuid)
     AND j.dead_lettered_at >= $3::timestamptz AND j.dead_lettered_at <= $4::timestamptz
-    AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, $5::uuid[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
+    AND ($5::text = '' OR split_part(j.lane, '/', 1) = $5::text)
+    AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, $6::uuid[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[])
 ORDER BY j.dead_lettered_at, j.id
-LIMIT $11::bigint
+LIMIT $12::bigint
 `
 
 type DeadLetterListForBulkParams struct {
@@ -241,6 +247,7 @@ type DeadLetterListForBulkParams struct {
 	AfterID      [16]byte
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Tenant       string
 	Ids          [][16]byte
 	Queues       []string
 	Types        []string
@@ -262,6 +269,7 @@ func (q *Queries) DeadLetterListForBulk(ctx context.Context, arg DeadLetterListF
 		arg.AfterID,
 		arg.Since,
 		arg.Until,
+		arg.Tenant,
 		arg.Ids,
 		arg.Queues,
 		arg.Types,
@@ -303,9 +311,9 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
                 AND o.dead_lettered_at >= $1::timestamptz AND o.dead_lettered_at <= $2::timestamptz
                 AND (o.dead_lettered_at, o.id) < ($3::timestamptz, $4::uuid)
             ORDER BY o.dead_lettered_at DESC, o.id DESC LIMIT $5::bigint) j
-        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
-        ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET $11::bigint LIMIT $12::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
-) s WHERE s.bytes_before <= $13::bigint
+        WHERE ($6::text = '' OR split_part(j.lane, '/', 1) = $6::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $7::text[], $8::text[], $9::text[], $10::text[], $11::text[])
+        ORDER BY j.dead_lettered_at DESC, j.id DESC OFFSET $12::bigint LIMIT $13::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $14::bigint
 ORDER BY s.n
 `
 
@@ -315,6 +323,7 @@ type DeadLetterListPageParams struct {
 	Before       pgtype.Timestamptz
 	BeforeID     [16]byte
 	MaxLooked    int64
+	Tenant       string
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
@@ -335,6 +344,7 @@ func (q *Queries) DeadLetterListPage(ctx context.Context, arg DeadLetterListPage
 		arg.Before,
 		arg.BeforeID,
 		arg.MaxLooked,
+		arg.Tenant,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,
@@ -426,6 +436,7 @@ SELECT j.queue, j.type, COALESCE(ojs.error_type(j.error), '')::text AS error_typ
     min(j.dead_lettered_at)::timestamptz AS oldest, max(j.dead_lettered_at)::timestamptz AS newest
 FROM ojs.jobs j
 WHERE j.dead_lettered_at IS NOT NULL AND (cardinality($1::text[]) = 0 OR j.queue = ANY($1::text[]))
+    AND ($2::text = '' OR split_part(j.lane, '/', 1) = $2::text)
 GROUP BY 1, 2, 3
 `
 
@@ -439,8 +450,8 @@ type DeadLetterStatsRow struct {
 }
 
 // Dead letters per queue, job type and error type. error_type is encoded as in the JSON of the error.
-func (q *Queries) DeadLetterStats(ctx context.Context, queues []string) ([]DeadLetterStatsRow, error) {
-	rows, err := q.db.Query(ctx, deadLetterStats, queues)
+func (q *Queries) DeadLetterStats(ctx context.Context, queues []string, tenant string) ([]DeadLetterStatsRow, error) {
+	rows, err := q.db.Query(ctx, deadLetterStats, queues, tenant)
 	if err != nil {
 		return nil, err
 	}
@@ -469,12 +480,12 @@ func (q *Queries) DeadLetterStats(ctx context.Context, queues []string) ([]DeadL
 const jobDiscardedCount = `-- name: JobDiscardedCount :one
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT o.id, o.queue, o.type, o.error FROM ojs.jobs o
+        SELECT o.id, o.queue, o.type, o.lane, o.error FROM ojs.jobs o
         WHERE o.finished_at IS NOT NULL AND o.state = 'discarded'
             AND o.finished_at >= $1::timestamptz AND o.finished_at <= $2::timestamptz
         ORDER BY o.finished_at DESC, o.id DESC LIMIT $3::bigint) j
-    WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
-    LIMIT $9::bigint
+    WHERE ($4::text = '' OR split_part(j.lane, '/', 1) = $4::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $5::text[], $6::text[], $7::text[], $8::text[], $9::text[])
+    LIMIT $10::bigint
 ) c
 `
 
@@ -482,6 +493,7 @@ type JobDiscardedCountParams struct {
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
 	MaxLooked    int64
+	Tenant       string
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
@@ -497,6 +509,7 @@ func (q *Queries) JobDiscardedCount(ctx context.Context, arg JobDiscardedCountPa
 		arg.Since,
 		arg.Until,
 		arg.MaxLooked,
+		arg.Tenant,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,
@@ -571,9 +584,9 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
                 AND o.finished_at >= $1::timestamptz AND o.finished_at <= $2::timestamptz
                 AND (o.finished_at, o.id) < ($3::timestamptz, $4::uuid)
             ORDER BY o.finished_at DESC, o.id DESC LIMIT $5::bigint) j
-        WHERE ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $6::text[], $7::text[], $8::text[], $9::text[], $10::text[])
-        ORDER BY j.finished_at DESC, j.id DESC OFFSET $11::bigint LIMIT $12::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
-) s WHERE s.bytes_before <= $13::bigint
+        WHERE ($6::text = '' OR split_part(j.lane, '/', 1) = $6::text) AND ojs.dead_letter_matches(j.id, j.queue, j.type, j.error, '{}', $7::text[], $8::text[], $9::text[], $10::text[], $11::text[])
+        ORDER BY j.finished_at DESC, j.id DESC OFFSET $12::bigint LIMIT $13::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $14::bigint
 ORDER BY s.n
 `
 
@@ -583,6 +596,7 @@ type JobDiscardedListPageParams struct {
 	Before       pgtype.Timestamptz
 	BeforeID     [16]byte
 	MaxLooked    int64
+	Tenant       string
 	Queues       []string
 	Types        []string
 	TypePrefixes []string
@@ -601,6 +615,7 @@ func (q *Queries) JobDiscardedListPage(ctx context.Context, arg JobDiscardedList
 		arg.Before,
 		arg.BeforeID,
 		arg.MaxLooked,
+		arg.Tenant,
 		arg.Queues,
 		arg.Types,
 		arg.TypePrefixes,

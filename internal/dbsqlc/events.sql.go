@@ -62,7 +62,7 @@ func (q *Queries) EventGapInsert(ctx context.Context, numbers []int64, horizon s
 }
 
 const eventGet = `-- name: EventGet :many
-SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.seq = $1 AND s.sub = $2 AND NOT s.internal
+SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data, s.lane FROM ojs.event_shown s WHERE s.seq = $1 AND s.sub = $2 AND NOT s.internal
 `
 
 // One public event; at most one row.
@@ -93,6 +93,7 @@ func (q *Queries) EventGet(ctx context.Context, seq int64, sub int32) ([]OjsEven
 			&i.Head,
 			&i.Compat,
 			&i.Data,
+			&i.Lane,
 		); err != nil {
 			return nil, err
 		}
@@ -171,10 +172,10 @@ SELECT r.floor_place, r.lost_place,
     COALESCE(e.seq, 0)::bigint AS seq, COALESCE(e.sub, 0)::integer AS sub, e.time, COALESCE(e.type, '')::text AS type,
     COALESCE(e.internal, false)::boolean AS internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id,
     e.from_state, e.to_state, e.duration_ms, COALESCE(e.head, '')::text AS head, COALESCE(e.compat, '')::text AS compat,
-    COALESCE(e.data, '')::text AS data
+    COALESCE(e.data, '')::text AS data, COALESCE(e.lane, '')::text AS lane
 FROM ojs.event_relay r LEFT JOIN ojs.event_last() h ON true LEFT JOIN ojs.event_page($2::bigint >> 16, ($2::bigint & 65535)::integer,
     ($2::bigint >> 16) + $3::bigint, $4, $5,
-    $6::text[], $7::text[], $8::text[], $9::text[], $10, $11, $12, $13, $14) e ON true
+    $6::text[], $7::text[], $8::text[], $9::text[], $10, $11, $12, $13, $14, $15) e ON true
 ORDER BY e.seq, e.sub
 `
 
@@ -193,6 +194,7 @@ type EventListAfterParams struct {
 	WorkflowID   pgtype.UUID
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Tenant       pgtype.Text
 }
 
 type EventListAfterRow struct {
@@ -219,6 +221,7 @@ type EventListAfterRow struct {
 	Head       string
 	Compat     string
 	Data       string
+	Lane       string
 }
 
 // Events behind a position and, in every row (there is at least one), the end of the log and where it begins, as it is stored.
@@ -241,6 +244,7 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 		arg.WorkflowID,
 		arg.Since,
 		arg.Until,
+		arg.Tenant,
 	)
 	if err != nil {
 		return nil, err
@@ -273,6 +277,7 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 			&i.Head,
 			&i.Compat,
 			&i.Data,
+			&i.Lane,
 		); err != nil {
 			return nil, err
 		}
@@ -286,9 +291,9 @@ func (q *Queries) EventListAfter(ctx context.Context, arg EventListAfterParams) 
 
 const eventListByJob = `-- name: EventListByJob :many
 SELECT e.seq, e.sub, e.time, e.type, e.internal, e.job_id, e.job_type, e.queue, e.attempt, e.worker_id, e.workflow_id, e.from_state, e.to_state,
-    e.duration_ms, e.head, e.compat, e.data FROM (
-    SELECT o.seq, o.sub, o.time, o.type, o.internal, o.job_id, o.job_type, o.queue, o.attempt, o.worker_id, o.workflow_id, o.from_state, o.to_state, o.duration_ms, o.head, o.compat, o.data, row_number() OVER w AS n, sum(octet_length(o.data)) OVER w - octet_length(o.data) AS bytes_before FROM (
-        SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data FROM ojs.event_shown s WHERE s.job_id = $1::uuid ORDER BY s.seq + 0, s.sub LIMIT $2) o WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+    e.duration_ms, e.head, e.compat, e.data, e.lane FROM (
+    SELECT o.seq, o.sub, o.time, o.type, o.internal, o.job_id, o.job_type, o.queue, o.attempt, o.worker_id, o.workflow_id, o.from_state, o.to_state, o.duration_ms, o.head, o.compat, o.data, o.lane, row_number() OVER w AS n, sum(octet_length(o.data)) OVER w - octet_length(o.data) AS bytes_before FROM (
+        SELECT s.seq, s.sub, s.time, s.type, s.internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id, s.from_state, s.to_state, s.duration_ms, s.head, s.compat, s.data, s.lane FROM ojs.event_shown s WHERE s.job_id = $1::uuid ORDER BY s.seq + 0, s.sub LIMIT $2) o WINDOW w AS (ROWS UNBOUNDED PRECEDING)
 ) e WHERE e.bytes_before <= $3::bigint
 ORDER BY e.n
 `
@@ -328,6 +333,7 @@ func (q *Queries) EventListByJob(ctx context.Context, arg EventListByJobParams) 
 			&i.Head,
 			&i.Compat,
 			&i.Data,
+			&i.Lane,
 		); err != nil {
 			return nil, err
 		}
@@ -344,14 +350,14 @@ WITH bounds AS (
     SELECT r.watermark + 1 - $1::bigint AS low FROM ojs.event_relay r
 ), matching AS MATERIALIZED (
     SELECT ojs.event_newest((SELECT b.low FROM bounds b), $2, $3, $4::text[], $5::text[], $6::text[], $7::text[],
-        $8, $9, $10, $11, $12)::bigint AS place
+        $8, $9, $10, $11, $12, $13)::bigint AS place
 ), page AS MATERIALIZED (
-    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET $13::integer LIMIT $14::integer
+    SELECT m.place FROM matching m ORDER BY m.place DESC OFFSET $14::integer LIMIT $15::integer
 )
 SELECT t.total, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
-    COALESCE(s.data, '')::text AS data
+    COALESCE(s.data, '')::text AS data, COALESCE(s.lane, '')::text AS lane
 FROM (SELECT count(*) AS total FROM matching) t
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC
@@ -370,6 +376,7 @@ type EventListNewestParams struct {
 	WorkflowID   pgtype.UUID
 	Since        pgtype.Timestamptz
 	Until        pgtype.Timestamptz
+	Tenant       pgtype.Text
 	SkipRows     int32
 	MaxRows      int32
 }
@@ -393,6 +400,7 @@ type EventListNewestRow struct {
 	Head       string
 	Compat     string
 	Data       string
+	Lane       string
 }
 
 // The admin list, newest first, of the newest max_looked numbers of the log. total is exact up to max_total. There is at least one
@@ -411,6 +419,7 @@ func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams
 		arg.WorkflowID,
 		arg.Since,
 		arg.Until,
+		arg.Tenant,
 		arg.SkipRows,
 		arg.MaxRows,
 	)
@@ -440,6 +449,7 @@ func (q *Queries) EventListNewest(ctx context.Context, arg EventListNewestParams
 			&i.Head,
 			&i.Compat,
 			&i.Data,
+			&i.Lane,
 		); err != nil {
 			return nil, err
 		}
@@ -662,6 +672,13 @@ WITH claimed AS MATERIALIZED (
     FROM delta d CROSS JOIN LATERAL (VALUES (d.to_state, d.n), (d.from_state, -d.n)) v (state, n)
     WHERE d.queue IS NOT NULL AND v.state IS NOT NULL GROUP BY 1, 2 HAVING sum(v.n) <> 0 ORDER BY 1, 2
     ON CONFLICT (queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
+), tenant_counted AS (
+    INSERT INTO ojs.tenant_counts AS c (tenant, queue, state, count)
+    SELECT split_part(p.lane, '/', 1), p.queue, v.state, sum(v.n)
+    FROM published p CROSS JOIN LATERAL (VALUES (p.to_state, 1), (p.from_state, -1)) v (state, n)
+    WHERE p.lane <> '' AND split_part(p.lane, '/', 1) <> '' AND p.queue IS NOT NULL AND v.state IS NOT NULL
+    GROUP BY 1, 2, 3 HAVING sum(v.n) <> 0 ORDER BY 1, 2, 3
+    ON CONFLICT (tenant, queue, state) DO UPDATE SET count = c.count + EXCLUDED.count
 ), stats AS (
     INSERT INTO ojs.stats_minute AS s (queue, minute, enqueued, started, completed, failed, discarded, cancelled, duration_ms, wait_ms, durations)
     SELECT q.name, d.minute,

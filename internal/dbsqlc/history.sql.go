@@ -14,7 +14,7 @@ import (
 const historyCountByJob = `-- name: HistoryCountByJob :one
 
 SELECT count(*) FROM (
-    SELECT FROM (SELECT seq, sub, time, type, internal, subject, job_id, job_type, queue, attempt, worker_id, workflow_id, from_state, to_state, duration_ms, service, compat, event FROM ojs.event_published j WHERE j.job_id = $1::uuid AND ojs.in_history(j.type) OFFSET 0) p LIMIT $2::bigint
+    SELECT FROM (SELECT seq, sub, time, type, internal, subject, job_id, job_type, queue, attempt, worker_id, workflow_id, from_state, to_state, duration_ms, lane, service, compat, event FROM ojs.event_published j WHERE j.job_id = $1::uuid AND ojs.in_history(j.type) OFFSET 0) p LIMIT $2::bigint
 ) c
 `
 
@@ -34,18 +34,18 @@ WITH bounds AS MATERIALIZED (
     FROM ojs.event_relay r
 ), matching AS MATERIALIZED (
     SELECT ojs.history_newest(9223372036854775807, (SELECT b.newest FROM bounds b), $3::integer, $4::text[], $5::text[], $6::text[], $7::text[],
-        $8, $9)::bigint AS place
+        $8, $9, $10)::bigint AS place
 ), page AS MATERIALIZED (
-    (SELECT m.place FROM matching m WHERE $2::bigint = 9223372036854775807 ORDER BY m.place DESC LIMIT $10::integer)
+    (SELECT m.place FROM matching m WHERE $2::bigint = 9223372036854775807 ORDER BY m.place DESC LIMIT $11::integer)
     UNION ALL
-    SELECT ojs.history_newest($2::bigint, (SELECT b.low FROM bounds b), $10::integer, $4::text[], $5::text[], $6::text[], $7::text[],
-        $8, $9)::bigint
+    SELECT ojs.history_newest($2::bigint, (SELECT b.low FROM bounds b), $11::integer, $4::text[], $5::text[], $6::text[], $7::text[],
+        $8, $9, $10)::bigint
     WHERE $2::bigint <> 9223372036854775807
 )
 SELECT t.total, b.oldest::bigint AS oldest, b.low::bigint AS low, COALESCE(s.seq, 0)::bigint AS seq, COALESCE(s.sub, 0)::integer AS sub, s.time, COALESCE(s.type, '')::text AS type,
     COALESCE(s.internal, false)::boolean AS internal, s.job_id, s.job_type, s.queue, s.attempt, s.worker_id, s.workflow_id,
     s.from_state, s.to_state, s.duration_ms, COALESCE(s.head, '')::text AS head, COALESCE(s.compat, '')::text AS compat,
-    COALESCE(s.data, '')::text AS data
+    COALESCE(s.data, '')::text AS data, COALESCE(s.lane, '')::text AS lane
 FROM (SELECT count(*) AS total FROM matching) t CROSS JOIN bounds b
     LEFT JOIN (page g JOIN ojs.event_shown s ON s.seq = g.place >> 16 AND s.sub = (g.place & 65535)::integer) ON true
 ORDER BY s.seq DESC, s.sub DESC
@@ -61,6 +61,7 @@ type HistoryListNewestParams struct {
 	JobTypes  []string
 	Since     pgtype.Timestamptz
 	Until     pgtype.Timestamptz
+	Tenant    pgtype.Text
 	MaxRows   int32
 }
 
@@ -85,6 +86,7 @@ type HistoryListNewestRow struct {
 	Head       string
 	Compat     string
 	Data       string
+	Lane       string
 }
 
 // Entries of all jobs below a place, newest first, and how many match from the newest on, up to max_total. Both look at max_looked
@@ -101,6 +103,7 @@ func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestPa
 		arg.JobTypes,
 		arg.Since,
 		arg.Until,
+		arg.Tenant,
 		arg.MaxRows,
 	)
 	if err != nil {
@@ -131,6 +134,7 @@ func (q *Queries) HistoryListNewest(ctx context.Context, arg HistoryListNewestPa
 			&i.Head,
 			&i.Compat,
 			&i.Data,
+			&i.Lane,
 		); err != nil {
 			return nil, err
 		}

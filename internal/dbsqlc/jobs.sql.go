@@ -590,21 +590,32 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 
 const jobCountPage = `-- name: JobCountPage :one
 SELECT count(*) FROM (
-    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs o ORDER BY o.id DESC LIMIT $1::bigint) j
-     WHERE (cardinality($2::text[]) = 0 OR j.state = ANY($2::text[]))
-        AND (cardinality($3::text[]) = 0 OR j.queue = ANY($3::text[]))
-        AND (cardinality($4::text[]) = 0 OR j.type = ANY($4::text[]))
-     LIMIT $5::bigint)
+    (SELECT FROM (
+        (SELECT o.state, o.queue, o.type FROM ojs.jobs o WHERE $1::text = '' ORDER BY o.id DESC LIMIT $2::bigint)
+        UNION ALL
+        (SELECT t.state, t.queue, t.type FROM ojs.jobs t
+         WHERE $1::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= $1::text AND split_part(t.lane, '/', 1) <= $1::text
+         ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $2::bigint)) j
+     WHERE (cardinality($3::text[]) = 0 OR j.state = ANY($3::text[]))
+        AND (cardinality($4::text[]) = 0 OR j.queue = ANY($4::text[]))
+        AND (cardinality($5::text[]) = 0 OR j.type = ANY($5::text[]))
+     LIMIT $6::bigint)
     UNION ALL
-    (SELECT FROM (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o ORDER BY o.id DESC LIMIT $1::bigint) d
-     WHERE (cardinality($2::text[]) = 0 OR d.state = ANY($2::text[]))
-        AND (cardinality($3::text[]) = 0 OR d.queue = ANY($3::text[]))
-        AND (cardinality($4::text[]) = 0 OR d.type = ANY($4::text[]))
-     LIMIT $5::bigint)
+    (SELECT FROM (
+        (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o WHERE $1::text = '' ORDER BY o.id DESC LIMIT $2::bigint)
+        UNION ALL
+        (SELECT t.state, t.queue, t.type FROM ojs.jobs_done t
+         WHERE $1::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= $1::text AND split_part(t.lane, '/', 1) <= $1::text
+         ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $2::bigint)) d
+     WHERE (cardinality($3::text[]) = 0 OR d.state = ANY($3::text[]))
+        AND (cardinality($4::text[]) = 0 OR d.queue = ANY($4::text[]))
+        AND (cardinality($5::text[]) = 0 OR d.type = ANY($5::text[]))
+     LIMIT $6::bigint)
 ) c
 `
 
 type JobCountPageParams struct {
+	Tenant    string
 	MaxLooked int64
 	States    []string
 	Queues    []string
@@ -615,6 +626,7 @@ type JobCountPageParams struct {
 // The number of jobs that match a filter, exact up to @max_rows (10 000), among the newest max_looked of either table.
 func (q *Queries) JobCountPage(ctx context.Context, arg JobCountPageParams) (int64, error) {
 	row := q.db.QueryRow(ctx, jobCountPage,
+		arg.Tenant,
 		arg.MaxLooked,
 		arg.States,
 		arg.Queues,
@@ -1996,18 +2008,34 @@ func (q *Queries) JobListDoneIDs(ctx context.Context, ids [][16]byte) ([][16]byt
 
 const jobListFloor = `-- name: JobListFloor :many
 SELECT p.id FROM (
-    (SELECT j.id FROM ojs.jobs j WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-     ORDER BY j.id DESC LIMIT $2::bigint)
+    (SELECT j.id FROM ojs.jobs j WHERE $1::text = '' AND j.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY j.id DESC LIMIT $3::bigint)
     UNION ALL
-    (SELECT d.id FROM ojs.jobs_done d WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-     ORDER BY d.id DESC LIMIT $2::bigint)
-) p ORDER BY p.id DESC OFFSET (-1 + $2::bigint) LIMIT 1
+    (SELECT d.id FROM ojs.jobs_done d WHERE $1::text = '' AND d.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY d.id DESC LIMIT $3::bigint)
+    UNION ALL
+    (SELECT t.id FROM ojs.jobs t
+     WHERE $1::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= $1::text
+        AND (split_part(t.lane, '/', 1), t.id) < ($1::text, COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $3::bigint)
+    UNION ALL
+    (SELECT f.id FROM ojs.jobs_done f
+     WHERE $1::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) >= $1::text
+        AND (split_part(f.lane, '/', 1), f.id) < ($1::text, COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT $3::bigint)
+) p ORDER BY p.id DESC OFFSET (-1 + $3::bigint) LIMIT 1
 `
+
+type JobListFloorParams struct {
+	Tenant    string
+	Before    pgtype.UUID
+	MaxLooked int64
+}
 
 // The last of the jobs that JobListPage looks at, if there are as many, behind all others: where the next page begins.
 // sqlc cannot read max_looked - 1 in an OFFSET.
-func (q *Queries) JobListFloor(ctx context.Context, before pgtype.UUID, maxLooked int64) ([][16]byte, error) {
-	rows, err := q.db.Query(ctx, jobListFloor, before, maxLooked)
+func (q *Queries) JobListFloor(ctx context.Context, arg JobListFloorParams) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, jobListFloor, arg.Tenant, arg.Before, arg.MaxLooked)
 	if err != nil {
 		return nil, err
 	}
@@ -2037,18 +2065,28 @@ SELECT l.id, l.state, l.meta, l.looked::bigint AS looked, l.matches::boolean AS 
         AND ($7::timestamptz IS NULL OR p.enqueued_at > $7::timestamptz) AS matches
     FROM (
         (SELECT j.id, j.state, j.meta, j.type, j.queue, j.priority, COALESCE(j.enqueued_at, j.created_at) AS enqueued_at FROM ojs.jobs j
-         WHERE j.id > COALESCE($9::uuid, '00000000-0000-0000-0000-000000000000')
+         WHERE $9::text = '' AND j.id > COALESCE($10::uuid, '00000000-0000-0000-0000-000000000000')
          ORDER BY j.id LIMIT $8::bigint)
         UNION ALL
         (SELECT d.id, d.state, d.meta, d.type, d.queue, d.priority, COALESCE(d.enqueued_at, d.created_at) FROM ojs.jobs_done d
-         WHERE d.id > COALESCE($9::uuid, '00000000-0000-0000-0000-000000000000')
+         WHERE $9::text = '' AND d.id > COALESCE($10::uuid, '00000000-0000-0000-0000-000000000000')
          ORDER BY d.id LIMIT $8::bigint)
+        UNION ALL
+        (SELECT t.id, t.state, t.meta, t.type, t.queue, t.priority, COALESCE(t.enqueued_at, t.created_at) FROM ojs.jobs t
+         WHERE $9::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) <= $9::text
+            AND (split_part(t.lane, '/', 1), t.id) > ($9::text, COALESCE($10::uuid, '00000000-0000-0000-0000-000000000000'))
+         ORDER BY split_part(t.lane, '/', 1), t.id LIMIT $8::bigint)
+        UNION ALL
+        (SELECT f.id, f.state, f.meta, f.type, f.queue, f.priority, COALESCE(f.enqueued_at, f.created_at) FROM ojs.jobs_done f
+         WHERE $9::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) <= $9::text
+            AND (split_part(f.lane, '/', 1), f.id) > ($9::text, COALESCE($10::uuid, '00000000-0000-0000-0000-000000000000'))
+         ORDER BY split_part(f.lane, '/', 1), f.id LIMIT $8::bigint)
         ORDER BY id LIMIT $8::bigint
     ) p
 ) l
 WHERE l.matches OR l.looked = $8::bigint
 ORDER BY l.id
-LIMIT $10::bigint
+LIMIT $11::bigint
 `
 
 type JobListForBulkParams struct {
@@ -2060,6 +2098,7 @@ type JobListForBulkParams struct {
 	EnqueuedBefore pgtype.Timestamptz
 	EnqueuedAfter  pgtype.Timestamptz
 	MaxLooked      int64
+	Tenant         string
 	After          pgtype.UUID
 	MaxRows        int64
 }
@@ -2085,6 +2124,7 @@ func (q *Queries) JobListForBulk(ctx context.Context, arg JobListForBulkParams) 
 		arg.EnqueuedBefore,
 		arg.EnqueuedAfter,
 		arg.MaxLooked,
+		arg.Tenant,
 		arg.After,
 		arg.MaxRows,
 	)
@@ -2281,22 +2321,33 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
     s.result, s.size FROM (
     SELECT r.id, r.type, r.queue, r.state, r.priority, r.attempt, r.max_attempts, r.ready_seq, r.due_at, r.created_at, r.enqueued_at, r.started_at, r.finished_at, r.scheduled_at, r.next_attempt_at, r.expires_at, r.total_due_at, r.ttl_due_at, r.worker_id, r.lease_until, r.lease_ms, r.stall_due_at, r.visibility_ms, r.timeout_ms, r.grace_ms, r.stall_ms, r.retry_delay_ms, r.result_ttl_s, r.previous_state, r.failed, r.dead_lettered_at, r.re_enqueued_at, r.replay_count, r.trace_id, r.cron, r.cron_serial, r.workflow_id, r.unique_key, r.lane, r.limit_key, r.limit_seq, r.on_limit, r.retry, r.args, r.meta, r.extra, r.error, r.errors, r.previous_errors, r.progress, r.progress_message, r.progress_data, r.progress_at, r.checkpoint, r.checkpoint_seq, r.checkpoint_at, r.result, r.size, row_number() OVER w AS n, sum(COALESCE(r.size, 8192)) OVER w - COALESCE(r.size, 8192) AS bytes_before FROM (SELECT l.id, l.type, l.queue, l.state, l.priority, l.attempt, l.max_attempts, l.ready_seq, l.due_at, l.created_at, l.enqueued_at, l.started_at, l.finished_at, l.scheduled_at, l.next_attempt_at, l.expires_at, l.total_due_at, l.ttl_due_at, l.worker_id, l.lease_until, l.lease_ms, l.stall_due_at, l.visibility_ms, l.timeout_ms, l.grace_ms, l.stall_ms, l.retry_delay_ms, l.result_ttl_s, l.previous_state, l.failed, l.dead_lettered_at, l.re_enqueued_at, l.replay_count, l.trace_id, l.cron, l.cron_serial, l.workflow_id, l.unique_key, l.lane, l.limit_key, l.limit_seq, l.on_limit, l.retry, l.args, l.meta, l.extra, l.error, l.errors, l.previous_errors, l.progress, l.progress_message, l.progress_data, l.progress_at, l.checkpoint, l.checkpoint_seq, l.checkpoint_at, l.result, l.size FROM (SELECT p.id, p.type, p.queue, p.state, p.priority, p.attempt, p.max_attempts, p.ready_seq, p.due_at, p.created_at, p.enqueued_at, p.started_at, p.finished_at, p.scheduled_at, p.next_attempt_at, p.expires_at, p.total_due_at, p.ttl_due_at, p.worker_id, p.lease_until, p.lease_ms, p.stall_due_at, p.visibility_ms, p.timeout_ms, p.grace_ms, p.stall_ms, p.retry_delay_ms, p.result_ttl_s, p.previous_state, p.failed, p.dead_lettered_at, p.re_enqueued_at, p.replay_count, p.trace_id, p.cron, p.cron_serial, p.workflow_id, p.unique_key, p.lane, p.limit_key, p.limit_seq, p.on_limit, p.retry, p.args, p.meta, p.extra, p.error, p.errors, p.previous_errors, p.progress, p.progress_message, p.progress_data, p.progress_at, p.checkpoint, p.checkpoint_seq, p.checkpoint_at, p.result, p.size FROM (
     (SELECT j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size FROM ojs.jobs j
-     WHERE j.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-     ORDER BY j.id DESC LIMIT $2::bigint)
+     WHERE $1::text = '' AND j.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY j.id DESC LIMIT $3::bigint)
     UNION ALL
     (SELECT d.id, d.type, d.queue, d.state, d.priority, d.attempt, d.max_attempts, d.ready_seq, d.due_at, d.created_at, d.enqueued_at, d.started_at, d.finished_at, d.scheduled_at, d.next_attempt_at, d.expires_at, d.total_due_at, d.ttl_due_at, d.worker_id, d.lease_until, d.lease_ms, d.stall_due_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.stall_ms, d.retry_delay_ms, d.result_ttl_s, d.previous_state, d.failed, d.dead_lettered_at, d.re_enqueued_at, d.replay_count, d.trace_id, d.cron, d.cron_serial, d.workflow_id, d.unique_key, d.lane, d.limit_key, d.limit_seq, d.on_limit, d.retry, d.args, d.meta, d.extra, d.error, d.errors, d.previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at, d.checkpoint, d.checkpoint_seq, d.checkpoint_at, d.result, d.size FROM ojs.job_finished d
-     WHERE d.id < COALESCE($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-     ORDER BY d.id DESC LIMIT $2::bigint)
-) p ORDER BY p.id DESC LIMIT $2::bigint) l
-    WHERE (cardinality($3::text[]) = 0 OR l.state = ANY($3::text[]))
-        AND (cardinality($4::text[]) = 0 OR l.queue = ANY($4::text[]))
-        AND (cardinality($5::text[]) = 0 OR l.type = ANY($5::text[]))
-    ORDER BY l.id DESC OFFSET $6::bigint LIMIT $7::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
-) s WHERE s.bytes_before <= $8::bigint
+     WHERE $1::text = '' AND d.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+     ORDER BY d.id DESC LIMIT $3::bigint)
+    UNION ALL
+    (SELECT t.id, t.type, t.queue, t.state, t.priority, t.attempt, t.max_attempts, t.ready_seq, t.due_at, t.created_at, t.enqueued_at, t.started_at, t.finished_at, t.scheduled_at, t.next_attempt_at, t.expires_at, t.total_due_at, t.ttl_due_at, t.worker_id, t.lease_until, t.lease_ms, t.stall_due_at, t.visibility_ms, t.timeout_ms, t.grace_ms, t.stall_ms, t.retry_delay_ms, t.result_ttl_s, t.previous_state, t.failed, t.dead_lettered_at, t.re_enqueued_at, t.replay_count, t.trace_id, t.cron, t.cron_serial, t.workflow_id, t.unique_key, t.lane, t.limit_key, t.limit_seq, t.on_limit, t.retry, t.args, t.meta, t.extra, t.error, t.errors, t.previous_errors, t.progress, t.progress_message, t.progress_data, t.progress_at, t.checkpoint, t.checkpoint_seq, t.checkpoint_at, t.result, t.size FROM ojs.jobs t
+     WHERE $1::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= $1::text
+        AND (split_part(t.lane, '/', 1), t.id) < ($1::text, COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT $3::bigint)
+    UNION ALL
+    (SELECT f.id, f.type, f.queue, f.state, f.priority, f.attempt, f.max_attempts, f.ready_seq, f.due_at, f.created_at, f.enqueued_at, f.started_at, f.finished_at, f.scheduled_at, f.next_attempt_at, f.expires_at, f.total_due_at, f.ttl_due_at, f.worker_id, f.lease_until, f.lease_ms, f.stall_due_at, f.visibility_ms, f.timeout_ms, f.grace_ms, f.stall_ms, f.retry_delay_ms, f.result_ttl_s, f.previous_state, f.failed, f.dead_lettered_at, f.re_enqueued_at, f.replay_count, f.trace_id, f.cron, f.cron_serial, f.workflow_id, f.unique_key, f.lane, f.limit_key, f.limit_seq, f.on_limit, f.retry, f.args, f.meta, f.extra, f.error, f.errors, f.previous_errors, f.progress, f.progress_message, f.progress_data, f.progress_at, f.checkpoint, f.checkpoint_seq, f.checkpoint_at, f.result, f.size FROM ojs.job_finished f
+     WHERE $1::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) >= $1::text
+        AND (split_part(f.lane, '/', 1), f.id) < ($1::text, COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+     ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT $3::bigint)
+) p ORDER BY p.id DESC LIMIT $3::bigint) l
+    WHERE (cardinality($4::text[]) = 0 OR l.state = ANY($4::text[]))
+        AND (cardinality($5::text[]) = 0 OR l.queue = ANY($5::text[]))
+        AND (cardinality($6::text[]) = 0 OR l.type = ANY($6::text[]))
+    ORDER BY l.id DESC OFFSET $7::bigint LIMIT $8::bigint) r WINDOW w AS (ROWS UNBOUNDED PRECEDING)
+) s WHERE s.bytes_before <= $9::bigint
 ORDER BY s.n
 `
 
 type JobListPageParams struct {
+	Tenant    string
 	Before    pgtype.UUID
 	MaxLooked int64
 	States    []string
@@ -2308,10 +2359,12 @@ type JobListPageParams struct {
 }
 
 // Jobs, newest id first. Both branches walk an index on id and stop at the limit, or when max_looked jobs were looked at: see
-// JobListFloor. COALESCE is used instead of IS NULL OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
+// JobListFloor. Only the first two run without a tenant, and only the others with one; the range of one tenant, and not an equation, leaves
+// its index as the only one that has the order. COALESCE is used instead of IS NULL OR, which a generic plan cannot turn into an index condition. The page ends with the job with which the sum of sizes
 // exceeds max_bytes; the caller takes it for the sign that there are more, unless it is the only one.
 func (q *Queries) JobListPage(ctx context.Context, arg JobListPageParams) ([]Job, error) {
 	rows, err := q.db.Query(ctx, jobListPage,
+		arg.Tenant,
 		arg.Before,
 		arg.MaxLooked,
 		arg.States,

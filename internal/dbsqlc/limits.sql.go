@@ -60,13 +60,25 @@ func (q *Queries) LimitAdmit(ctx context.Context, keys []string, node int32) ([]
 
 const limitCount = `-- name: LimitCount :one
 SELECT count(*) FROM (
-    SELECT FROM ojs.limits o WHERE NOT starts_with(o.key, 'queue:') OR o.key = ANY($1::text[]) ORDER BY o.key LIMIT $2::bigint
+    SELECT FROM ojs.limits o WHERE o.key > $1::text AND o.key < $2::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY($3::text[])) ORDER BY o.key LIMIT $4::bigint
 ) n
 `
 
-// The number of partitions, up to max_rows.
-func (q *Queries) LimitCount(ctx context.Context, queueKeys []string, maxRows int64) (int64, error) {
-	row := q.db.QueryRow(ctx, limitCount, queueKeys, maxRows)
+type LimitCountParams struct {
+	After     string
+	Before    string
+	QueueKeys []string
+	MaxRows   int64
+}
+
+// The number of partitions between two keys, up to max_rows.
+func (q *Queries) LimitCount(ctx context.Context, arg LimitCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, limitCount,
+		arg.After,
+		arg.Before,
+		arg.QueueKeys,
+		arg.MaxRows,
+	)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -154,14 +166,15 @@ SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until 
     (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
     COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
 FROM (
-    SELECT o.key, o.policy, o.override, o.override_until, o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, o.created_at, o.updated_at, o.used_at FROM ojs.limits o WHERE o.key > $1::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY($2::text[]))
-    ORDER BY o.key OFFSET $3::bigint LIMIT $4::bigint
+    SELECT o.key, o.policy, o.override, o.override_until, o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, o.created_at, o.updated_at, o.used_at FROM ojs.limits o WHERE o.key > $1::text AND o.key < $2::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY($3::text[]))
+    ORDER BY o.key OFFSET $4::bigint LIMIT $5::bigint
 ) l CROSS JOIN LATERAL ojs.limit_view(l::ojs.limits) v
 ORDER BY l.key
 `
 
 type LimitListPageParams struct {
 	After     string
+	Before    string
 	QueueKeys []string
 	SkipRows  int64
 	PageRows  int64
@@ -180,10 +193,11 @@ type LimitListPageRow struct {
 	NextAt        pgtype.Timestamptz
 }
 
-// Partitions by key, behind a key. Those of queues are listed if their queue has a limit.
+// Partitions by key, between two keys. Those of queues are listed if their queue has a limit.
 func (q *Queries) LimitListPage(ctx context.Context, arg LimitListPageParams) ([]LimitListPageRow, error) {
 	rows, err := q.db.Query(ctx, limitListPage,
 		arg.After,
+		arg.Before,
 		arg.QueueKeys,
 		arg.SkipRows,
 		arg.PageRows,
@@ -248,8 +262,14 @@ SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.que
     COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
     COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
     m.limit_key::text AS limit_key
-FROM ojs.limit_meet($1::text[], $2::integer) m
+FROM ojs.limit_meet($1::text[], $2::text, $3::integer) m
 `
+
+type LimitMeetParams struct {
+	Queues []string
+	Tenant string
+	Node   int32
+}
 
 type LimitMeetRow struct {
 	Outcome    string
@@ -267,9 +287,9 @@ type LimitMeetRow struct {
 	LimitKey   string
 }
 
-// What a fetch does about jobs of its queues that wait for a limit.
-func (q *Queries) LimitMeet(ctx context.Context, queues []string, node int32) ([]LimitMeetRow, error) {
-	rows, err := q.db.Query(ctx, limitMeet, queues, node)
+// What a fetch does about jobs of its queues, and of its tenant unless that is ”, that wait for a limit.
+func (q *Queries) LimitMeet(ctx context.Context, arg LimitMeetParams) ([]LimitMeetRow, error) {
+	rows, err := q.db.Query(ctx, limitMeet, arg.Queues, arg.Tenant, arg.Node)
 	if err != nil {
 		return nil, err
 	}

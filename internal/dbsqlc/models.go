@@ -27,6 +27,7 @@ type Cron struct {
 	RunCount      int64
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	Tenant        string
 }
 
 type CronRun struct {
@@ -318,7 +319,8 @@ type Maintenance struct {
 }
 
 type OjsBoundNote struct {
-	Queue string
+	Queue  string
+	Tenant string
 }
 
 type OjsEventPublished struct {
@@ -337,6 +339,7 @@ type OjsEventPublished struct {
 	FromState  pgtype.Text
 	ToState    pgtype.Text
 	DurationMs pgtype.Int8
+	Lane       string
 	Service    string
 	Compat     bool
 	Event      interface{}
@@ -358,6 +361,7 @@ type OjsEventPublishedAll struct {
 	FromState  pgtype.Text
 	ToState    pgtype.Text
 	DurationMs pgtype.Int8
+	Lane       string
 	Service    string
 	Compat     bool
 	Event      interface{}
@@ -381,6 +385,7 @@ type OjsEventShown struct {
 	Head       string
 	Compat     string
 	Data       string
+	Lane       string
 }
 
 type OjsJobSize struct {
@@ -480,6 +485,18 @@ type StatsMinute struct {
 	Durations  []int64
 }
 
+type Tenancy struct {
+	OnlyRow bool
+	Enabled bool
+}
+
+type TenantCount struct {
+	Tenant string
+	Queue  string
+	State  string
+	Count  int64
+}
+
 type Webhook struct {
 	ID                  [16]byte
 	Url                 string
@@ -509,6 +526,7 @@ type Webhook struct {
 	DisabledAt          pgtype.Timestamptz
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
+	Tenant              pgtype.Text
 }
 
 type WebhookAttempt struct {
@@ -576,6 +594,7 @@ type Worker struct {
 	Hostname     pgtype.Text
 	Pid          pgtype.Int8
 	Facts        []byte
+	Tenant       string
 }
 
 type Workflow struct {
@@ -607,6 +626,7 @@ type Workflow struct {
 	Forced          bool
 	CreatedAt       pgtype.Timestamptz
 	EndedAt         pgtype.Timestamptz
+	Tenant          string
 }
 
 type WorkflowPending struct {

@@ -14,14 +14,20 @@ import (
 const uniqueCount = `-- name: UniqueCount :one
 SELECT count(*) FROM (
     SELECT FROM (
-        SELECT j.state FROM ojs.jobs j WHERE octet_length(j.unique_key) = 64 ORDER BY j.id DESC LIMIT $1::bigint
-    ) p WHERE p.state <> 'discarded' LIMIT $2::bigint
+        SELECT j.state, j.lane FROM ojs.jobs j WHERE octet_length(j.unique_key) = 64 ORDER BY j.id DESC LIMIT $1::bigint
+    ) p WHERE p.state <> 'discarded' AND ($2::text = '' OR split_part(p.lane, '/', 1) = $2::text) LIMIT $3::bigint
 ) c
 `
 
+type UniqueCountParams struct {
+	MaxLooked int64
+	Tenant    string
+	MaxRows   int64
+}
+
 // The number of jobs that UniqueListPage finds, exact up to max_rows.
-func (q *Queries) UniqueCount(ctx context.Context, maxLooked int64, maxRows int64) (int64, error) {
-	row := q.db.QueryRow(ctx, uniqueCount, maxLooked, maxRows)
+func (q *Queries) UniqueCount(ctx context.Context, arg UniqueCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, uniqueCount, arg.MaxLooked, arg.Tenant, arg.MaxRows)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -250,18 +256,19 @@ const uniqueListPage = `-- name: UniqueListPage :many
 SELECT p.id, p.type, p.queue, p.state, p.created_at, p.unique_key::text AS unique_key,
     (CASE WHEN COALESCE(p.size, 0) <= $1::integer THEN p.extra END)::json AS extra, COALESCE(p.size, 0) > $1::integer AS cut
 FROM (
-    SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size FROM ojs.jobs j
+    SELECT j.id, j.type, j.queue, j.state, j.created_at, j.unique_key, j.extra, j.size, j.lane FROM ojs.jobs j
     WHERE octet_length(j.unique_key) = 64 AND j.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
     ORDER BY j.id DESC LIMIT $3::bigint
 ) p
-WHERE p.state <> 'discarded'
-ORDER BY p.id DESC OFFSET $4::bigint LIMIT $5::bigint
+WHERE p.state <> 'discarded' AND ($4::text = '' OR split_part(p.lane, '/', 1) = $4::text)
+ORDER BY p.id DESC OFFSET $5::bigint LIMIT $6::bigint
 `
 
 type UniqueListPageParams struct {
 	MaxSize   int32
 	Before    pgtype.UUID
 	MaxLooked int64
+	Tenant    string
 	SkipRows  int64
 	PageRows  int64
 }
@@ -284,6 +291,7 @@ func (q *Queries) UniqueListPage(ctx context.Context, arg UniqueListPageParams) 
 		arg.MaxSize,
 		arg.Before,
 		arg.MaxLooked,
+		arg.Tenant,
 		arg.SkipRows,
 		arg.PageRows,
 	)

@@ -259,7 +259,7 @@ WITH page AS MATERIALIZED (
         AND (w.active OR (p.seq << 16 | p.sub) <= w.upto_place)
         AND NOT EXISTS (SELECT FROM ojs.webhook_deliveries x
             WHERE x.event_seq = p.seq AND x.event_seq > 0 AND x.event_sub = p.sub AND x.webhook_id IS NOT DISTINCT FROM w.id OFFSET 0)
-        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL)
+        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, NULL, NULL, w.tenant)
 ), inserted AS (
     INSERT INTO ojs.webhook_deliveries (id, webhook_id, event_seq, event_sub, event_time, event_type, subject, trace_id, ordered, format,
         body, next_attempt_at, created_at)
@@ -395,7 +395,7 @@ func (q *Queries) WebhookDeliveryInsertTest(ctx context.Context, arg WebhookDeli
 const webhookDeliveryList = `-- name: WebhookDeliveryList :many
 WITH looked AS MATERIALIZED (
     SELECT n.id::uuid AS id, n.matches::boolean AS matches FROM ojs.webhook_delivery_newest($3, $4, $5, $6,
-        $7, $8, $9, $10, $11, $12::integer) n
+        $7, $8, $9, $10, $11, $12::integer, $13) n
 )
 SELECT t.total, COALESCE(d.id, '00000000-0000-0000-0000-000000000000')::uuid AS id,
     COALESCE((SELECT f.id FROM looked f WHERE NOT f.matches), '00000000-0000-0000-0000-000000000000')::uuid AS floor
@@ -417,6 +417,7 @@ type WebhookDeliveryListParams struct {
 	Before    [16]byte
 	MaxTotal  int32
 	MaxLooked int32
+	Tenant    pgtype.Text
 }
 
 type WebhookDeliveryListRow struct {
@@ -441,6 +442,7 @@ func (q *Queries) WebhookDeliveryList(ctx context.Context, arg WebhookDeliveryLi
 		arg.Before,
 		arg.MaxTotal,
 		arg.MaxLooked,
+		arg.Tenant,
 	)
 	if err != nil {
 		return nil, err
@@ -844,7 +846,7 @@ func (q *Queries) WebhookDeliverySetPlanner(ctx context.Context) error {
 }
 
 const webhookGet = `-- name: WebhookGet :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant FROM ojs.webhooks WHERE id = $1
 `
 
 // A subscription.
@@ -886,6 +888,7 @@ func (q *Queries) WebhookGet(ctx context.Context, id [16]byte) ([]Webhook, error
 			&i.DisabledAt,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -916,7 +919,7 @@ func (q *Queries) WebhookGetBacklog(ctx context.Context, maxPending int32) (Webh
 }
 
 const webhookGetForUpdate = `-- name: WebhookGetForUpdate :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant FROM ojs.webhooks WHERE id = $1 FOR NO KEY UPDATE
 `
 
 // A subscription, locked against changes and deliveries.
@@ -958,6 +961,7 @@ func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webho
 			&i.DisabledAt,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -971,15 +975,15 @@ func (q *Queries) WebhookGetForUpdate(ctx context.Context, id [16]byte) ([]Webho
 
 const webhookInsert = `-- name: WebhookInsert :many
 WITH room AS MATERIALIZED (
-    SELECT 1 WHERE (SELECT count(*) FROM ojs.webhooks) < $16::integer
+    SELECT 1 WHERE (SELECT count(*) FROM ojs.webhooks) < $17::integer
 )
 INSERT INTO ojs.webhooks (id, url, events, filter, types, sources, queues, job_types, metadata, active, timeout_ms, max_in_flight,
-    ordering, payload_format, standard_webhooks, from_place)
+    ordering, payload_format, standard_webhooks, from_place, tenant)
 SELECT $1::uuid, $2::text, $3::text[], $4::json, $5::text[], $6::text[], $7::text[], $8::text[],
     $9::json, $10::boolean, $11::integer, $12::integer, $13::text, $14::text,
-    $15::boolean, ojs.event_place()
+    $15::boolean, ojs.event_place(), $16::text
 FROM room
-RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at
+RETURNING id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant
 `
 
 type WebhookInsertParams struct {
@@ -998,6 +1002,7 @@ type WebhookInsertParams struct {
 	Ordering         string
 	PayloadFormat    string
 	StandardWebhooks bool
+	Tenant           pgtype.Text
 	MaxWebhooks      int32
 }
 
@@ -1019,6 +1024,7 @@ func (q *Queries) WebhookInsert(ctx context.Context, arg WebhookInsertParams) ([
 		arg.Ordering,
 		arg.PayloadFormat,
 		arg.StandardWebhooks,
+		arg.Tenant,
 		arg.MaxWebhooks,
 	)
 	if err != nil {
@@ -1057,6 +1063,7 @@ func (q *Queries) WebhookInsert(ctx context.Context, arg WebhookInsertParams) ([
 			&i.DisabledAt,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -1072,6 +1079,7 @@ const webhookList = `-- name: WebhookList :many
 WITH matching AS MATERIALIZED (
     SELECT w.id FROM ojs.webhooks w
     WHERE ($4::boolean IS NULL OR w.active = $4) AND ($5::text = '' OR w.url = $5)
+        AND ($6::text IS NULL OR w.tenant = $6)
 )
 SELECT t.total, COALESCE(w.id, '00000000-0000-0000-0000-000000000000')::uuid AS id
 FROM (SELECT count(*) AS total FROM matching) t LEFT JOIN LATERAL (
@@ -1086,6 +1094,7 @@ type WebhookListParams struct {
 	MaxRows  int32
 	Active   pgtype.Bool
 	Url      string
+	Tenant   pgtype.Text
 }
 
 type WebhookListRow struct {
@@ -1101,6 +1110,7 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 		arg.MaxRows,
 		arg.Active,
 		arg.Url,
+		arg.Tenant,
 	)
 	if err != nil {
 		return nil, err
@@ -1121,7 +1131,7 @@ func (q *Queries) WebhookList(ctx context.Context, arg WebhookListParams) ([]Web
 }
 
 const webhookListByID = `-- name: WebhookListByID :many
-SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
+SELECT id, url, events, filter, types, sources, queues, job_types, metadata, active, from_place, upto_place, timeout_ms, max_in_flight, ordering, payload_format, standard_webhooks, proven_secret, success_count, failure_count, consecutive_failures, failing_since, last_delivery_at, last_delivery_status, disabled_reason, disabled_at, created_at, updated_at, tenant FROM ojs.webhooks WHERE id = ANY($1::uuid[]) ORDER BY id DESC
 `
 
 // Subscriptions, newest first.
@@ -1163,6 +1173,7 @@ func (q *Queries) WebhookListByID(ctx context.Context, ids [][16]byte) ([]Webhoo
 			&i.DisabledAt,
 			&i.CreatedAt,
 			&i.UpdatedAt,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -1309,7 +1320,7 @@ WITH page AS MATERIALIZED (
 ), wanted AS MATERIALIZED (
     SELECT p.seq, p.sub, p.time, p.event, p.service, w.id AS webhook_id, w.payload_format, w.ordering = 'subject' AS ordered
     FROM page p JOIN ojs.webhooks w ON w.id = $5::uuid AND NOT p.internal
-        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, $6::timestamptz, $1::timestamptz)
+        AND ojs.event_matches(p.event, p.service, false, w.types, w.sources, w.queues, w.job_types, NULL, $6::timestamptz, $1::timestamptz, w.tenant)
 ), restarted AS (
     UPDATE ojs.webhook_deliveries d
     SET status = 'pending', next_attempt_at = clock_timestamp(), round_start = d.attempt_count, lost = 0, completed_at = NULL
@@ -1579,7 +1590,7 @@ SET url = $1, events = $2, filter = $3, types = $4, sources = $5, queues = $6, j
     failing_since = CASE WHEN $15::boolean THEN NULL ELSE w.failing_since END,
     consecutive_failures = CASE WHEN $15::boolean THEN 0 ELSE w.consecutive_failures END
 WHERE w.id = $16::uuid
-RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.from_place, w.upto_place, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at
+RETURNING w.id, w.url, w.events, w.filter, w.types, w.sources, w.queues, w.job_types, w.metadata, w.active, w.from_place, w.upto_place, w.timeout_ms, w.max_in_flight, w.ordering, w.payload_format, w.standard_webhooks, w.proven_secret, w.success_count, w.failure_count, w.consecutive_failures, w.failing_since, w.last_delivery_at, w.last_delivery_status, w.disabled_reason, w.disabled_at, w.created_at, w.updated_at, w.tenant
 `
 
 type WebhookUpdateParams struct {
@@ -1652,6 +1663,7 @@ func (q *Queries) WebhookUpdate(ctx context.Context, arg WebhookUpdateParams) (W
 		&i.DisabledAt,
 		&i.CreatedAt,
 		&i.UpdatedAt,
+		&i.Tenant,
 	)
 	return i, err
 }

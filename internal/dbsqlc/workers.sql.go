@@ -13,14 +13,20 @@ import (
 
 const workerCount = `-- name: WorkerCount :one
 SELECT count(*) FROM ojs.workers w
-WHERE (cardinality($1::text[]) = 0 OR w.state = ANY($1::text[]))
-    AND (cardinality($2::text[]) = 0
-        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($2::text[])))
+WHERE ($1::text = '' OR w.tenant = $1::text) AND (cardinality($2::text[]) = 0 OR w.state = ANY($2::text[]))
+    AND (cardinality($3::text[]) = 0
+        OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($3::text[])))
 `
 
+type WorkerCountParams struct {
+	Tenant string
+	States []string
+	Queues []string
+}
+
 // The number of workers that match the same filters.
-func (q *Queries) WorkerCount(ctx context.Context, states []string, queues []string) (int64, error) {
-	row := q.db.QueryRow(ctx, workerCount, states, queues)
+func (q *Queries) WorkerCount(ctx context.Context, arg WorkerCountParams) (int64, error) {
+	row := q.db.QueryRow(ctx, workerCount, arg.Tenant, arg.States, arg.Queues)
 	var count int64
 	err := row.Scan(&count)
 	return count, err
@@ -42,11 +48,11 @@ func (q *Queries) WorkerDeleteStale(ctx context.Context, id string) (int64, erro
 const workerDeregister = `-- name: WorkerDeregister :many
 WITH deleted AS (
     DELETE FROM ojs.workers w WHERE w.id = $1::text
-    RETURNING w.id, w.started_at, clock_timestamp() AS now,
+    RETURNING w.id, w.started_at, w.tenant, clock_timestamp() AS now,
         w.state IN ('quiet', 'terminate') OR COALESCE(w.directive, '') IN ('quiet', 'terminate') AS was_quiet
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT $2::text, $3::text, d.now, d.id, d.id, $4::integer,
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
+    SELECT $2::text, $3::text, d.now, d.id, d.id, d.tenant, $4::integer,
         ('{"worker_id":' || to_json(d.id) || ',"reason":"' || $5::text || '"' || COALESCE(',"jobs_completed":' || $6::bigint, '')
             || ',"uptime_ms":' || (date_part('epoch', d.now - d.started_at) * 1000)::bigint || '}')::json
     FROM deleted d
@@ -111,10 +117,10 @@ WITH silent AS MATERIALIZED (
     SET state = 'stale', directive = NULL, stale_at = clock.now, dead_at = clock.now, reap_at = clock.now + interval '5 seconds'
     FROM silent d CROSS JOIN clock
     WHERE w.id = d.id
-    RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, d.was_quiet
+    RETURNING w.id, w.dead_at, w.last_seen_at, w.started_at, w.stopped, w.tenant, d.was_quiet
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT $3::text, 'scheduler', e.dead_at, e.id, e.id, $4::integer,
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
+    SELECT $3::text, 'scheduler', e.dead_at, e.id, e.id, e.tenant, $4::integer,
         ('{"worker_id":' || to_json(e.id) || ',"reason":"error","uptime_ms":' || (date_part('epoch', e.dead_at - e.started_at) * 1000)::bigint || '}')::json
     FROM expired e WHERE NOT e.stopped
     ORDER BY e.id
@@ -171,7 +177,7 @@ func (q *Queries) WorkerExpire(ctx context.Context, arg WorkerExpireParams) ([]W
 }
 
 const workerGet = `-- name: WorkerGet :one
-SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM ojs.workers WHERE id = $1
+SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts, tenant FROM ojs.workers WHERE id = $1
 `
 
 // A worker by id.
@@ -198,6 +204,7 @@ func (q *Queries) WorkerGet(ctx context.Context, id string) (Worker, error) {
 		&i.Hostname,
 		&i.Pid,
 		&i.Facts,
+		&i.Tenant,
 	)
 	return i, err
 }
@@ -208,7 +215,7 @@ SELECT count(*) AS total,
     count(*) FILTER (WHERE w.state = 'quiet') AS quiet,
     count(*) FILTER (WHERE w.state = 'terminate') AS terminate,
     count(*) FILTER (WHERE w.state = 'stale') AS stale
-FROM ojs.workers w
+FROM ojs.workers w WHERE ($1::text = '' OR w.tenant = $1::text)
 `
 
 type WorkerGetTotalsRow struct {
@@ -220,8 +227,8 @@ type WorkerGetTotalsRow struct {
 }
 
 // Workers per state.
-func (q *Queries) WorkerGetTotals(ctx context.Context) (WorkerGetTotalsRow, error) {
-	row := q.db.QueryRow(ctx, workerGetTotals)
+func (q *Queries) WorkerGetTotals(ctx context.Context, tenant string) (WorkerGetTotalsRow, error) {
+	row := q.db.QueryRow(ctx, workerGetTotals, tenant)
 	var i WorkerGetTotalsRow
 	err := row.Scan(
 		&i.Total,
@@ -249,13 +256,14 @@ WITH request AS (
         unnest($11::bigint[]) AS pid,
         unnest($12::json[]) AS facts,
         unnest($13::text[]) AS load,
-        unnest($14::text[]) AS source
+        unnest($14::text[]) AS source,
+        unnest($15::text[]) AS tenant
 ), known AS MATERIALIZED (
     SELECT w.id, w.state, w.directive, w.stopped FROM ojs.workers w WHERE w.id = ANY($1::text[]) ORDER BY w.id FOR UPDATE
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM (SELECT count(*) FROM known) k
 ), planned AS MATERIALIZED (
-    SELECT r.id, r.register, r.state, r.active_jobs, r.active_job_ids, r.queues, r.concurrency, r.fetch_queues, r.fetch_count, r.hostname, r.pid, r.facts, r.load, r.source, k.id IS NOT NULL AS known, k.state AS was,
+    SELECT r.id, r.register, r.state, r.active_jobs, r.active_job_ids, r.queues, r.concurrency, r.fetch_queues, r.fetch_count, r.hostname, r.pid, r.facts, r.load, r.source, r.tenant, k.id IS NOT NULL AS known, k.state AS was,
         k.id IS NULL OR k.state = 'stale' AS starts,
         COALESCE(k.stopped, false) AND k.state <> 'stale' AND NOT r.register AS stopped,
         CASE WHEN k.id IS NULL OR k.state = 'stale' OR r.register THEN COALESCE(NULLIF(r.state, ''), 'running')
@@ -273,34 +281,34 @@ WITH request AS (
         hostname = COALESCE(NULLIF(n.hostname, ''), w.hostname), pid = COALESCE(NULLIF(n.pid, 0), w.pid),
         facts = ojs.facts_merge(w.facts, n.facts),
         started_at = CASE WHEN n.starts THEN clock.now ELSE w.started_at END,
-        last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL
+        last_beat_at = clock.now, last_seen_at = clock.now, stale_at = NULL, tenant = COALESCE(NULLIF(n.tenant, ''), w.tenant)
     FROM planned n CROSS JOIN clock
     WHERE w.id = n.id AND n.known
-    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts, w.tenant
 ), inserted AS (
     INSERT INTO ojs.workers AS w (id, state, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count,
-        hostname, pid, facts, started_at, last_beat_at, last_seen_at)
+        hostname, pid, facts, started_at, last_beat_at, last_seen_at, tenant)
     SELECT n.id, n.becomes, n.becomes = 'terminate' AND n.active_jobs = 0, n.active_jobs, n.active_job_ids, n.queues, NULLIF(n.concurrency, 0),
-        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now
+        n.fetch_queues, NULLIF(n.fetch_count, 0), NULLIF(n.hostname, ''), NULLIF(n.pid, 0), n.facts, clock.now, clock.now, clock.now, n.tenant
     FROM planned n CROSS JOIN clock
     WHERE NOT n.known
     ORDER BY n.id
     ON CONFLICT (id) DO NOTHING
-    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts
+    RETURNING w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts, w.tenant
 ), beat AS (
-    SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM updated UNION ALL SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts FROM inserted
+    SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts, tenant FROM updated UNION ALL SELECT id, state, directive, started_at, last_beat_at, last_seen_at, stale_at, dead_at, reap_at, stopped, active_jobs, active_job_ids, queues, concurrency, fetch_queues, fetch_count, hostname, pid, facts, tenant FROM inserted
 ), described AS (
-    SELECT b.id, b.state, b.directive, b.started_at, b.last_beat_at, b.last_seen_at, b.stale_at, b.dead_at, b.reap_at, b.stopped, b.active_jobs, b.active_job_ids, b.queues, b.concurrency, b.fetch_queues, b.fetch_count, b.hostname, b.pid, b.facts, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
+    SELECT b.id, b.state, b.directive, b.started_at, b.last_beat_at, b.last_seen_at, b.stale_at, b.dead_at, b.reap_at, b.stopped, b.active_jobs, b.active_job_ids, b.queues, b.concurrency, b.fetch_queues, b.fetch_count, b.hostname, b.pid, b.facts, b.tenant, COALESCE(b.queues, b.fetch_queues)::text AS from_queues, COALESCE(b.concurrency, b.fetch_count, 1) AS at_once,
         n.source, n.load, n.was_quiet,
         array_remove(ARRAY[
             CASE WHEN n.starts THEN 'worker.started' END,
-            CASE WHEN $15::boolean AND NOT n.register THEN 'worker.heartbeat' END,
+            CASE WHEN $16::boolean AND NOT n.register THEN 'worker.heartbeat' END,
             CASE WHEN b.state = 'quiet' AND n.was IS DISTINCT FROM 'quiet' THEN 'worker.quiet' END,
             CASE WHEN b.stopped AND NOT n.stopped THEN 'worker.stopped' END], NULL) AS event_types
     FROM beat b JOIN planned n ON n.id = b.id
 ), event AS (
-    INSERT INTO ojs.events (type, source, time, subject, worker_id, node, data)
-    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, $16::integer,
+    INSERT INTO ojs.events (type, source, time, subject, worker_id, lane, node, data)
+    SELECT e.type, b.source, b.last_beat_at, b.id, b.id, b.tenant, $17::integer,
         (CASE e.type
             WHEN 'worker.started' THEN '{"worker_id":' || to_json(b.id) || ',"queues":' || COALESCE(b.from_queues, '[]')
                 || ',"concurrency":' || b.at_once || COALESCE(',"hostname":' || to_json(b.hostname), '') || COALESCE(',"pid":' || b.pid, '') || '}'
@@ -335,6 +343,7 @@ type WorkerHeartbeatParams struct {
 	Facts           [][]byte
 	Loads           []string
 	Sources         []string
+	Tenants         []string
 	HeartbeatEvents bool
 	Node            int32
 }
@@ -371,6 +380,7 @@ func (q *Queries) WorkerHeartbeat(ctx context.Context, arg WorkerHeartbeatParams
 		arg.Facts,
 		arg.Loads,
 		arg.Sources,
+		arg.Tenants,
 		arg.HeartbeatEvents,
 		arg.Node,
 	)
@@ -440,26 +450,29 @@ func (q *Queries) WorkerListLatest(ctx context.Context, maxRows int32) ([]Worker
 }
 
 const workerListPage = `-- name: WorkerListPage :many
-SELECT p.id, p.state, p.directive, p.started_at, p.last_beat_at, p.last_seen_at, p.stale_at, p.dead_at, p.reap_at, p.stopped, p.active_jobs, p.active_job_ids, p.queues, p.concurrency, p.fetch_queues, p.fetch_count, p.hostname, p.pid, p.facts FROM (
-    (SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
+SELECT p.id, p.state, p.directive, p.started_at, p.last_beat_at, p.last_seen_at, p.stale_at, p.dead_at, p.reap_at, p.stopped, p.active_jobs, p.active_job_ids, p.queues, p.concurrency, p.fetch_queues, p.fetch_count, p.hostname, p.pid, p.facts, p.tenant FROM (
+    (SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts, w.tenant FROM ojs.workers w
      WHERE w.stale_at IS NULL AND (w.last_seen_at, w.id) < ($1::timestamptz, $2::text)
-        AND (cardinality($3::text[]) = 0 OR w.state = ANY($3::text[]))
-        AND (cardinality($4::text[]) = 0
-            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($4::text[])))
-     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT $5::bigint)
+        AND ($3::text = '' OR w.tenant = $3::text)
+        AND (cardinality($4::text[]) = 0 OR w.state = ANY($4::text[]))
+        AND (cardinality($5::text[]) = 0
+            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($5::text[])))
+     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT $6::bigint)
     UNION ALL
-    (SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts FROM ojs.workers w
-     WHERE w.stale_at IS NOT NULL AND (w.last_seen_at, w.id) < ($6::timestamptz, $7::text)
-        AND (cardinality($3::text[]) = 0 OR w.state = ANY($3::text[]))
-        AND (cardinality($4::text[]) = 0
-            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($4::text[])))
-     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT $5::bigint)
-) p ORDER BY (p.stale_at IS NOT NULL), p.last_seen_at DESC, p.id DESC OFFSET $8::bigint LIMIT $9::bigint
+    (SELECT w.id, w.state, w.directive, w.started_at, w.last_beat_at, w.last_seen_at, w.stale_at, w.dead_at, w.reap_at, w.stopped, w.active_jobs, w.active_job_ids, w.queues, w.concurrency, w.fetch_queues, w.fetch_count, w.hostname, w.pid, w.facts, w.tenant FROM ojs.workers w
+     WHERE w.stale_at IS NOT NULL AND (w.last_seen_at, w.id) < ($7::timestamptz, $8::text)
+        AND ($3::text = '' OR w.tenant = $3::text)
+        AND (cardinality($4::text[]) = 0 OR w.state = ANY($4::text[]))
+        AND (cardinality($5::text[]) = 0
+            OR EXISTS (SELECT FROM json_array_elements_text(COALESCE(w.queues, w.fetch_queues, '[]')) q (name) WHERE q.name = ANY($5::text[])))
+     ORDER BY w.last_seen_at DESC, w.id DESC LIMIT $6::bigint)
+) p ORDER BY (p.stale_at IS NOT NULL), p.last_seen_at DESC, p.id DESC OFFSET $9::bigint LIMIT $10::bigint
 `
 
 type WorkerListPageParams struct {
 	LivingBefore   pgtype.Timestamptz
 	LivingBeforeID string
+	Tenant         string
 	States         []string
 	Queues         []string
 	MaxRows        int64
@@ -476,6 +489,7 @@ func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) 
 	rows, err := q.db.Query(ctx, workerListPage,
 		arg.LivingBefore,
 		arg.LivingBeforeID,
+		arg.Tenant,
 		arg.States,
 		arg.Queues,
 		arg.MaxRows,
@@ -511,6 +525,7 @@ func (q *Queries) WorkerListPage(ctx context.Context, arg WorkerListPageParams) 
 			&i.Hostname,
 			&i.Pid,
 			&i.Facts,
+			&i.Tenant,
 		); err != nil {
 			return nil, err
 		}

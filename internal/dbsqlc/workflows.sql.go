@@ -91,6 +91,38 @@ func (q *Queries) WorkflowCountByState(ctx context.Context, arg WorkflowCountByS
 	return count, err
 }
 
+const workflowCountByTenant = `-- name: WorkflowCountByTenant :one
+SELECT count(*) FROM (
+    SELECT FROM (SELECT o.type, o.name, o.state FROM ojs.workflows o WHERE o.flow = 0 AND o.tenant <> '' AND o.tenant >= $1::text AND o.tenant <= $1::text
+        ORDER BY o.tenant DESC, o.id DESC LIMIT $2::bigint) l
+    WHERE ($3::text = '' OR l.state = $3::text) AND ($4::text = '' OR l.type = $4::text) AND ($5::text = '' OR l.name = $5::text)
+    LIMIT $6::bigint) c
+`
+
+type WorkflowCountByTenantParams struct {
+	Tenant    string
+	MaxLooked int64
+	State     string
+	Type      string
+	Name      string
+	MaxRows   int64
+}
+
+// WorkflowCount for roots of a tenant.
+func (q *Queries) WorkflowCountByTenant(ctx context.Context, arg WorkflowCountByTenantParams) (int64, error) {
+	row := q.db.QueryRow(ctx, workflowCountByTenant,
+		arg.Tenant,
+		arg.MaxLooked,
+		arg.State,
+		arg.Type,
+		arg.Name,
+		arg.MaxRows,
+	)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const workflowDelete = `-- name: WorkflowDelete :execrows
 DELETE FROM ojs.workflows w WHERE w.root_id = $1 AND w.flow >= COALESCE((
     SELECT o.flow FROM ojs.workflows o WHERE o.root_id = $1 ORDER BY o.root_id DESC, o.flow DESC OFFSET $2- 1 LIMIT 1), 0)
@@ -134,9 +166,9 @@ func (q *Queries) WorkflowEndBelow(ctx context.Context, arg WorkflowEndBelowPara
 }
 
 const workflowEventInsert = `-- name: WorkflowEventInsert :exec
-INSERT INTO ojs.events (type, source, time, subject, workflow_id, trace_id, node, data)
-SELECT i.type, i.source, $1::timestamptz, $2::text, $3::uuid, $4::text, $5::integer, i.data
-FROM (SELECT unnest($6::text[]) AS type, unnest($7::text[]) AS source, unnest($8::json[]) AS data) i
+INSERT INTO ojs.events (type, source, time, subject, workflow_id, trace_id, lane, node, data)
+SELECT i.type, i.source, $1::timestamptz, $2::text, $3::uuid, $4::text, $5::text, $6::integer, i.data
+FROM (SELECT unnest($7::text[]) AS type, unnest($8::text[]) AS source, unnest($9::json[]) AS data) i
 `
 
 type WorkflowEventInsertParams struct {
@@ -144,6 +176,7 @@ type WorkflowEventInsertParams struct {
 	Subject string
 	RootID  [16]byte
 	TraceID pgtype.Text
+	Tenant  string
 	Node    int32
 	Types   []string
 	Sources []string
@@ -157,6 +190,7 @@ func (q *Queries) WorkflowEventInsert(ctx context.Context, arg WorkflowEventInse
 		arg.Subject,
 		arg.RootID,
 		arg.TraceID,
+		arg.Tenant,
 		arg.Node,
 		arg.Types,
 		arg.Sources,
@@ -207,7 +241,7 @@ func (q *Queries) WorkflowFirstFailure(ctx context.Context, rootID [16]byte) ([]
 }
 
 const workflowGet = `-- name: WorkflowGet :many
-SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at FROM ojs.workflows w WHERE w.id = $1
+SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, w.tenant FROM ojs.workflows w WHERE w.id = $1
 `
 
 type WorkflowGetRow struct {
@@ -253,6 +287,7 @@ func (q *Queries) WorkflowGet(ctx context.Context, id [16]byte) ([]WorkflowGetRo
 			&i.Workflow.Forced,
 			&i.Workflow.CreatedAt,
 			&i.Workflow.EndedAt,
+			&i.Workflow.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -292,14 +327,14 @@ func (q *Queries) WorkflowGetStart(ctx context.Context, rootID [16]byte) ([]pgty
 const workflowInsert = `-- name: WorkflowInsert :execrows
 
 INSERT INTO ojs.workflows (id, root_id, flow, last_flow, ancestors, parent_index, path, type, name, meta, trace_id, steps_form,
-    total, open, job_count, callbacks, created_at)
+    total, open, job_count, callbacks, created_at, tenant)
 SELECT i.id, $1::uuid, i.flow, i.last_flow, i.ancestors::integer[], NULLIF(i.parent_index, -1), i.path, i.type, i.name, i.meta, NULLIF(i.trace_id, ''), i.steps_form,
-    i.total, i.total, i.job_count, i.callbacks::text[], $2::timestamptz
+    i.total, i.total, i.job_count, i.callbacks::text[], $2::timestamptz, $3::text
 FROM (
-    SELECT unnest($3::uuid[]) AS id, unnest($4::integer[]) AS flow, unnest($5::integer[]) AS last_flow, unnest($6::text[]) AS ancestors,
-        unnest($7::integer[]) AS parent_index, unnest($8::text[]) AS path, unnest($9::text[]) AS type, unnest($10::text[]) AS name,
-        unnest($11::json[]) AS meta, unnest($12::text[]) AS trace_id, unnest($13::boolean[]) AS steps_form,
-        unnest($14::integer[]) AS total, unnest($15::integer[]) AS job_count, unnest($16::text[]) AS callbacks
+    SELECT unnest($4::uuid[]) AS id, unnest($5::integer[]) AS flow, unnest($6::integer[]) AS last_flow, unnest($7::text[]) AS ancestors,
+        unnest($8::integer[]) AS parent_index, unnest($9::text[]) AS path, unnest($10::text[]) AS type, unnest($11::text[]) AS name,
+        unnest($12::json[]) AS meta, unnest($13::text[]) AS trace_id, unnest($14::boolean[]) AS steps_form,
+        unnest($15::integer[]) AS total, unnest($16::integer[]) AS job_count, unnest($17::text[]) AS callbacks
 ) i
 ON CONFLICT (id) DO NOTHING
 `
@@ -307,6 +342,7 @@ ON CONFLICT (id) DO NOTHING
 type WorkflowInsertParams struct {
 	RootID        [16]byte
 	CreatedAt     pgtype.Timestamptz
+	Tenant        string
 	Ids           [][16]byte
 	Flows         []int32
 	LastFlows     []int32
@@ -330,6 +366,7 @@ func (q *Queries) WorkflowInsert(ctx context.Context, arg WorkflowInsertParams) 
 	result, err := q.db.Exec(ctx, workflowInsert,
 		arg.RootID,
 		arg.CreatedAt,
+		arg.Tenant,
 		arg.Ids,
 		arg.Flows,
 		arg.LastFlows,
@@ -378,7 +415,7 @@ func (q *Queries) WorkflowListEnded(ctx context.Context, keep pgtype.Interval, m
 }
 
 const workflowListFlows = `-- name: WorkflowListFlows :many
-SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at FROM ojs.workflows w WHERE w.root_id = $1 AND w.flow = ANY($2::integer[]) ORDER BY w.flow
+SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, w.tenant FROM ojs.workflows w WHERE w.root_id = $1 AND w.flow = ANY($2::integer[]) ORDER BY w.flow
 `
 
 type WorkflowListFlowsRow struct {
@@ -424,6 +461,7 @@ func (q *Queries) WorkflowListFlows(ctx context.Context, rootID [16]byte, flows 
 			&i.Workflow.Forced,
 			&i.Workflow.CreatedAt,
 			&i.Workflow.EndedAt,
+			&i.Workflow.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -568,8 +606,58 @@ func (q *Queries) WorkflowListPageByState(ctx context.Context, arg WorkflowListP
 	return items, nil
 }
 
+const workflowListPageByTenant = `-- name: WorkflowListPageByTenant :many
+SELECT l.id FROM (
+    SELECT o.id, o.type, o.name, o.state FROM ojs.workflows o
+    WHERE o.flow = 0 AND o.tenant <> '' AND o.tenant >= $1::text AND (o.tenant, o.id) < ($1::text, $2::uuid)
+    ORDER BY o.tenant DESC, o.id DESC LIMIT $3::bigint) l
+WHERE ($4::text = '' OR l.state = $4::text) AND ($5::text = '' OR l.type = $5::text) AND ($6::text = '' OR l.name = $6::text)
+ORDER BY l.id DESC OFFSET $7::bigint LIMIT $8::bigint
+`
+
+type WorkflowListPageByTenantParams struct {
+	Tenant    string
+	Before    [16]byte
+	MaxLooked int64
+	State     string
+	Type      string
+	Name      string
+	SkipRows  int64
+	PageRows  int64
+}
+
+// WorkflowListPage for roots of a tenant; the range of one tenant as in WorkflowListPageByState.
+func (q *Queries) WorkflowListPageByTenant(ctx context.Context, arg WorkflowListPageByTenantParams) ([][16]byte, error) {
+	rows, err := q.db.Query(ctx, workflowListPageByTenant,
+		arg.Tenant,
+		arg.Before,
+		arg.MaxLooked,
+		arg.State,
+		arg.Type,
+		arg.Name,
+		arg.SkipRows,
+		arg.PageRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items [][16]byte
+	for rows.Next() {
+		var id [16]byte
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const workflowListRoots = `-- name: WorkflowListRoots :many
-SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at FROM ojs.workflows w WHERE w.id = ANY($1::uuid[]) ORDER BY w.id DESC
+SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, w.tenant FROM ojs.workflows w WHERE w.id = ANY($1::uuid[]) ORDER BY w.id DESC
 `
 
 type WorkflowListRootsRow struct {
@@ -615,6 +703,7 @@ func (q *Queries) WorkflowListRoots(ctx context.Context, ids [][16]byte) ([]Work
 			&i.Workflow.Forced,
 			&i.Workflow.CreatedAt,
 			&i.Workflow.EndedAt,
+			&i.Workflow.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -686,7 +775,7 @@ func (q *Queries) WorkflowListStuck(ctx context.Context, afterID [16]byte, maxRo
 }
 
 const workflowListTree = `-- name: WorkflowListTree :many
-SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at FROM ojs.workflows w
+SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, w.tenant FROM ojs.workflows w
 WHERE w.root_id = $1 AND w.flow > $2 AND w.flow <= $3 ORDER BY w.root_id, w.flow LIMIT $4
 `
 
@@ -745,6 +834,7 @@ func (q *Queries) WorkflowListTree(ctx context.Context, arg WorkflowListTreePara
 			&i.Workflow.Forced,
 			&i.Workflow.CreatedAt,
 			&i.Workflow.EndedAt,
+			&i.Workflow.Tenant,
 		); err != nil {
 			return nil, err
 		}
@@ -757,7 +847,7 @@ func (q *Queries) WorkflowListTree(ctx context.Context, arg WorkflowListTreePara
 }
 
 const workflowLock = `-- name: WorkflowLock :many
-SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at FROM ojs.workflows w WHERE w.id = $1 AND w.flow = 0 FOR UPDATE
+SELECT w.id, w.root_id, w.flow, w.last_flow, w.ancestors, w.parent_index, w.path, w.type, w.name, w.state, w.meta, w.trace_id, w.steps_form, w.total, w.completed, w.failed, w.open, w.job_count, w.completed_count, w.failed_count, w.callbacks, w.members_failed, w.callbacks_open, w.callbacks_failed, w.cancelling, w.forced, w.created_at, w.ended_at, w.tenant FROM ojs.workflows w WHERE w.id = $1 AND w.flow = 0 FOR UPDATE
 `
 
 type WorkflowLockRow struct {
@@ -803,6 +893,7 @@ func (q *Queries) WorkflowLock(ctx context.Context, id [16]byte) ([]WorkflowLock
 			&i.Workflow.Forced,
 			&i.Workflow.CreatedAt,
 			&i.Workflow.EndedAt,
+			&i.Workflow.Tenant,
 		); err != nil {
 			return nil, err
 		}

@@ -51,7 +51,7 @@ func TestDeadLettersAtSize(t *testing.T) {
 		found, err = b.DeadLetters.List(t.Context(), deadletter.Filter{ErrorCodes: []string{"c1"}}, deadletter.Page{Limit: 3, Everything: true})
 		require.NoError(t, err)
 		require.EqualValues(t, 2010, found.Total)
-		stats, err := b.DeadLetters.Stats(t.Context(), nil)
+		stats, err := b.DeadLetters.Stats(t.Context(), "", nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 10_050, stats.Total)
 	})

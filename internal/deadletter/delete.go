@@ -52,7 +52,8 @@ type deletion struct {
 
 func (s *Store) deleteMatching(ctx context.Context, w criteria, d deletion) (deleted int64, err error) {
 	p := dbsqlc.DeadLetterDeleteParams{
-		After: pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, UntilID: highest, Ids: w.ids, Queues: w.queues,
+		Tenant: w.tenant,
+		After:  pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, UntilID: highest, Ids: w.ids, Queues: w.queues,
 		Types: w.types, TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes,
 		MaxRows: batchRows, Source: d.source, Reason: d.reason, Node: s.commits.Node, EventType: eventlog.StateChanged,
 	}

@@ -14,6 +14,7 @@ import (
 
 // Filter chooses dead letters (docs/reference/http.md, Routes). Empty fields match all.
 type Filter struct {
+	Tenant                 string     // "": those of all
 	IDs                    [][16]byte // nil: any
 	Queues                 []string
 	Types                  []string // exact, or a prefix if it ends in *
@@ -30,6 +31,7 @@ const shownCut = time.Millisecond - time.Microsecond
 
 // criteria is a filter as parameters of the statements.
 type criteria struct {
+	tenant                 string
 	since, until           pgtype.Timestamptz
 	ids                    [][16]byte
 	queues                 []string
@@ -46,6 +48,7 @@ func everything(until pgtype.Timestamptz) criteria {
 // criteria converts a filter. It resolves ages by the clock of the database.
 func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 	w := everything(pg.End)
+	w.tenant = f.Tenant
 	if err := job.ResolveAges(ctx, s.db.Now, &f.Since, &f.Until, &f.OlderThan); err != nil {
 		return w, pg.ClientError(err)
 	}
@@ -71,7 +74,7 @@ func (s *Store) criteria(ctx context.Context, f Filter) (criteria, error) {
 
 // selective reports whether the list may pass over jobs: those outside of since and until it does not look at.
 func (w criteria) selective() bool {
-	return len(w.queues)+len(w.types)+len(w.typePrefixes)+len(w.errorTypes)+len(w.errorCodes) > 0
+	return w.tenant != "" || len(w.queues)+len(w.types)+len(w.typePrefixes)+len(w.errorTypes)+len(w.errorCodes) > 0
 }
 
 // literals encodes texts as JSON strings without the quotes. SQL compares error types and codes in that form (ojs.error_type),

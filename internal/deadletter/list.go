@@ -94,11 +94,13 @@ func (s *Store) List(ctx context.Context, f Filter, page Page) (found Found, err
 	}
 	defer done()
 	count := dbsqlc.DeadLetterCountParams{
-		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
+		Tenant: w.tenant,
+		Since:  w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
 		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxLooked: s.maxLooked, MaxRows: queue.CountLimit,
 	}
 	list := dbsqlc.DeadLetterListPageParams{
-		Since: w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
+		Tenant: w.tenant,
+		Since:  w.since, Until: w.until, Queues: w.queues, Types: w.types, TypePrefixes: w.typePrefixes,
 		ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, Before: pg.End, BeforeID: highest,
 		MaxLooked: s.maxLooked, SkipRows: int64(page.Offset), PageRows: int64(page.Limit) + 1, MaxBytes: job.MaxBytes,
 	}

@@ -49,7 +49,8 @@ func (s *Store) Retry(ctx context.Context, f Filter) (Retried, error) {
 		w.until = pg.Timestamp(now)
 	}
 	p := dbsqlc.DeadLetterListForBulkParams{
-		After: pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, Ids: w.ids, Queues: w.queues, Types: w.types,
+		Tenant: w.tenant,
+		After:  pg.Beginning, AfterID: noID, Since: w.since, Until: w.until, Ids: w.ids, Queues: w.queues, Types: w.types,
 		TypePrefixes: w.typePrefixes, ErrorTypes: w.errorTypes, ErrorCodes: w.errorCodes, MaxRows: batchRows,
 	}
 	for {

@@ -17,8 +17,8 @@ type Stats struct {
 	Now                          time.Time // by the clock of the database
 }
 
-// Stats reads the figures in one statement. Without queues it reads those of all.
-func (s *Store) Stats(ctx context.Context, queues []string) (Stats, error) {
+// Stats reads the figures in one statement. Without queues, or a tenant, it reads those of all.
+func (s *Store) Stats(ctx context.Context, tenant string, queues []string) (Stats, error) {
 	stats := Stats{ByQueue: map[string]int64{}, ByType: map[string]int64{}, ByErrorType: map[string]int64{}}
 	now, err := s.db.Now(ctx)
 	if err != nil {
@@ -30,7 +30,7 @@ func (s *Store) Stats(ctx context.Context, queues []string) (Stats, error) {
 		return stats, pg.ClientError(err)
 	}
 	defer done()
-	groups, err := s.db.Q.DeadLetterStats(ctx, pg.Strings(queues))
+	groups, err := s.db.Q.DeadLetterStats(ctx, pg.Strings(queues), tenant)
 	for _, g := range groups {
 		stats.Total += g.Count
 		stats.ByQueue[g.Queue] += g.Count

@@ -25,7 +25,7 @@ func TestCORS(t *testing.T) {
 		for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
 			require.Contains(t, r.header.Get("Access-Control-Allow-Methods"), method)
 		}
-		for _, name := range []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key"} {
+		for _, name := range []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", "X-OJS-Tenant"} {
 			require.Contains(t, r.header.Get("Access-Control-Allow-Headers"), name)
 		}
 	})

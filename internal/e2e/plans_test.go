@@ -350,7 +350,7 @@ var wholeTables = map[string][]string{
 }
 
 // growing are the tables that may have millions of rows.
-var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|queue_sizes|job_sizes|stats_minute|stats_hour|limit.*|queues)$`)
+var growing = regexp.MustCompile(`^(jobs|jobs_done.*|events|events_p.*|event_gaps|webhook_deliveries|webhook_attempts|workflows|workflow_.*|queue_counts|tenant_counts|queue_sizes|job_sizes|stats_minute|stats_hour|limit.*|queues)$`)
 
 const (
 	maxSorted = 1500 // rows: a page of the largest flush or list

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
 )
@@ -26,6 +27,7 @@ type Event struct {
 	Queue      string
 	WorkerID   string
 	Attempt    *int32
+	Tenant     string // to which belongs what it is about; "": none
 	From, To   string // job states, on the one row of a transition that carries them
 	DurationMS *int64 // run time, for job.started the time waited in the queue
 
@@ -136,7 +138,7 @@ func eventOf(r dbsqlc.OjsEventShown) Event {
 		Type:     r.Type, Internal: r.Internal, Time: r.Time.Time.UTC(),
 		JobType: r.JobType.String, Queue: r.Queue.String, WorkerID: r.WorkerID.String,
 		From: r.FromState.String, To: r.ToState.String,
-		Head: r.Head, Compat: r.Compat, Data: r.Data,
+		Head: r.Head, Compat: r.Compat, Data: r.Data, Tenant: job.TenantOf(r.Lane),
 	}
 	if r.JobID.Valid {
 		e.JobID = &r.JobID.Bytes

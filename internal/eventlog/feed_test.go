@@ -403,6 +403,8 @@ func TestMatcher(t *testing.T) {
 		}
 		b.write(t, r)
 	}
+	_, err := b.pool.Exec(t.Context(), `UPDATE ojs.events SET lane = (ARRAY['', '/key', 'acme', 'acme/key', 'ac', 'acme.eu/acme'])[1 + seq % 6]`)
+	require.NoError(t, err)
 	b.publishAll(t)
 	page := b.list(t, Query{Internal: true, Limit: 1000})
 	require.Len(t, page.Events, 300)
@@ -415,6 +417,7 @@ func TestMatcher(t *testing.T) {
 			Sources: some("sources", "", "*", "ojs://shop/*", "ojs://shop/api", "ojs://shop/workers/*", "ojs://shop/workers/w%2F1", "ojs://shop/workers/w_1", "ojs://shop/workers/w-1", "ojs://ojs/api", "api"),
 			Queues:  some("queues", names...), JobTypes: some("job_types", names...),
 			JobID: rapid.SampledFrom(ids).Draw(rt, "job"), WorkflowID: rapid.SampledFrom(ids).Draw(rt, "workflow"),
+			Tenant:   rapid.SampledFrom([]string{"", "acme", "ac", "key", "none"}).Draw(rt, "tenant"),
 			Internal: rapid.Bool().Draw(rt, "internal"), Limit: 1000,
 		}
 		if rapid.Bool().Draw(rt, "bounded") {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/clock"
 	"github.com/ojsd/ojsd/internal/dbsqlc"
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -53,6 +54,7 @@ type HistoryQuery struct {
 	JobTypes []string
 	Since    time.Time // inclusive
 	Until    time.Time // exclusive
+	Tenant   string    // of whose jobs; "": of all
 	Limit    int
 }
 
@@ -71,7 +73,7 @@ func (r *Reader) HistoryNewest(ctx context.Context, query HistoryQuery) (History
 	rows, err := r.q.HistoryListNewest(ctx, dbsqlc.HistoryListNewestParams{
 		Before: before, MaxLooked: r.maxLooked, MaxRows: int32(query.Limit + 1), MaxTotal: maxTotal,
 		Types: nonEmpty(query.Types), Actors: nonEmpty(query.Actors), Queues: nonEmpty(query.Queues), JobTypes: nonEmpty(query.JobTypes),
-		Since: optionalTime(query.Since), Until: optionalTime(query.Until),
+		Since: optionalTime(query.Since), Until: optionalTime(query.Until), Tenant: pg.Text(query.Tenant),
 	})
 	if err != nil {
 		return HistoryPage{}, fmt.Errorf("list history: %w", err)
@@ -100,7 +102,7 @@ func historyRow(r dbsqlc.HistoryListNewestRow) dbsqlc.OjsEventShown {
 	return dbsqlc.OjsEventShown{
 		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
 		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data,
+		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
 	}
 }
 

@@ -37,6 +37,7 @@ func (m *Matcher) Match(e *Event) bool {
 		q.WorkflowID != nil && (e.WorkflowID == nil || *e.WorkflowID != *q.WorkflowID),
 		!q.Since.IsZero() && e.Time.Before(q.Since),
 		!q.Until.IsZero() && !e.Time.Before(q.Until),
+		q.Tenant != "" && e.Tenant != q.Tenant,
 		q.Subject != "" && e.Subject() != q.Subject:
 		return false
 	}

@@ -240,8 +240,8 @@ func TestJobsDonePartitionsPrune(t *testing.T) {
 	t.Parallel()
 	b := setup(t, RelayConfig{})
 	b.exec(t, `CREATE TABLE ojs.jobs_done_p20200101 PARTITION OF ojs.jobs_done FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00')`)
-	b.exec(t, `INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args)
-		SELECT gen_random_uuid(), 't', 'q' || g % 2, CASE WHEN g < 4 THEN 'completed' ELSE 'cancelled' END, '2020-01-01', '2020-01-01 12:00+00', '[]'
+	b.exec(t, `INSERT INTO ojs.jobs_done (id, type, queue, lane, state, created_at, finished_at, args)
+		SELECT gen_random_uuid(), 't', 'q' || g % 2, (ARRAY['', '/k', 'acme', 'acme/k', ''])[g], CASE WHEN g < 4 THEN 'completed' ELSE 'cancelled' END, '2020-01-01', '2020-01-01 12:00+00', '[]'
 		FROM generate_series(1, 5) g`)
 	b.exec(t, `INSERT INTO ojs.queue_counts VALUES ('q0', 'completed', 10), ('q1', 'completed', 20), ('q1', 'available', 1)`)
 	require.Zero(t, b.count(t, "SELECT ojs.jobs_done_partitions_prune(NULL)"))
@@ -258,4 +258,7 @@ func TestJobsDonePartitionsPrune(t *testing.T) {
 	require.NoError(t, b.pool.QueryRow(t.Context(),
 		"SELECT string_agg(queue || ' ' || state || ' ' || count, ', ' ORDER BY queue, state) FROM ojs.queue_counts").Scan(&list))
 	require.Equal(t, "q0 cancelled -1, q0 completed 9, q1 available 1, q1 cancelled -1, q1 completed 18", list)
+	require.NoError(t, b.pool.QueryRow(t.Context(),
+		"SELECT string_agg(tenant || ' ' || queue || ' ' || state || ' ' || count, ', ' ORDER BY tenant, queue) FROM ojs.tenant_counts").Scan(&list))
+	require.Equal(t, "acme q0 cancelled -1, acme q1 completed -1", list)
 }

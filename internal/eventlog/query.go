@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/ojsd/ojsd/internal/pg"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -32,6 +33,7 @@ type Query struct {
 	WorkflowID *[16]byte
 	Since      time.Time // inclusive
 	Until      time.Time // exclusive
+	Tenant     string    // of whose jobs, workflows, crons and workers; "": of all
 	Limit      int       // 0: 100
 
 	// Internal adds gap rows, which state frames and histories need. If Types is set, it must contain their exact name,
@@ -68,7 +70,7 @@ func (e *ExpiredError) Error() string {
 type filters struct {
 	types, sources, queues, jobTypes []string
 	jobID, workflowID                pgtype.UUID
-	subject                          pgtype.Text
+	subject, tenant                  pgtype.Text
 	since, until                     pgtype.Timestamptz
 	limit                            int
 }
@@ -86,8 +88,8 @@ func (q *Query) filters() (filters, error) {
 		types: LikePatterns(types), sources: LikePatterns(sources),
 		queues: nonEmpty(q.Queues), jobTypes: nonEmpty(q.JobTypes),
 		jobID: optionalUUID(q.JobID), workflowID: optionalUUID(q.WorkflowID),
-		subject: pgtype.Text{String: q.Subject, Valid: q.Subject != ""},
-		since:   optionalTime(q.Since), until: optionalTime(q.Until),
+		subject: pgtype.Text{String: q.Subject, Valid: q.Subject != ""}, tenant: pg.Text(q.Tenant),
+		since: optionalTime(q.Since), until: optionalTime(q.Until),
 		limit: q.Limit,
 	}
 	if f.limit == 0 {

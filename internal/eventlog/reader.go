@@ -47,7 +47,7 @@ func (r *Reader) listAfter(ctx context.Context, query Query) (Page, error) {
 	p := dbsqlc.EventListAfterParams{
 		MaxLooked: r.maxLooked, MaxRows: int32(f.limit + 1), // one more, so that HasMore is exact
 		WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
-		JobID: f.jobID, Subject: f.subject, WorkflowID: f.workflowID, Since: f.since, Until: f.until,
+		JobID: f.jobID, Subject: f.subject, WorkflowID: f.workflowID, Since: f.since, Until: f.until, Tenant: f.tenant,
 	}
 	rows, err := r.listBehind(ctx, query.After, &p)
 	if err != nil {
@@ -182,7 +182,7 @@ func (r *Reader) ListNewest(ctx context.Context, query Query, offset int) (event
 	defer done()
 	params := dbsqlc.EventListNewestParams{
 		JobID: f.jobID, Subject: f.subject, WithInternal: query.Internal, Types: f.types, Sources: f.sources, Queues: f.queues, JobTypes: f.jobTypes,
-		WorkflowID: f.workflowID, Since: f.since, Until: f.until,
+		WorkflowID: f.workflowID, Since: f.since, Until: f.until, Tenant: f.tenant,
 		MaxLooked: r.maxLooked, MaxTotal: int32(max(maxTotal, offset+f.limit)), SkipRows: int32(offset), MaxRows: int32(f.limit),
 	}
 	rows, err := r.q.EventListNewest(ctx, params)
@@ -270,7 +270,7 @@ func shown(r dbsqlc.EventListAfterRow) dbsqlc.OjsEventShown {
 	return dbsqlc.OjsEventShown{
 		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
 		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data,
+		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
 	}
 }
 
@@ -278,6 +278,6 @@ func newest(r dbsqlc.EventListNewestRow) dbsqlc.OjsEventShown {
 	return dbsqlc.OjsEventShown{
 		Seq: r.Seq, Sub: r.Sub, Time: r.Time, Type: r.Type, Internal: r.Internal, JobID: r.JobID, JobType: r.JobType,
 		Queue: r.Queue, Attempt: r.Attempt, WorkerID: r.WorkerID, WorkflowID: r.WorkflowID, FromState: r.FromState,
-		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data,
+		ToState: r.ToState, DurationMs: r.DurationMs, Head: r.Head, Compat: r.Compat, Data: r.Data, Lane: r.Lane,
 	}
 }

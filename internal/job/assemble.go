@@ -88,6 +88,9 @@ func (d *decoder) assemble(j *Job, size int, metaSources []jsontext.Value) (*Job
 	if len(j.Meta) > d.lim.Meta() {
 		return nil, ojs.ErrTooLarge("meta", d.lim.Meta(), len(j.Meta))
 	}
+	if err := d.tenant(j); err != nil {
+		return nil, err
+	}
 	buf = d.appendExtra(buf, j)
 	j.Extra = cut()
 	j.TraceID = TraceID(j.Meta)

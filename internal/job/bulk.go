@@ -33,6 +33,7 @@ type BulkSelect struct {
 
 // BulkFilter selects jobs that satisfy every condition that is set.
 type BulkFilter struct {
+	Tenant         string // that of the caller; "": the jobs of all
 	Type           string // exact, or a prefix if TypePrefix
 	TypePrefix     bool
 	Queue          string

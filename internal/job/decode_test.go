@@ -50,7 +50,7 @@ func TestDecodeJobContractExample(t *testing.T) {
  "options":{"queue":"billing","priority":5,"timeout_ms":45000,"retry":{"max_attempts":4}}}`)
 	require.Equal(t, &Job{
 		Type: "invoice.render", Queue: "billing", Priority: 5, MaxAttempts: 4, TimeoutMS: 45000,
-		Args: []byte(`[{"invoice":"inv-81"}]`), Meta: []byte(`{"tenant_id":"t-9"}`),
+		Args: []byte(`[{"invoice":"inv-81"}]`), Meta: []byte(`{"tenant_id":"t-9"}`), Lane: "t-9",
 		Extra: []byte(`{"timeout_ms":45000,"retry":{"max_attempts":4},"x_region":"eu"}`),
 	}, j)
 }

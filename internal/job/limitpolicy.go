@@ -113,6 +113,23 @@ func ValidLimitKey(key string) bool {
 	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && payload.AllIn(key, isLimitKeyByte)
 }
 
+// PartitionKey is the key of the partition that a tenant's job has named: tenants share none, unless the policy says so. No name of a tenant
+// and no key that clients may send has a slash.
+func PartitionKey(tenant, key string, policy *LimitPolicy) string {
+	if tenant == "" || policy != nil && policy.Scope == LimitGlobal {
+		return key
+	}
+	return tenant + "/" + key
+}
+
+// ValidPartitionKey reports whether an operator may name a partition so: as clients may, or with its tenant.
+func ValidPartitionKey(key string) bool {
+	if tenant, own, ok := strings.Cut(key, "/"); ok {
+		return ValidTenant(tenant) && ValidLimitKey(own)
+	}
+	return ValidLimitKey(key)
+}
+
 func isAlphanumeric(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }

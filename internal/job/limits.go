@@ -15,6 +15,15 @@ type Limits struct {
 
 	// QueueRetry gives the policy that jobs of a queue inherit, with its max_attempts; nil, or false: the default one.
 	QueueRetry func(queue string) (retry.Policy, bool)
+
+	// NoTenants makes meta.tenant_id a member like any other.
+	NoTenants bool
+
+	// Tenant is that of the caller, to which everything belongs that it sends; "": what it sends says to which tenant it belongs.
+	Tenant string
+
+	// TenantRequired refuses what a caller without a tenant sends.
+	TenantRequired bool
 }
 
 const (

@@ -121,6 +121,9 @@ func (o Override) MergedMeta(meta []byte) ([]byte, *ojs.Error) {
 		b = payload.AppendMember(b, m.Literal, m.Value)
 	}
 	b = append(b, '}')
+	if o.lim.TenantOfMeta(b) != o.lim.TenantOfMeta(meta) {
+		return nil, errTenantChange(b)
+	}
 	if len(b) > o.lim.Meta() {
 		return nil, ojs.ErrTooLarge("meta", o.lim.Meta(), len(b))
 	}

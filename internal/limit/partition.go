@@ -53,16 +53,9 @@ type Page struct {
 
 // List is what a page is asked for.
 type List struct {
+	Tenant        string // whose partitions, without those of queues; "": all
 	After         string // cursor: keys behind it
 	Offset, Limit int
-}
-
-// Key is the partition of a job of a tenant; "": it has none.
-func Key(tenant, key string, policy *job.LimitPolicy) string {
-	if tenant == "" || key == "" || policy != nil && policy.Scope == job.LimitGlobal {
-		return key
-	}
-	return tenant + "/" + key
 }
 
 // Get returns a partition: 404 if no job and no client has named it, or if it is that of a queue without limit.
@@ -101,15 +94,23 @@ func (s *Store) setQueue(ctx context.Context, key string) error {
 	return pg.WriteError(s.db.Q.LimitSet(ctx, []string{key}, [][]byte{p.Stored()}))
 }
 
+// behindAll is behind every key.
+const behindAll = "~"
+
 // List returns a page, by key.
 func (s *Store) List(ctx context.Context, l List) (page Page, err error) {
-	limits, err := s.jobs.QueueLimits(ctx)
-	if err != nil {
-		return page, err
-	}
 	keys, policies := []string{}, [][]byte{}
-	for name, p := range limits {
-		keys, policies = append(keys, job.QueueLimitPrefix+name), append(policies, p.Stored())
+	from, before := "", behindAll
+	if l.Tenant != "" {
+		from, before = job.PartitionKey(l.Tenant, "", nil), job.PartitionKey(l.Tenant, behindAll, nil)
+	} else {
+		limits, err := s.jobs.QueueLimits(ctx)
+		if err != nil {
+			return page, err
+		}
+		for name, p := range limits {
+			keys, policies = append(keys, job.QueueLimitPrefix+name), append(policies, p.Stored())
+		}
 	}
 	ctx, done, err := s.db.Reading(ctx)
 	if err != nil {
@@ -124,10 +125,10 @@ func (s *Store) List(ctx context.Context, l List) (page Page, err error) {
 	var rows []dbsqlc.LimitListPageRow
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) (err error) {
 		q := dbsqlc.New(tx)
-		if rows, err = q.LimitListPage(ctx, dbsqlc.LimitListPageParams{After: l.After, QueueKeys: keys, SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1}); err != nil {
+		if rows, err = q.LimitListPage(ctx, dbsqlc.LimitListPageParams{After: max(from, l.After), Before: before, QueueKeys: keys, SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1}); err != nil {
 			return err
 		}
-		page.Total, err = q.LimitCount(ctx, keys, queue.CountLimit)
+		page.Total, err = q.LimitCount(ctx, dbsqlc.LimitCountParams{After: from, Before: before, QueueKeys: keys, MaxRows: queue.CountLimit})
 		return err
 	})
 	if err != nil {

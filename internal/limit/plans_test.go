@@ -40,7 +40,7 @@ func TestPlans(t *testing.T) {
 		for _, statement := range []string{
 			`SELECT * FROM ojs.limit_admit('{plans}', 0)`, `SELECT v.* FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = 'plans'`,
 			`SELECT v.* FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = 'queue:limited'`,
-			`SELECT * FROM ojs.limit_meet('{plans}', 0)`, `SELECT * FROM ojs.limit_queue_rooms('{limited}', ARRAY['{}'::json])`,
+			`SELECT * FROM ojs.limit_meet('{plans}', '', 0)`, `SELECT * FROM ojs.limit_queue_rooms('{limited}', ARRAY['{}'::json])`,
 			`SELECT * FROM ojs.limit_prune(200)`, `SELECT * FROM ojs.limit_queue_meet('full', 'reschedule', '{""}', '{0}', '{0}', 10, 0)`, `SELECT ojs.limit_started('plans', now())`, `SELECT ojs.limit_enqueued('plans', '{}', true)`,
 			`SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT 1000`,
 			`SELECT 1 WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = 'plans' AND COALESCE(j.limit_seq, 0) > 0)`,

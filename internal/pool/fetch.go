@@ -55,6 +55,9 @@ func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan 
 	case len(v.isolated) > 0:
 		f.Queues = slices.DeleteFunc(slices.Clone(f.Queues), func(q string) bool { return v.isolated[q] })
 	}
+	if f.Tenant != "" {
+		c.key += " tenant " + f.Tenant // what it finds in a queue says nothing about the jobs of others
+	}
 	switch {
 	case len(f.Queues) == 0: // it parks all the same, so that its worker does not ask all the time
 		by.Claim = func(context.Context) ([]*job.Record, error) { return nil, nil }

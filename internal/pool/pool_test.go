@@ -376,6 +376,41 @@ func TestDecode(t *testing.T) {
 	}
 }
 
+// TestTenantsInPools: whatever chooses between the queues of a fetch, it gets the jobs of its tenant only.
+func TestTenantsInPools(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	node := &bundle{b.Node()}
+	var jobs []*job.Job
+	for _, lane := range []string{"b", "b", "b", "", "a", "a/key", "a"} {
+		for _, q := range []string{"x", "y"} {
+			j := domaintest.NewJob(q)
+			j.Lane = lane
+			jobs = append(jobs, j)
+		}
+	}
+	b.Enqueued(jobs...)
+	b.put("limited", `{"queues":["x","y"],"concurrency":3}`)
+	b.put("turns", `{"queues":["x","y"],"strategy":"round_robin","starvation_prevention":{"enabled":true,"check_interval":"PT1S"}}`)
+	node.Pools.Changed()
+	for _, f := range []struct {
+		fetch job.Fetch
+		want  int
+	}{
+		{job.Fetch{Queues: []string{"x", "y"}, Pool: "limited", Count: 9}, 3},
+		{job.Fetch{Queues: []string{"x", "y"}, Pool: "turns", Count: 2}, 2},
+		{job.Fetch{Queues: []string{"x", "y"}, Strategy: job.StrategyWeighted, Count: 9}, 1},
+		{job.Fetch{Queues: []string{"x", "y"}, Pool: "turns", Count: 9}, 0},
+	} {
+		f.fetch.Tenant, f.fetch.WorkerID = "a", "w"
+		got := node.fetch(f.fetch)
+		require.Len(t, got, f.want, "%+v", f.fetch)
+		for _, j := range got {
+			require.Equal(t, "a", job.TenantOf(j.Lane), "%+v", f.fetch)
+		}
+	}
+}
+
 // parked fetches, and returns the answer when there is one.
 func (b *bundle) parked(f job.Fetch) chan answer {
 	b.T.Helper()

@@ -49,7 +49,7 @@ func (s *Store) boundsOf(view *queueconfig.View, jobs []*job.Job) (bounds map[st
 }
 
 func boundOf(q *queueconfig.Queue) *queueconfig.Backpressure {
-	if q == nil || q.Config.Backpressure == nil || q.Config.Backpressure.MaxDepth <= 0 && q.Config.Backpressure.MaxSizeBytes <= 0 {
+	if q == nil || q.Config.Backpressure == nil || !q.Config.Backpressure.Bounds() {
 		return nil
 	}
 	return q.Config.Backpressure
@@ -77,7 +77,9 @@ type boundedQueue struct {
 	young        []int // those of them that are available, as far as this node can tell, and that no later one has pushed out
 	pushedOut    [][16]byte
 	dropped      []dbsqlc.JobDiscardWaitingRow
-	freed        int64 // bytes of the jobs that made room
+	judged       int                     // index of the last job that wanted to enter
+	tenants      map[string]*tenantShare // of those whose jobs want to enter; nil: the policy says nothing of tenants
+	freed        int64                   // bytes of the jobs that made room
 }
 
 func newBoundCheck(s *Store, q *dbsqlc.Queries, in *insertion) *boundCheck {
@@ -115,13 +117,20 @@ func (b *boundCheck) judge(ctx context.Context, jobs []*job.Job, todo []int, rep
 				queue.leave(jobs, old)
 			}
 		}
-		if queue == nil || jobs[i].Unbounded || queue.take(jobs, i, !b.in.atomic && jobs[i].WorkflowID == [16]byte{}) {
+		if queue == nil || jobs[i].Unbounded {
 			accepted = append(accepted, i)
 			if queue != nil {
-				b.in.jobs[i].Outcome.Pressure = queue.pressure()
+				b.in.jobs[i].Outcome.Pressure = queue.pressure(nil)
 			}
+			continue
+		}
+		queue.judged = i
+		if own := queue.share(jobs[i]); own.fits(queue.policy) && queue.take(jobs, i, !b.in.atomic && jobs[i].WorkflowID == [16]byte{}) {
+			accepted = append(accepted, i)
+			own.enter()
+			b.in.jobs[i].Outcome.Pressure = queue.pressure(own)
 		} else if !full || !b.in.atomic { // an atomic insert shows the first one
-			b.in.res[i] = enqueued{full: b.errFull(queue)}
+			b.in.res[i] = enqueued{full: b.errFull(queue, own)}
 			full = true
 			if queue.policy.Strategy != queueconfig.Block { // see RetryFull
 				b.store.refused(ctx, queue)
@@ -144,6 +153,9 @@ func (b *boundCheck) measure(ctx context.Context, queue *boundedQueue, jobs []*j
 	}
 	if n == 0 {
 		return nil
+	}
+	if err := b.measureTenants(ctx, queue, jobs, todo); err != nil || queue.policy.MaxDepth <= 0 && queue.policy.MaxSizeBytes <= 0 {
+		return err
 	}
 	counts, err := b.q.QueueCountListByQueue(ctx, queue.name)
 	if err != nil {
@@ -195,6 +207,7 @@ func (queue *boundedQueue) take(jobs []*job.Job, i int, mayPush bool) bool {
 		}
 		for _, old := range queue.young[:n] {
 			then.pushedOut = append(then.pushedOut, jobs[old].ID)
+			queue.share(jobs[old]).leave()
 		}
 		*queue, queue.young = then, queue.young[n:]
 	}
@@ -210,11 +223,12 @@ func (queue *boundedQueue) leave(jobs []*job.Job, old int) {
 	if slices.Contains(queue.accepted, old) {
 		queue.depth, queue.bytes = queue.depth-1, queue.bytes-int64(jobs[old].ClientBytes())
 		queue.young = slices.DeleteFunc(queue.young, func(i int) bool { return i == old })
+		queue.share(jobs[old]).leave()
 	}
 }
 
-// pressure is how full the queue is, if that is worth a warning.
-func (queue *boundedQueue) pressure() *job.Pressure {
+// pressure is how full the queue is, or the part of it that a tenant has, if that is worth a warning.
+func (queue *boundedQueue) pressure(own *tenantShare) *job.Pressure {
 	p := queue.policy
 	share := 0.0
 	if p.MaxDepth > 0 {
@@ -223,13 +237,24 @@ func (queue *boundedQueue) pressure() *job.Pressure {
 	if p.MaxSizeBytes > 0 {
 		share = max(share, float64(queue.bytes)/float64(p.MaxSizeBytes))
 	}
+	if s := own.full(p); s > share && s >= p.WarningThreshold {
+		return &job.Pressure{Depth: own.depth, MaxDepth: p.MaxTenantDepth, Share: min(1, s)}
+	}
 	if share < p.WarningThreshold {
 		return nil
 	}
 	return &job.Pressure{Depth: queue.depth, MaxDepth: p.MaxDepth, Share: min(1, share)}
 }
 
-func (b *boundCheck) errFull(queue *boundedQueue) *ojs.Error {
+func (b *boundCheck) errFull(queue *boundedQueue, own *tenantShare) *ojs.Error {
+	retryAfter := int(math.Ceil(b.store.config.FullRetryAfter.Seconds()))
+	if !own.fits(queue.policy) {
+		full := ojs.QueueFull{Queue: queue.name, Tenant: own.tenant, Strategy: queue.policy.Strategy, Depth: own.depth, Bound: queue.policy.MaxTenantDepth, RetryAfter: retryAfter}
+		if b.in.atomic {
+			full.Depth += own.dropped - own.entered
+		}
+		return ojs.ErrQueueFull(full)
+	}
 	depth, bytes := queue.depth, queue.bytes
 	if b.in.atomic { // nothing is stored and nothing dropped: the queue stays as it was before the first of the jobs
 		depth += int64(len(queue.dropped) - len(queue.accepted))
@@ -241,7 +266,7 @@ func (b *boundCheck) errFull(queue *boundedQueue) *ojs.Error {
 	p := queue.policy
 	return ojs.ErrQueueFull(ojs.QueueFull{
 		Queue: queue.name, Strategy: p.Strategy, Depth: depth, Bound: p.MaxDepth, Bytes: bytes, MaxBytes: p.MaxSizeBytes,
-		RetryAfter: int(math.Ceil(b.store.config.FullRetryAfter.Seconds())),
+		RetryAfter: retryAfter,
 	})
 }
 
@@ -260,9 +285,8 @@ func (b *boundCheck) finish(ctx context.Context, jobs []*job.Job) error {
 			}
 		}
 		if len(queue.dropped) > 0 {
-			last := queue.accepted[len(queue.accepted)-1]
-			b.in.res[last].dropped = queue.dropped
-			outcome := &b.in.jobs[last].Outcome
+			b.in.res[queue.judged].dropped = queue.dropped // the job itself may have been refused: there were too few to drop
+			outcome := &b.in.jobs[queue.judged].Outcome
 			outcome.Dropped = workflowsOf(queue.dropped, droppedWorkflow)
 			outcome.DroppedLimits = namesOf(queue.dropped, droppedLimit)
 		}

@@ -46,6 +46,9 @@ func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes
 		for _, r := range rows {
 			queue.depth, queue.bytes = queue.depth-1, max(0, queue.bytes-byID[r.ID])
 			queue.freed += byID[r.ID]
+			if own := queue.tenants[job.TenantOf(r.Lane)]; own != nil {
+				own.depth, own.dropped = own.depth-1, own.dropped+1
+			}
 		}
 	}
 }

@@ -73,7 +73,7 @@ func (s *Store) Claim(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 	jobs, err := s.share(ctx, f)
 	if err == nil && len(jobs) < f.Count {
 		var admitted bool
-		if admitted, err = s.meet(ctx, f.Queues); err != nil && len(jobs) > 0 {
+		if admitted, err = s.meet(ctx, f.Queues, f.Tenant); err != nil && len(jobs) > 0 {
 			s.logger.WarnContext(ctx, "jobs that wait for rate limits were not looked at; the next fetch does it", slog.String("category", "error"), slog.Any("error", err))
 			err = nil
 		} else if admitted && len(jobs) == 0 {

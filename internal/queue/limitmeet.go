@@ -109,9 +109,9 @@ func (s *Store) surveyLimits(ctx context.Context, queues []string) error {
 	return err
 }
 
-// meet does what is to be done about jobs that wait for limits when a fetch had slots left. It reports whether jobs may be fetched
-// now that could not before.
-func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err error) {
+// meet does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no
+// others. It reports whether jobs may be fetched now that could not before.
+func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admitted bool, err error) {
 	due := s.parked.due(queues)
 	if len(due) == 0 {
 		return false, nil
@@ -119,7 +119,7 @@ func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err e
 	bounded, cancel := s.db.Bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	began := time.Now()
-	rows, err := s.db.Q.LimitMeet(bounded, due, s.commits.Node)
+	rows, err := s.db.Q.LimitMeet(bounded, dbsqlc.LimitMeetParams{Queues: due, Tenant: tenant, Node: s.commits.Node})
 	if err != nil {
 		return false, pg.ClientError(err)
 	}
@@ -130,6 +130,11 @@ func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err e
 			admitted = true
 		} else {
 			s.limited(rows[i].LimitKey)
+		}
+	}
+	if tenant != "" {
+		for _, name := range due { // it has not met the jobs of others
+			met[name] = true
 		}
 	}
 	s.parked.met(due, met, time.Since(began))

@@ -13,6 +13,7 @@ import (
 
 // List is a filter of jobs, newest id first (docs/reference/http.md, List jobs). Empty fields match all.
 type List struct {
+	Tenant                string
 	States, Queues, Types []string
 	Before                *[16]byte // cursor: ids below it
 	Offset, Limit         int
@@ -46,7 +47,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 		q := dbsqlc.New(tx)
 		rows, err := q.JobListPage(ctx, dbsqlc.JobListPageParams{
 			States: states, Queues: queues, Types: types, Before: before,
-			MaxLooked: looked, SkipRows: skip, PageRows: int64(l.Limit) + 1, MaxBytes: job.MaxBytes,
+			Tenant: l.Tenant, MaxLooked: looked, SkipRows: skip, PageRows: int64(l.Limit) + 1, MaxBytes: job.MaxBytes,
 		})
 		if err != nil {
 			return err
@@ -55,7 +56,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 		if page.Jobs, more = job.CutPage(rows, l.Limit, func(r *dbsqlc.Job) *job.Record { return (*job.Record)(r) }); more {
 			page.Next = &page.Jobs[len(page.Jobs)-1].ID
 		} else if looked == s.maxLooked {
-			floor, err := q.JobListFloor(ctx, before, looked)
+			floor, err := q.JobListFloor(ctx, dbsqlc.JobListFloorParams{Tenant: l.Tenant, Before: before, MaxLooked: looked})
 			if err != nil {
 				return err
 			}
@@ -64,7 +65,7 @@ func (s *Store) List(ctx context.Context, l List) (page JobPage, err error) {
 			}
 		}
 		page.Total, err = q.JobCountPage(ctx, dbsqlc.JobCountPageParams{
-			States: states, Queues: queues, Types: types, MaxLooked: counted, MaxRows: CountLimit,
+			Tenant: l.Tenant, States: states, Queues: queues, Types: types, MaxLooked: counted, MaxRows: CountLimit,
 		})
 		return err
 	})
@@ -85,6 +86,7 @@ func (s *Store) Candidates(ctx context.Context, f job.BulkFilter, limit int) (id
 		return nil, false, pg.ClientError(err)
 	}
 	p := dbsqlc.JobListForBulkParams{
+		Tenant: f.Tenant,
 		States: texts(f.States), MaxLooked: s.maxLooked, MaxRows: int64(limit) + 1, TypePrefix: f.TypePrefix,
 		Type: pgtype.Text{String: f.Type, Valid: f.Type != "" || f.TypePrefix}, Queue: pg.Text(f.Queue),
 		EnqueuedAfter:  pg.Timestamp(job.Latest(f.EnqueuedAfter, f.Since.At)),

@@ -21,6 +21,7 @@ const (
 
 // Search is what an administrator looks for (docs/reference/admin.md, Jobs). Empty fields match all.
 type Search struct {
+	Tenant              string
 	States, Queues      []string
 	Types, TypePrefixes []string // either matches
 	Since, Until        job.When // of created_at
@@ -78,7 +79,7 @@ func (s *Store) Search(ctx context.Context, f Search) (page SearchPage, err erro
 
 func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (dbsqlc.JobSearchNewestRow, error) {
 	p := dbsqlc.JobSearchNewestParams{
-		States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes),
+		Tenant: f.Tenant, States: pg.Strings(f.States), Queues: pg.Strings(f.Queues), Types: pg.Strings(f.Types), TypePrefixes: pg.Strings(f.TypePrefixes),
 		Since: pg.Beginning, Until: pg.End, After: firstID, Before: lastID,
 		MaxLooked: maxLooked, MaxRows: CountLimit + 1, SkipRows: int64(f.Offset), PageRows: int64(f.Limit), Ascending: f.Ascending,
 	}
@@ -101,7 +102,7 @@ func search(ctx context.Context, q *dbsqlc.Queries, f Search, maxLooked int64) (
 		p.After = later(p.After, *f.Cursor)
 	}
 	row, err := q.JobSearchOldest(ctx, dbsqlc.JobSearchOldestParams{
-		States: p.States, Queues: p.Queues, Types: p.Types, TypePrefixes: p.TypePrefixes, Since: p.Since, Until: p.Until,
+		Tenant: p.Tenant, States: p.States, Queues: p.Queues, Types: p.Types, TypePrefixes: p.TypePrefixes, Since: p.Since, Until: p.Until,
 		After: p.After, Before: p.Before, MaxLooked: p.MaxLooked, MaxRows: p.MaxRows, SkipRows: p.SkipRows, PageRows: p.PageRows,
 	})
 	return dbsqlc.JobSearchNewestRow(row), err

@@ -15,6 +15,7 @@ import (
 
 // UniqueList is a page of the jobs that hold unique keys, newest id first (docs/reference/unique.md, List).
 type UniqueList struct {
+	Tenant        string    // "": the jobs of all
 	Before        *[16]byte // cursor: ids below it
 	Offset, Limit int
 }
@@ -47,12 +48,13 @@ func (s *Store) ListUnique(ctx context.Context, l UniqueList) (page UniquePage, 
 	err = pg.InSnapshot(ctx, s.db.Pool, func(tx pgx.Tx) error {
 		q := dbsqlc.New(tx)
 		rows, err = q.UniqueListPage(ctx, dbsqlc.UniqueListPageParams{
+			Tenant:  l.Tenant,
 			MaxSize: job.SizeOfEach(l.Limit + 1), Before: before(l.Before), MaxLooked: s.maxLooked, SkipRows: int64(l.Offset), PageRows: int64(l.Limit) + 1,
 		})
 		if err != nil {
 			return err
 		}
-		page.Total, err = q.UniqueCount(ctx, s.maxLooked, CountLimit)
+		page.Total, err = q.UniqueCount(ctx, dbsqlc.UniqueCountParams{Tenant: l.Tenant, MaxLooked: s.maxLooked, MaxRows: CountLimit})
 		return err
 	})
 	if err != nil {

@@ -54,8 +54,14 @@ func (c *Config) JSON() []byte {
 type Backpressure struct {
 	MaxDepth         int64   // 0: unbounded
 	MaxSizeBytes     int64   // 0: unbounded
+	MaxTenantDepth   int64   // of the jobs of each tenant; 0: unbounded
 	Strategy         string  // Reject, Block or DropOldest
 	WarningThreshold float64 // fraction of the bound
+}
+
+// Bounds reports whether the queue is bounded at all.
+func (b *Backpressure) Bounds() bool {
+	return b.MaxDepth > 0 || b.MaxSizeBytes > 0 || b.MaxTenantDepth > 0
 }
 
 // Retention is how long finished jobs are kept. nil: as long as the server keeps them by default.

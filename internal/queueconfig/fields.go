@@ -21,6 +21,7 @@ const (
 	rateLimit
 	maxDepth
 	maxSizeBytes
+	maxTenantDepth
 	strategy
 	warningThreshold
 	visibilityTimeout
@@ -49,6 +50,7 @@ var specs = [fieldCount]spec{
 	rateLimit:         {"", "rate_limit", readRateLimit},
 	maxDepth:          {"backpressure", "max_depth", readMaxDepth},
 	maxSizeBytes:      {"backpressure", "max_size_bytes", readMaxSizeBytes},
+	maxTenantDepth:    {"backpressure", "max_depth_per_tenant", readMaxTenantDepth},
 	strategy:          {"backpressure", "strategy", readStrategy},
 	warningThreshold:  {"backpressure", "warning_threshold", readThreshold},
 	visibilityTimeout: {"", "visibility_timeout", readVisibility},
@@ -119,6 +121,14 @@ func readMaxSizeBytes(c *Config, v jsontext.Value) string {
 	n, expected := count(v, 0, 1<<50)
 	if expected == "" {
 		c.backpressure().MaxSizeBytes = *n
+	}
+	return expected
+}
+
+func readMaxTenantDepth(c *Config, v jsontext.Value) string {
+	n, expected := count(v, 0, maxCount)
+	if expected == "" {
+		c.backpressure().MaxTenantDepth = *n
 	}
 	return expected
 }

@@ -64,7 +64,7 @@ func (s *Store) Deployment(ctx context.Context, queue string) (Deployment, error
 			return err
 		}
 		d.Queues = Totals(queues)
-		workers, err := q.WorkerGetTotals(ctx)
+		workers, err := q.WorkerGetTotals(ctx, "")
 		d.Workers = WorkerTotals(workers)
 		return err
 	})

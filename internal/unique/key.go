@@ -14,13 +14,19 @@ import (
 )
 
 // Key is the unique key of a job with a policy: the one that its client computed, or 64 hex digits of a SHA-256 over the parts
-// of the job that its policy names, as canonical JSON (docs/reference/unique.md, Key).
+// of the job that its policy names, as canonical JSON (docs/reference/unique.md, Key). Tenants have keys of their own: that of a tenant's
+// job is a SHA-256 over the tenant and this key, as in ojs.tenant_key of SQL.
 func Key(j *job.Job) string {
-	if j.Unique.Key != "" {
-		return j.Unique.Key
+	key := j.Unique.Key
+	if key == "" {
+		sum := sha256.Sum256(appendCanonical(nil, identity(j)))
+		key = hex.EncodeToString(sum[:])
 	}
-	sum := sha256.Sum256(appendCanonical(nil, identity(j)))
-	return hex.EncodeToString(sum[:])
+	if tenant := job.TenantOf(j.Lane); tenant != "" {
+		sum := sha256.Sum256([]byte(tenant + "/" + key))
+		key = hex.EncodeToString(sum[:])
+	}
+	return key
 }
 
 // Assign gives the jobs that have a policy their keys.

@@ -21,6 +21,7 @@ type Definition struct {
 	Queues, JobTypes []string
 	Sources          []string // patterns; not checked
 	Filter, Metadata []byte   // as sent; nil: none
+	Tenant           string   // whose events it gets; "": those of all
 	Active           bool
 	TimeoutMS        int32
 	MaxInFlight      int32

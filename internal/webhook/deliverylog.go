@@ -15,6 +15,7 @@ import (
 
 // DeliveryList selects deliveries of the log. Zero values do not filter.
 type DeliveryList struct {
+	Tenant          string // those of the tenant's subscriptions
 	Webhook, Before *[16]byte
 	Status, Type    string
 	Event           *EventPlace // nil: any
@@ -48,6 +49,7 @@ func (s *Store) Deliveries(ctx context.Context, l DeliveryList) (page DeliveryPa
 	defer done()
 	end := int32(l.Offset + l.Limit + 1) // one more than the page tells whether there are more
 	p := dbsqlc.WebhookDeliveryListParams{
+		Tenant: pg.Text(l.Tenant),
 		Status: pg.Text(l.Status), EventType: pg.Text(l.Type), Since: pg.Timestamp(l.Since), Until: pg.Timestamp(l.Until),
 		Before: lastID, MaxTotal: max(maxDeliveryTotal, end), MaxLooked: max(s.maxLooked, end), SkipRows: int32(l.Offset), MaxRows: int32(l.Limit + 1),
 	}

@@ -32,6 +32,7 @@ type Record struct {
 	DisabledAt          pgtype.Timestamptz
 	CreatedAt           pgtype.Timestamptz
 	UpdatedAt           pgtype.Timestamptz
+	Tenant              pgtype.Text // whose events it gets; NULL: those of all
 }
 
 // SecretRecord is a secret as it is stored.

@@ -50,7 +50,7 @@ func (s *Store) Create(ctx context.Context, in *Definition, match Match) (*Webho
 			ID: id, Url: in.URL, Events: in.Events, Filter: in.Filter, Types: pg.Strings(match.Types), Sources: pg.Strings(match.Sources),
 			Queues: pg.Strings(in.Queues), JobTypes: pg.Strings(in.JobTypes), Metadata: in.Metadata, Active: in.Active, TimeoutMs: in.TimeoutMS,
 			MaxInFlight: in.MaxInFlight, Ordering: in.Ordering, PayloadFormat: in.PayloadFormat, StandardWebhooks: in.StandardWebhooks,
-			MaxWebhooks: s.config.MaxWebhooks,
+			MaxWebhooks: s.config.MaxWebhooks, Tenant: pg.Text(in.Tenant),
 		})
 		if err != nil {
 			return err
@@ -124,6 +124,7 @@ func (s *Store) withSecrets(ctx context.Context, q *dbsqlc.Queries, rows []Recor
 
 // Filter selects subscriptions of a list.
 type Filter struct {
+	Tenant string // "": the subscriptions of all
 	Active *bool
 	URL    string
 	Before *[16]byte // exclusive; nil: from the newest
@@ -138,7 +139,7 @@ func (s *Store) List(ctx context.Context, l Filter) ([]Webhook, int64, error) {
 		return nil, 0, pg.ClientError(err)
 	}
 	defer done()
-	p := dbsqlc.WebhookListParams{Url: l.URL, Before: lastID, SkipRows: int32(l.Offset), MaxRows: int32(l.Limit)}
+	p := dbsqlc.WebhookListParams{Tenant: pg.Text(l.Tenant), Url: l.URL, Before: lastID, SkipRows: int32(l.Offset), MaxRows: int32(l.Limit)}
 	if l.Active != nil {
 		p.Active = pgtype.Bool{Bool: *l.Active, Valid: true}
 	}

@@ -14,6 +14,7 @@ import (
 // Beat is a worker's heartbeat, or its registration (docs/reference/http.md, Heartbeat).
 type Beat struct {
 	WorkerID     string
+	Tenant       string     // that the call names; "": none
 	Register     bool       // a new start: what the worker reported before does not bind it
 	State        string     // running, quiet, terminate; "": not reported
 	ActiveJobs   int        // the reported number, else the number of ids

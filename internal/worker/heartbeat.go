@@ -27,8 +27,14 @@ type BeatResult struct {
 	directive string
 }
 
-// Heartbeat registers the worker and extends the leases of its jobs. It waits for jobs whose rows are locked.
+// Heartbeat registers the worker and extends the leases of its jobs. It waits for jobs whose rows are locked. A worker of a tenant must
+// not have the id of a living one of somebody else.
 func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
+	if b.Tenant != "" {
+		if err := s.checkTenant(ctx, b); err != nil {
+			return BeatResult{}, err
+		}
+	}
 	res, err := s.heartbeat.Do(ctx, b)
 	for wait := s.jobs.LockWait(); err == nil && len(res.locked) > 0 && wait.Again(ctx); {
 		b.Jobs.IDs, b.jobsOnly = res.locked, true
@@ -40,6 +46,18 @@ func (s *Store) Heartbeat(ctx context.Context, b Beat) (BeatResult, error) {
 		res.locked = more.locked
 	}
 	return res, pg.WriteError(err)
+}
+
+func (s *Store) checkTenant(ctx context.Context, b Beat) error {
+	ctx, cancel := s.db.Bounded(ctx)
+	defer cancel()
+	others, err := s.db.Q.TenantWorkerIsOthers(ctx, b.WorkerID, b.Tenant)
+	if err == nil && others {
+		taken := ojs.NewError(ojs.KindNotOwner, "The id "+b.WorkerID+" is that of a worker of somebody else.", map[string]any{"worker_id": b.WorkerID})
+		taken.Hint = "Give the worker an id that no other worker has, such as one that begins with the name of the tenant."
+		err = taken
+	}
+	return pg.ClientError(err)
 }
 
 // flushHeartbeat writes workers and jobs in two statements, so that an error of a job does not undo the beat of its worker.
@@ -107,6 +125,7 @@ func (s *Store) beatParams(beats []Beat, at map[string]int) dbsqlc.WorkerHeartbe
 		p.FetchQueues = append(p.FetchQueues, jsonList(queues))
 		p.FetchCounts = append(p.FetchCounts, int32(min(count, 1<<31-1)))
 		p.Hostnames = append(p.Hostnames, b.Hostname)
+		p.Tenants = append(p.Tenants, b.Tenant)
 		p.Pids = append(p.Pids, b.PID)
 		p.Facts = append(p.Facts, b.Facts)
 		p.Loads = append(p.Loads, b.Load)

@@ -23,6 +23,7 @@ type Record struct {
 	Hostname     pgtype.Text
 	Pid          pgtype.Int8
 	Facts        []byte
+	Tenant       string // named by its calls; "": none
 }
 
 // Totals counts workers by state.

@@ -73,6 +73,7 @@ func (s *Store) Reserved(ctx context.Context, worker string, ids [][16]byte) ([]
 
 // Filter chooses workers: the living before the dead, both with the latest sign of life first. Empty fields match all.
 type Filter struct {
+	Tenant         string // "": the workers of all
 	States, Queues []string
 	After          *Key // nil: from the first
 	Offset, Limit  int
@@ -115,7 +116,7 @@ type Page struct {
 	Workers []Record
 	More    bool   // workers follow this page
 	Matches int64  // number of workers that match the filter, on all pages
-	Totals  Totals // of all workers
+	Totals  Totals // of all workers, or of all of the tenant
 }
 
 // List returns a page of workers.
@@ -127,7 +128,7 @@ func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 	defer done()
 	states, queues := pg.Strings(l.States), pg.Strings(l.Queues)
 	p := dbsqlc.WorkerListPageParams{
-		LivingBefore: pg.End, DeadBefore: pg.End, States: states, Queues: queues, SkipRows: int64(l.Offset),
+		Tenant: l.Tenant, LivingBefore: pg.End, DeadBefore: pg.End, States: states, Queues: queues, SkipRows: int64(l.Offset),
 		PageRows: int64(l.Limit) + 1, MaxRows: int64(l.Offset+l.Limit) + 1, // one more tells whether there are more
 	}
 	switch {
@@ -143,15 +144,17 @@ func (s *Store) List(ctx context.Context, l Filter) (Page, error) {
 	more := len(rows) > l.Limit
 	rows = rows[:min(len(rows), l.Limit)]
 	page := Page{Workers: sliceutil.Map(rows, func(w dbsqlc.Worker) Record { return Record(w) }), More: more}
-	if page.Matches, err = s.db.Q.WorkerCount(ctx, states, queues); err != nil {
+	if page.Matches, err = s.db.Q.WorkerCount(ctx, dbsqlc.WorkerCountParams{Tenant: l.Tenant, States: states, Queues: queues}); err != nil {
 		return Page{}, pg.ClientError(err)
 	}
-	page.Totals, err = s.Totals(ctx)
+	page.Totals, err = s.totals(ctx, l.Tenant)
 	return page, pg.ClientError(err)
 }
 
 // Totals counts workers by state.
-func (s *Store) Totals(ctx context.Context) (Totals, error) {
-	row, err := s.db.Q.WorkerGetTotals(ctx)
+func (s *Store) Totals(ctx context.Context) (Totals, error) { return s.totals(ctx, "") }
+
+func (s *Store) totals(ctx context.Context, tenant string) (Totals, error) {
+	row, err := s.db.Q.WorkerGetTotals(ctx, tenant)
 	return Totals(row), err
 }

@@ -145,7 +145,7 @@ func (p *pass) create(ctx context.Context, nodes []*node) error {
 func (p *pass) insertWorkflows(ctx context.Context, nodes []*node) error {
 	for part := range slices.Chunk(nodes, portion) {
 		a := workflowRows(part)
-		a.RootID, a.CreatedAt = p.root.ID, p.now
+		a.RootID, a.CreatedAt, a.Tenant = p.root.ID, p.now, p.root.Tenant
 		stored, err := p.q.WorkflowInsert(ctx, a)
 		if err != nil {
 			return err

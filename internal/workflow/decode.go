@@ -25,14 +25,14 @@ const (
 	maxTemplateBytes = 64 << 20  // of all jobs with the options that they inherit, which would multiply a small body otherwise
 )
 
-// Decode is the function Decode with the limits of this server.
-func (s *Store) Decode(raw []byte) (*Definition, *ojs.Error) {
-	return Decode(raw, s.config.Limits, s.config.MaxDepth)
+// Decode is the function Decode with the depth of this server.
+func (s *Store) Decode(raw []byte, lim job.Limits) (*Definition, *ojs.Error) {
+	return Decode(raw, lim, s.config.MaxDepth)
 }
 
-// Define is the function Define with the limits of this server.
-func (s *Store) Define(t Draft) (*Definition, *ojs.Error) {
-	return Define(t, s.config.Limits, s.config.MaxDepth)
+// Define is the function Define with the depth of this server.
+func (s *Store) Define(t Draft, lim job.Limits) (*Definition, *ojs.Error) {
+	return Define(t, lim, s.config.MaxDepth)
 }
 
 // Decode reads a workflow in either form: typed (`type` with steps or jobs), or steps with depends_on. Everything is checked,
@@ -139,6 +139,14 @@ func (r *reader) head(d *Definition, f *payload.Fields, path string, outer job.D
 	}
 	if meta != nil {
 		d.Meta = rawjson.Compact(meta)
+	}
+	if path == "$" { // what is nested belongs to the tenant of the root
+		var err *ojs.Error
+		if d.Meta, d.Tenant, err = r.lim.WithTenant(d.Meta); err != nil {
+			r.add(path, err)
+			return outer
+		}
+		meta = d.Meta
 	}
 	if options != nil {
 		d.Options = rawjson.Compact(options)

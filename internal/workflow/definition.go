@@ -24,6 +24,7 @@ type Definition struct {
 	Type      Type
 	Name      string     // default: the type word
 	Meta      []byte     // valid compact JSON object; nil: {}
+	Tenant    string     // of a root; "": none
 	Options   []byte     // default options of all leaves and callbacks, as sent; nil: none
 	Members   []Member   // in the order of the definition
 	Callbacks []Callback // on_complete, on_success, on_failure, in this order

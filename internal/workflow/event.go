@@ -98,7 +98,7 @@ func (p *pass) writeEvents(ctx context.Context) error {
 		return nil
 	}
 	subject := ojs.FormatID(p.root.ID)
-	a := dbsqlc.WorkflowEventInsertParams{Time: p.now, Subject: subject, RootID: p.root.ID, TraceID: p.root.TraceID, Node: p.s.commits.Node}
+	a := dbsqlc.WorkflowEventInsertParams{Time: p.now, Subject: subject, RootID: p.root.ID, TraceID: p.root.TraceID, Tenant: p.root.Tenant, Node: p.s.commits.Node}
 	for _, e := range p.events {
 		a.Types, a.Sources, a.Data = append(a.Types, e.kind), append(a.Sources, e.source), append(a.Data, e.data)
 		p.changes = append(p.changes, eventlog.Change{Type: e.kind, Subject: subject, At: p.now.Time})

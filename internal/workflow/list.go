@@ -10,6 +10,7 @@ import (
 
 // Filter selects roots.
 type Filter struct {
+	Tenant string    // "": all
 	State  string    // "": all
 	Type   string    // "": all
 	Name   string    // "": all
@@ -63,6 +64,11 @@ func (s *Store) listIDs(ctx context.Context, f Filter) ([][16]byte, error) {
 	if f.Cursor != nil {
 		a.Before, a.SkipRows = *f.Cursor, 0
 	}
+	if f.Tenant != "" {
+		return s.db.Q.WorkflowListPageByTenant(ctx, dbsqlc.WorkflowListPageByTenantParams{
+			Tenant: f.Tenant, State: f.State, Before: a.Before, MaxLooked: a.MaxLooked, Type: a.Type, Name: a.Name, SkipRows: a.SkipRows, PageRows: a.PageRows,
+		})
+	}
 	if f.State == "" {
 		return s.db.Q.WorkflowListPage(ctx, a)
 	}
@@ -90,6 +96,11 @@ func (s *Store) roots(ctx context.Context, ids [][16]byte) ([]*Workflow, error) 
 }
 
 func (s *Store) count(ctx context.Context, f Filter) (int64, error) {
+	if f.Tenant != "" {
+		return s.db.Q.WorkflowCountByTenant(ctx, dbsqlc.WorkflowCountByTenantParams{
+			Tenant: f.Tenant, State: f.State, MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal,
+		})
+	}
 	if f.State == "" {
 		return s.db.Q.WorkflowCount(ctx, dbsqlc.WorkflowCountParams{MaxLooked: pg.MaxLooked, Type: f.Type, Name: f.Name, MaxRows: maxTotal})
 	}

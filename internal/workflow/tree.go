@@ -41,7 +41,7 @@ func treeOf(def *Definition) []*node {
 
 func newNode(def *Definition, number int32, above *node, index int) *node {
 	n := &node{def: def, children: map[int]*node{}, flow: &flow{Workflow: dbsqlc.Workflow{
-		ID: def.ID, Flow: number, Ancestors: []int32{}, Type: string(def.Type), Name: def.Name, State: running, Meta: def.Meta, StepsForm: def.StepsForm,
+		ID: def.ID, Flow: number, Ancestors: []int32{}, Type: string(def.Type), Name: def.Name, State: running, Meta: def.Meta, Tenant: def.Tenant, StepsForm: def.StepsForm,
 		Total: int32(len(def.Members)), Open: int32(len(def.Members)), JobCount: int32(def.Leaves), Callbacks: []string{},
 	}}}
 	if n.ID == [16]byte{} {

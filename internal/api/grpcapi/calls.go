@@ -79,6 +79,11 @@ func (a *API) begin(ctx context.Context, method string, setHeader func(metadata.
 	if len(a.keys) > 0 && !known && !public(method) {
 		return ctx, ojs.ErrUnauthenticated()
 	}
+	if !public(method) {
+		if c.caller.Tenant, err = a.callerTenant(ctx); err != nil {
+			return ctx, err
+		}
+	}
 	return queue.WithProducer(ctx, principal), nil
 }
 

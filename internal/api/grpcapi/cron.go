@@ -19,7 +19,7 @@ func (a *API) RegisterCron(ctx context.Context, in *ojsv1.RegisterCronRequest) (
 	if r.err != nil {
 		return nil, r.err
 	}
-	definition, wire := cron.Define(draft, a.config.Limits)
+	definition, wire := cron.Define(draft, a.limits(ctx))
 	if wire != nil {
 		return nil, nameCron(wire)
 	}
@@ -75,7 +75,7 @@ const cronPage = 1000
 func (a *API) ListCron(ctx context.Context, _ *ojsv1.ListCronRequest) (*ojsv1.ListCronResponse, error) {
 	out := &ojsv1.ListCronResponse{}
 	for {
-		rows, _, err := a.Crons.List(ctx, cron.Filter{Offset: len(out.Entries), Limit: cronPage})
+		rows, _, err := a.Crons.List(ctx, cron.Filter{Tenant: tenantOf(ctx), Offset: len(out.Entries), Limit: cronPage})
 		if err != nil {
 			return nil, err
 		}

@@ -10,7 +10,7 @@ import (
 
 // ListDeadLetter is GET /dead-letter.
 func (a *API) ListDeadLetter(ctx context.Context, in *ojsv1.ListDeadLetterRequest) (*ojsv1.ListDeadLetterResponse, error) {
-	var filter deadletter.Filter
+	filter := deadletter.Filter{Tenant: tenantOf(ctx)}
 	limit, err := pageSize(in.GetLimit())
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 	if r.err != nil {
 		return nil, r.err
 	}
-	job, wire := draft.Job(a.config.Limits)
+	job, wire := draft.Job(a.limits(ctx))
 	if wire != nil {
 		return nil, wire
 	}
@@ -44,7 +44,7 @@ func (a *API) Enqueue(ctx context.Context, in *ojsv1.EnqueueRequest) (*ojsv1.Enq
 
 // EnqueueBatch is POST /jobs/batch, and may be sent again with its idempotency key, as POST /jobs/bulk.
 func (a *API) EnqueueBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) (*ojsv1.EnqueueBatchResponse, error) {
-	jobs, err := a.decodeBatch(in)
+	jobs, err := a.decodeBatch(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func keep(j, parts *ojsv1.Job) {
 }
 
 // decodeBatch tells of the first entry that is wrong.
-func (a *API) decodeBatch(in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
+func (a *API) decodeBatch(ctx context.Context, in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
 	if n := len(in.GetJobs()); n > a.config.MaxBatchSize {
 		return nil, ojs.ErrBatchSize(a.config.MaxBatchSize, n)
 	}
@@ -124,7 +124,7 @@ func (a *API) decodeBatch(in *ojsv1.EnqueueBatchRequest) ([]*job.Job, error) {
 	if r.err != nil && len(drafts) == 0 {
 		return nil, r.err
 	}
-	jobs, wire := job.FromDrafts(drafts, a.config.Limits, a.config.MaxBatchSize)
+	jobs, wire := job.FromDrafts(drafts, a.limits(ctx), a.config.MaxBatchSize)
 	switch {
 	case wire != nil:
 		return nil, wire

@@ -60,6 +60,7 @@ func (a *API) streamEvents(in *ojsv1.StreamEventsRequest, stream grpc.ServerStre
 	if err != nil {
 		return err
 	}
+	query.Tenant = tenantOf(stream.Context())
 	out, err := a.open(stream)
 	if err != nil {
 		return err

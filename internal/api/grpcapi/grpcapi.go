@@ -31,6 +31,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // Config holds what the API decides by. Values are taken as they are.
@@ -40,6 +41,9 @@ type Config struct {
 
 	// Limits of job objects, metadata, results and nesting.
 	Limits job.Limits
+
+	// Tenancy says whether calls name their tenant. Zero: optional.
+	Tenancy tenant.Mode
 
 	// MaxBatchBytes bounds the message of EnqueueBatch, after decompression.
 	MaxBatchBytes int

@@ -33,7 +33,7 @@ func (a *API) StreamJobs(in *ojsv1.StreamJobsRequest, stream grpc.ServerStreamin
 	if want.WorkerID == "" {
 		return ojs.ErrInvalidPayload("worker_id", "the non-empty id of this worker", nil, "'worker_id' is required: send the non-empty id of this worker.")
 	}
-	want.Wait = jobWait
+	want.Wait, want.Tenant = jobWait, tenantOf(stream.Context())
 	out, err := a.open(stream)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ type jobStream struct {
 
 func (s *jobStream) serve() error {
 	// Before the first claim, so that no end of a job is missed. Gap rows tell of jobs that went back to their queue.
-	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{Queues: s.fetch.Queues, Internal: true}, nil)
+	sub, err := s.api.Feed.Subscribe(s.ctx, eventlog.Query{Queues: s.fetch.Queues, Tenant: s.fetch.Tenant, Internal: true}, nil)
 	if err != nil {
 		return pg.ClientError(err)
 	}

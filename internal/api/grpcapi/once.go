@@ -33,7 +33,7 @@ func (a *API) once(ctx context.Context, call onceCall, out proto.Message) error 
 		return fmt.Errorf("hash request: %w", err)
 	}
 	hash := sha256.Sum256(message)
-	key := queue.IdempotencyKey{Holder: callOf(ctx).caller.Principal, Operation: call.operation, Key: call.key, Hash: hash[:]}
+	key := queue.IdempotencyKey{Holder: callOf(ctx).caller.Holder(), Operation: call.operation, Key: call.key, Hash: hash[:]}
 	answer, err := a.Jobs.Once(ctx, key, func(tx *queue.Tx) (queue.Answer, bool, error) {
 		stored, errs, err := tx.Enqueue(ctx, call.jobs, true)
 		if err != nil {

@@ -29,6 +29,9 @@ func (a *API) ListQueues(ctx context.Context, in *ojsv1.ListQueuesRequest) (*ojs
 	if c := in.GetCursor(); c != "" && !job.ValidQueue(c) {
 		return nil, api.ErrCursor(c)
 	}
+	if caller := tenantOf(ctx); caller != "" {
+		return a.listTenantQueues(ctx, caller, in.GetCursor(), limit)
+	}
 	rows, more, err := a.Jobs.QueuesAfter(ctx, in.GetCursor(), limit)
 	if err != nil {
 		return nil, err
@@ -45,12 +48,33 @@ func (a *API) ListQueues(ctx context.Context, in *ojsv1.ListQueuesRequest) (*ojs
 	return out, nil
 }
 
+// listTenantQueues gives the queues in which a tenant has had jobs, with the number of these.
+func (a *API) listTenantQueues(ctx context.Context, caller, after string, limit int) (*ojsv1.ListQueuesResponse, error) {
+	queues, more, err := a.Tenants.QueuesAfter(ctx, caller, after, limit)
+	if err != nil {
+		return nil, err
+	}
+	out := &ojsv1.ListQueuesResponse{}
+	for _, q := range queues {
+		out.Queues = append(out.Queues, &ojsv1.QueueInfo{
+			Name: q.Name, Paused: q.Status == "paused", AvailableCount: q.Available, CreatedAt: momentOf(q.CreatedAt),
+		})
+	}
+	if more {
+		out.NextCursor = queues[len(queues)-1].Name
+	}
+	return out, nil
+}
+
 // QueueStats is GET /queues/{name}/stats.
 func (a *API) QueueStats(ctx context.Context, in *ojsv1.QueueStatsRequest) (*ojsv1.QueueStatsResponse, error) {
 	if err := api.CheckQueue("queue", in.GetQueue()); err != nil {
 		return nil, err
 	}
 	s, err := a.Jobs.QueueStats(ctx, in.GetQueue())
+	if caller := tenantOf(ctx); err == nil && caller != "" {
+		s, err = a.Tenants.OfQueue(ctx, caller, s)
+	}
 	if err != nil {
 		return nil, err
 	}

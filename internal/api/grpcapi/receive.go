@@ -191,5 +191,8 @@ func (s *serverStream) RecvMsg(m any) error {
 			return err
 		}
 	}
-	return s.api.checkMessage(s.ctx, m)
+	if err := s.api.checkMessage(s.ctx, m); err != nil {
+		return err
+	}
+	return s.api.confine(s.ctx, m)
 }

@@ -16,7 +16,7 @@ func (a *API) Fetch(ctx context.Context, in *ojsv1.FetchRequest) (*ojsv1.FetchRe
 	if wire != nil {
 		return nil, wire
 	}
-	want.MaxBytes = claimBytes
+	want.MaxBytes, want.Tenant = claimBytes, tenantOf(ctx)
 	jobs, err := a.Pools.Fetch(ctx, want)
 	if err != nil {
 		return nil, err
@@ -97,10 +97,15 @@ func (a *API) Heartbeat(ctx context.Context, in *ojsv1.HeartbeatRequest) (*ojsv1
 	if r.err != nil {
 		return nil, r.err
 	}
-	beat, wire := worker.NewBeat(in.GetWorkerId(), state, in.GetId(), visibility)
+	own, err := a.ownBeat(ctx, in.GetId())
+	if err != nil {
+		return nil, err
+	}
+	beat, wire := worker.NewBeat(in.GetWorkerId(), state, own, visibility)
 	if wire != nil {
 		return nil, wire
 	}
+	beat.Tenant = tenantOf(ctx)
 	res, err := a.Workers.Heartbeat(ctx, beat)
 	if err != nil {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 
 // CreateWorkflow is POST /workflows with steps that depend on each other.
 func (a *API) CreateWorkflow(ctx context.Context, in *ojsv1.CreateWorkflowRequest) (*ojsv1.CreateWorkflowResponse, error) {
-	definition, err := a.readWorkflow(in)
+	definition, err := a.readWorkflow(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func (a *API) CreateWorkflow(ctx context.Context, in *ojsv1.CreateWorkflowReques
 	})
 }
 
-func (a *API) readWorkflow(in *ojsv1.CreateWorkflowRequest) (*workflow.Definition, error) {
+func (a *API) readWorkflow(ctx context.Context, in *ojsv1.CreateWorkflowRequest) (*workflow.Definition, error) {
 	draft := workflow.Draft{Name: in.GetName(), Steps: make([]workflow.StepDraft, len(in.GetSteps()))}
 	for i, s := range in.GetSteps() {
 		var r reader
@@ -48,7 +48,7 @@ func (a *API) readWorkflow(in *ojsv1.CreateWorkflowRequest) (*workflow.Definitio
 			return nil, r.err
 		}
 	}
-	definition, wire := a.Workflows.Define(draft)
+	definition, wire := a.Workflows.Define(draft, a.limits(ctx))
 	if wire != nil {
 		return nil, wire
 	}
@@ -64,7 +64,7 @@ func (a *API) createWorkflowOnce(ctx context.Context, key string, in *ojsv1.Crea
 		return nil, fmt.Errorf("hash request: %w", err)
 	}
 	hash := sha256.Sum256(message)
-	k := queue.IdempotencyKey{Holder: callOf(ctx).caller.Principal, Operation: "grpc workflow", Key: key, Hash: hash[:]}
+	k := queue.IdempotencyKey{Holder: callOf(ctx).caller.Holder(), Operation: "grpc workflow", Key: key, Hash: hash[:]}
 	answer, err := a.Workflows.CreateOnce(ctx, definition, k, func(w *workflow.Workflow) (queue.Answer, error) {
 		body, err := protojson.Marshal(&ojsv1.CreateWorkflowResponse{Workflow: workflowOf(w)})
 		return queue.Answer{Body: body}, err

@@ -35,7 +35,7 @@ func (a *API) searchJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	f.Offset, f.Limit = page.offset, page.limit
+	f.Tenant, f.Offset, f.Limit = a.tenant(c.Request()), page.offset, page.limit
 	if page.cursor != "" {
 		id, ok := ojs.ParseID(page.cursor)
 		if !ok || f.Sort != queue.SortCreated {
@@ -176,7 +176,7 @@ func (a *API) confirmedBulk(op job.BulkOp) func(c echo.Context, body []byte) err
 		if wire != nil {
 			return wire
 		}
-		sel, err := a.selectJobs(c.Request().Context(), job.BulkSelect{Op: op, Filter: filter})
+		sel, err := a.selectJobs(c, job.BulkSelect{Op: op, Filter: filter})
 		if err != nil {
 			return err
 		}

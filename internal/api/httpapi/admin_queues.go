@@ -159,6 +159,7 @@ type boundView struct {
 	Threshold        int64   `json:"threshold,omitempty"`
 	MaxDepth         int64   `json:"max_depth,omitempty"`
 	MaxSizeBytes     int64   `json:"max_size_bytes,omitempty"`
+	MaxTenantDepth   int64   `json:"max_depth_per_tenant,omitempty"`
 	WarningThreshold float64 `json:"warning_threshold"`
 	CurrentDepth     int64   `json:"current_depth"`
 	State            string  `json:"state,omitempty"`
@@ -166,11 +167,11 @@ type boundView struct {
 
 func newBound(q stats.Queue) *boundView {
 	bound := q.Config.Backpressure
-	if bound == nil || bound.MaxDepth <= 0 && bound.MaxSizeBytes <= 0 {
+	if bound == nil || !bound.Bounds() {
 		return nil
 	}
 	v := &boundView{
-		Enabled: true, Strategy: bound.Strategy, Threshold: bound.MaxDepth, MaxDepth: bound.MaxDepth, MaxSizeBytes: bound.MaxSizeBytes,
+		Enabled: true, Strategy: bound.Strategy, Threshold: bound.MaxDepth, MaxDepth: bound.MaxDepth, MaxSizeBytes: bound.MaxSizeBytes, MaxTenantDepth: bound.MaxTenantDepth,
 		WarningThreshold: bound.WarningThreshold,
 		CurrentDepth:     q.Jobs[ojs.StateAvailable] + q.Jobs[ojs.StateScheduled] + q.Jobs[ojs.StateRetryable] + q.Jobs[ojs.StatePending],
 	}

@@ -49,7 +49,7 @@ func (a *API) postBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	jobs, wire := job.DecodeItems(in.items, a.config.Limits)
+	jobs, wire := job.DecodeItems(in.items, a.limits(c))
 	if wire != nil {
 		return wire
 	}
@@ -112,7 +112,7 @@ func (a *API) postAckBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, job.DecodeAckItem, a.Jobs.CompleteEach)
+	return eachItem(a, c, in, job.DecodeAckItem, func(r job.Ack) [16]byte { return r.JobID }, a.Jobs.CompleteEach)
 }
 
 func (a *API) postNackBatch(c echo.Context, body []byte) error {
@@ -120,13 +120,18 @@ func (a *API) postNackBatch(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	return eachItem(a, c, in, job.DecodeNackItem, a.Jobs.FailEach)
+	return eachItem(a, c, in, job.DecodeNackItem, func(r job.Nack) [16]byte { return r.JobID }, a.Jobs.FailEach)
 }
 
-func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), do storeCall[Req]) error {
+func eachItem[Req any](
+	a *API, c echo.Context, in batch, decode func(jsontext.Value, job.Limits) (Req, *ojs.Error), id func(Req) [16]byte, do storeCall[Req],
+) error {
 	next, err := nextFetch(in) // before anything is changed
 	if err != nil {
 		return err
+	}
+	if next != nil {
+		next.Tenant = a.tenant(c.Request())
 	}
 	jobs, errs := make([]*job.Record, len(in.items)), make([]error, len(in.items))
 	reqs, at := make([]Req, 0, len(in.items)), make([]int, 0, len(in.items))
@@ -137,6 +142,9 @@ func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Va
 			continue
 		}
 		reqs, at = append(reqs, req), append(at, i)
+	}
+	if reqs, at, err = ownItems(a, c, reqs, at, errs, id); err != nil {
+		return err
 	}
 	done, failed := do(c.Request().Context(), reqs)
 	for n, i := range at {
@@ -162,6 +170,28 @@ func eachItem[Req any](a *API, c echo.Context, in batch, decode func(jsontext.Va
 		return a.itemsAndJobs(c, *next, shownBytes(jobs), appendItems)
 	}
 	return respondEach(c, http.StatusOK, shownBytes(jobs), func(b []byte, next flush) []byte { return append(appendItems(b, next), '}') })
+}
+
+// ownItems leaves out the requests about jobs that are not the caller's, and gives their items the error of an unknown job.
+func ownItems[Req any](a *API, c echo.Context, reqs []Req, at []int, errs []error, id func(Req) [16]byte) ([]Req, []int, error) {
+	ids := make([][16]byte, len(reqs))
+	for i, req := range reqs {
+		ids[i] = id(req)
+	}
+	own, err := a.ownJobs(c, ids)
+	if err != nil || own == nil {
+		return reqs, at, err
+	}
+	kept := 0
+	for i, req := range reqs {
+		if !own[ids[i]] {
+			errs[at[i]] = ojs.ErrNotFound("job", ojs.FormatID(ids[i]))
+			continue
+		}
+		reqs[kept], at[kept] = req, at[i]
+		kept++
+	}
+	return reqs[:kept], at[:kept], nil
 }
 
 // nextFetch is the fetch that a worker sends with its acks, to save a round trip; nil if there is none.

@@ -28,7 +28,7 @@ func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte)
 		return queue.IdempotencyKey{Operation: operation}, nil
 	}
 	hash := sha256.Sum256(rawjson.Compact(body))
-	return queue.IdempotencyKey{Holder: a.caller(c.Request()).Principal, Operation: operation, Key: key, Hash: hash[:]}, nil
+	return queue.IdempotencyKey{Holder: a.caller(c.Request()).Holder(), Operation: operation, Key: key, Hash: hash[:]}, nil
 }
 
 // enqueueOnce stores all jobs or none and answers with what show makes of them, from memory if the key was used before.
@@ -100,9 +100,9 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	jobs, errs := make([]*job.Job, len(in.items)), make([]error, len(in.items))
+	jobs, errs, lim := make([]*job.Job, len(in.items)), make([]error, len(in.items)), a.limits(c)
 	for i, item := range in.items {
-		job, wire := job.DecodeItem(item, a.config.Limits)
+		job, wire := job.DecodeItem(item, lim)
 		if jobs[i] = job; wire != nil {
 			errs[i] = ojs.ErrIndexed(wire, i)
 		}
@@ -242,7 +242,7 @@ func (a *API) bulkHandler(op job.BulkOp) func(c echo.Context, body []byte) error
 		if err != nil {
 			return err
 		}
-		sel, err := a.selectJobs(c.Request().Context(), in)
+		sel, err := a.selectJobs(c, in)
 		if err != nil {
 			return err
 		}
@@ -267,17 +267,27 @@ type selection struct {
 	more  bool // the filter matches more than one call changes
 }
 
-func (a *API) selectJobs(ctx context.Context, in job.BulkSelect) (sel selection, err error) {
+func (a *API) selectJobs(c echo.Context, in job.BulkSelect) (sel selection, err error) {
 	if in.Filter == nil {
-		return selection{texts: in.IDs.Texts, ids: in.IDs.IDs}, nil
+		own, err := a.ownJobs(c, in.IDs.IDs)
+		return selection{texts: in.IDs.Texts, ids: onlyOwn(in.IDs.IDs, own)}, err
 	}
-	if sel.ids, sel.more, err = a.Jobs.Candidates(ctx, *in.Filter, a.maxItems()); err != nil {
+	in.Filter.Tenant = a.tenant(c.Request())
+	if sel.ids, sel.more, err = a.Jobs.Candidates(c.Request().Context(), *in.Filter, a.maxItems()); err != nil {
 		return sel, err
 	}
 	for _, id := range sel.ids {
 		sel.texts = append(sel.texts, ojs.FormatID(id))
 	}
 	return sel, nil
+}
+
+// onlyOwn leaves out the ids of jobs that are not the caller's; own is what ownJobs has returned.
+func onlyOwn(ids [][16]byte, own map[[16]byte]bool) [][16]byte {
+	if own == nil {
+		return ids
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id [16]byte) bool { return !own[id] })
 }
 
 var bulkWords = map[job.BulkOp]string{

@@ -45,7 +45,7 @@ func (a *API) putCron(c echo.Context, body []byte) error {
 }
 
 func (a *API) register(c echo.Context, body []byte, name string) error {
-	in, wire := cron.Decode(body, name, a.config.Limits)
+	in, wire := cron.Decode(body, name, a.limits(c))
 	if wire != nil {
 		return wire
 	}
@@ -76,7 +76,7 @@ func (a *API) patchCron(c echo.Context, body []byte) error {
 		return err
 	}
 	row, err := a.Crons.Change(c.Request().Context(), name, func(current *cron.Record) (*cron.Definition, error) {
-		in, wire := cron.Patch(body, cron.DefinitionOf(current), a.config.Limits)
+		in, wire := cron.Patch(body, cron.DefinitionOf(current), a.limits(c))
 		return in, asError(wire)
 	})
 	if err != nil {
@@ -165,7 +165,7 @@ func (a *API) listCrons(items bool) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		l := cron.Filter{Offset: page.offset, Limit: page.limit}
+		l := cron.Filter{Tenant: a.tenant(c.Request()), Offset: page.offset, Limit: page.limit}
 		if l.Queues, err = plainList(c, "queue"); err != nil {
 			return err
 		}

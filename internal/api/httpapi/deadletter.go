@@ -86,7 +86,7 @@ func (a *API) adminRetryDeadLetter(c echo.Context, body []byte) error {
 }
 
 func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error) {
-	override, wire := job.DecodeRetry(body, a.config.Limits)
+	override, wire := job.DecodeRetry(body, a.limits(c))
 	if wire != nil {
 		return nil, wire
 	}
@@ -94,7 +94,7 @@ func (a *API) deadLetterRetried(c echo.Context, body []byte) (*job.Record, error
 }
 
 func (a *API) adminRetryJob(c echo.Context, body []byte) error {
-	override, wire := job.DecodeRetry(body, a.config.Limits)
+	override, wire := job.DecodeRetry(body, a.limits(c))
 	if wire != nil {
 		return wire
 	}
@@ -150,7 +150,7 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 		default:
 			return ojs.ErrInvalidRequest("include", "all", include, "include must be all, which lists every discarded job, or absent.")
 		}
-		filter, err := deadLetterQuery(c)
+		filter, err := a.deadLetterQuery(c)
 		if err != nil {
 			return err
 		}
@@ -174,7 +174,8 @@ func (a *API) listDeadLetters(name string) echo.HandlerFunc {
 }
 
 // deadLetterQuery reads the filters of lists and purges.
-func deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
+func (a *API) deadLetterQuery(c echo.Context) (f deadletter.Filter, err error) {
+	f.Tenant = a.tenant(c.Request())
 	for _, condition := range []struct {
 		name string
 		to   *[]string
@@ -213,6 +214,7 @@ func (a *API) retryDeadLetters(c echo.Context, body []byte) error {
 	if wire != nil {
 		return a.batchError(c, wire)
 	}
+	filter.Tenant = a.tenant(c.Request())
 	res, err := a.DeadLetters.Retry(c.Request().Context(), filter)
 	if err != nil {
 		return err
@@ -265,7 +267,7 @@ func (a *API) postPurge(c echo.Context, body []byte) error {
 }
 
 func (a *API) purge(c echo.Context) error {
-	filter, err := deadLetterQuery(c)
+	filter, err := a.deadLetterQuery(c)
 	if err != nil {
 		return err
 	}
@@ -281,6 +283,7 @@ func (a *API) adminPurge(c echo.Context, body []byte) error {
 	if wire != nil {
 		return a.batchError(c, wire)
 	}
+	filter.Tenant = a.tenant(c.Request())
 	return a.purged(c, filter)
 }
 
@@ -297,7 +300,7 @@ func (a *API) getDeadLetterStats(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	s, err := a.DeadLetters.Stats(c.Request().Context(), queues)
+	s, err := a.DeadLetters.Stats(c.Request().Context(), a.tenant(c.Request()), queues)
 	if err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func (a *API) listDeliveries(c echo.Context) error {
 }
 
 func (a *API) deliveryQuery(c echo.Context, p page) (webhook.DeliveryList, error) {
-	l := webhook.DeliveryList{Offset: p.offset, Limit: p.limit, Status: c.QueryParam("status"), Type: c.QueryParam("event_type")}
+	l := webhook.DeliveryList{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit, Status: c.QueryParam("status"), Type: c.QueryParam("event_type")}
 	var err error
 	if l.Before, err = cursorID(p.cursor, webhook.DeliveryPrefix); err != nil {
 		return l, err

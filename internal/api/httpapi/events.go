@@ -28,6 +28,7 @@ func (a *API) listEvents(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	q.Tenant = a.tenant(c.Request())
 	cloud, err := readFormat(c)
 	if err != nil {
 		return err
@@ -196,7 +197,7 @@ func (a *API) getEvent(c echo.Context) error {
 	if err != nil {
 		return api.EventError(err)
 	}
-	if !found {
+	if caller := a.tenant(c.Request()); !found || caller != "" && event.Tenant != caller {
 		return ojs.ErrNotFound("event", text)
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return event.Append(b, true, cloud) })

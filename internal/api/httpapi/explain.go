@@ -6,6 +6,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // getExplanation tells why a job is not running (docs/reference/jobs.md, Explain).
@@ -17,6 +18,11 @@ func (a *API) getExplanation(c echo.Context) error {
 	explanation, err := a.Jobs.Explain(c.Request().Context(), id)
 	if err != nil {
 		return err
+	}
+	if caller := a.tenant(c.Request()); caller != "" {
+		if explanation, err = tenant.Explanation(explanation, caller); err != nil {
+			return err
+		}
 	}
 	return send(c, http.StatusOK, rawjson.Compact(explanation))
 }

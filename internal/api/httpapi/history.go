@@ -85,6 +85,7 @@ func historyCursor(c echo.Context) (*eventlog.Position, error) {
 func (a *API) listHistory(c echo.Context) error {
 	start := time.Now()
 	q, err := readHistoryQuery(c)
+	q.Tenant = a.tenant(c.Request())
 	if err != nil {
 		return err
 	}

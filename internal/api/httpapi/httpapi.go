@@ -17,6 +17,7 @@ import (
 	"github.com/ojsd/ojsd/internal/eventlog"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/observe/tracing"
+	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 // Config holds what the API decides by. The zero value of a field means its default, unless it says otherwise.
@@ -29,6 +30,9 @@ type Config struct {
 
 	// Limits of job objects, metadata, results and nesting.
 	Limits job.Limits
+
+	// Tenancy says whether calls name their tenant. Zero: optional.
+	Tenancy tenant.Mode
 
 	// MaxBatchBytes bounds the body of batch calls after decompression.
 	MaxBatchBytes int
@@ -82,7 +86,8 @@ type API struct {
 	logger   *slog.Logger
 	keys     api.Keys
 
-	templates   []template // of all routes, for the answer to a request that matches none
+	templates   []template       // of all routes, for the answer to a request that matches none
+	reach       map[string]reach // of all routes, by method and template
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
 	countBulk   func(operation string, items int)
@@ -140,6 +145,7 @@ func (a *API) Handler() http.Handler {
 	e := a.echo()
 	a.routes(e)
 	a.templates = templates(e)
+	a.reach = reaches(a.templates)
 	return e
 }
 
@@ -153,12 +159,13 @@ func (a *API) echo() *echo.Echo {
 		e.Pre(middleware.CORSWithConfig(middleware.CORSConfig{
 			AllowOrigins:  a.config.CORSOrigins,
 			AllowMethods:  []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"},
-			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", headerBlockTimeout, "Last-Event-ID", "Cache-Control"},
+			AllowHeaders:  []string{"Content-Type", "Accept", "Authorization", "X-Request-Id", "OJS-Version", "Idempotency-Key", headerBlockTimeout, job.TenantHeader, "Last-Event-ID", "Cache-Control"},
 			ExposeHeaders: []string{"X-Request-Id", "OJS-Version", "Location", "Retry-After", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", headerQueueDepth, headerQueueBound, headerQueuePressure},
 			MaxAge:        86400,
 		}))
 	}
 	e.Pre(a.admit)
+	e.Use(a.confine)
 	return e
 }
 
@@ -216,6 +223,7 @@ func (a *API) routes(e *echo.Echo) {
 	a.workflowRoutes(v1)
 	a.priorityRoutes(v1)
 	a.schemaRoutes(v1)
+	a.tenantRoutes(v1)
 	a.queueRoutes(v1)
 	a.eventRoutes(v1)
 	a.streamRoutes(v1)

@@ -30,7 +30,7 @@ func asError(err *ojs.Error) error {
 }
 
 func (a *API) postJob(c echo.Context, body []byte) error {
-	in, wire := job.DecodeJob(body, a.config.Limits)
+	in, wire := job.DecodeJob(body, a.limits(c))
 	if wire != nil {
 		return wire
 	}
@@ -164,7 +164,7 @@ func (a *API) listJobs(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	l := queue.List{States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
+	l := queue.List{Tenant: a.tenant(c.Request()), States: states, Queues: queues, Types: types, Offset: page.offset, Limit: page.limit}
 	if page.cursor != "" {
 		id, ok := ojs.ParseID(page.cursor)
 		if !ok {

@@ -126,6 +126,9 @@ func (a *API) admit(next echo.HandlerFunc) echo.HandlerFunc {
 		if v, present := r.Header["Ojs-Version"]; present && !job.ValidVersion(v[0]) {
 			return ojs.ErrVersion("OJS-Version", v[0])
 		}
+		if _, err := a.config.Tenancy.Caller(r.Header[tenantHeader]); err != nil {
+			return err
+		}
 		return next(c)
 	}
 }
@@ -141,7 +144,7 @@ func public(path string) bool {
 // caller is who sent the request.
 func (a *API) caller(r *http.Request) api.Caller {
 	principal, _ := a.keys.Bearer(r.Header.Get("Authorization"))
-	return api.Caller{Principal: principal, Address: r.RemoteAddr}
+	return api.Caller{Principal: principal, Tenant: a.tenant(r), Address: r.RemoteAddr}
 }
 
 // actor names in events who did something: the key, else the header, else the query parameter, else what the body claims.

@@ -38,6 +38,9 @@ func (a *API) reportProgress(c echo.Context, in job.ProgressReport, wire *ojs.Er
 	if wire != nil {
 		return wire
 	}
+	if err := a.ownJob(c, in.JobID); err != nil {
+		return err
+	}
 	p, err := a.Progress.Report(c.Request().Context(), in)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
@@ -15,6 +16,7 @@ import (
 	"github.com/ojsd/ojsd/internal/queueadmin"
 	"github.com/ojsd/ojsd/internal/queueconfig"
 	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/internal/tenant"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -61,24 +63,50 @@ func (a *API) listQueues(c echo.Context) error {
 	if page.cursor != "" && !job.ValidQueue(page.cursor) {
 		return api.ErrCursor(page.cursor)
 	}
-	found, err := a.Queues.List(c.Request().Context(), page.cursor, page.offset, page.limit)
+	items, total, more, err := a.queuePage(c, page)
 	if err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		next := ""
 		b = append(b, `{"queues":[`...)
-		for i, q := range found.Queues {
+		for i, q := range items {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(appendQueueStatus(append(b, '{'), q.Name, q.Status), `,"created_at":"`...)
-			b = append(append(b, ojs.FormatTime(q.CreatedAt.Time)...), `"}`...)
-			next = q.Name
+			b = append(appendQueueStatus(append(b, '{'), q.name, q.status), `,"created_at":"`...)
+			b = append(append(b, ojs.FormatTime(q.createdAt.Time)...), `"}`...)
+			next = q.name
 		}
-		b = strconv.AppendInt(append(b, `],"total":`...), found.Total, 10)
-		return append(page.append(append(b, `,"pagination":`...), found.Total, found.More, next), '}')
+		b = strconv.AppendInt(append(b, `],"total":`...), total, 10)
+		return append(page.append(append(b, `,"pagination":`...), total, more, next), '}')
 	})
+}
+
+// queueItem is a queue in the list.
+type queueItem struct {
+	name, status string
+	createdAt    pgtype.Timestamptz
+}
+
+// queuePage lists all queues, or to a tenant those in which it has had jobs.
+func (a *API) queuePage(c echo.Context, p page) (items []queueItem, total int64, more bool, err error) {
+	ctx, caller := c.Request().Context(), a.tenant(c.Request())
+	if caller == "" {
+		found, err := a.Queues.List(ctx, p.cursor, p.offset, p.limit)
+		for _, q := range found.Queues {
+			items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
+		}
+		return items, found.Total, found.More, err
+	}
+	if err := checkTenantOffset(p); err != nil {
+		return nil, 0, false, err
+	}
+	own, err := a.Tenants.QueuesPage(ctx, caller, tenant.Filter{After: p.cursor, Offset: p.offset, Limit: p.limit})
+	for _, q := range own.Queues {
+		items = append(items, queueItem{q.Name, q.Status, q.CreatedAt})
+	}
+	return items, own.Total, own.More, err
 }
 
 // appendQueueStatus appends the members of the short form of a queue to an object that has been opened.
@@ -147,6 +175,13 @@ func (a *API) getQueue(c echo.Context) error {
 	if err != nil {
 		return err
 	}
+	caller := a.tenant(c.Request())
+	if caller != "" {
+		f.CompletedToday, f.FailedToday = 0, 0 // those of the jobs of all
+		if f.Stats, err = a.Tenants.OfQueue(c.Request().Context(), caller, f.Stats); err != nil {
+			return err
+		}
+	}
 	depth := f.Counts[ojs.StateAvailable]
 	return respond(c, http.StatusOK, func(b []byte) []byte {
 		integer := func(b []byte, name string, n int64) []byte {
@@ -155,7 +190,9 @@ func (a *API) getQueue(c echo.Context) error {
 		b = appendQueueHead(append(b, '{'), q)
 		b = strconv.AppendBool(append(b, `,"paused":`...), q.Status == queueconfig.Paused)
 		b = integer(integer(b, "depth", depth), "running", f.Counts[ojs.StateActive])
-		b = append(append(b, `,"config":`...), q.Own()...)
+		if caller == "" {
+			b = append(append(b, `,"config":`...), q.Own()...)
+		}
 		b = strconv.AppendInt(append(b, `,"stats":{"depth":`...), depth, 10)
 		b = integer(integer(b, "available", f.Counts[ojs.StateAvailable]), "active", f.Counts[ojs.StateActive])
 		b = integer(integer(b, "completed_today", f.CompletedToday), "failed_today", f.FailedToday)

@@ -58,7 +58,7 @@ func (a *API) getQueueStats(c echo.Context) error {
 	if err := api.CheckQueue("name", name); err != nil {
 		return err
 	}
-	stats, err := a.Jobs.QueueStats(c.Request().Context(), name)
+	stats, err := a.queueStats(c, name)
 	if err != nil {
 		return err
 	}
@@ -74,6 +74,16 @@ func (a *API) getQueueStats(c echo.Context) error {
 		return err
 	}
 	return send(c, http.StatusOK, out)
+}
+
+// queueStats are the figures of all jobs of a queue, or of those of the caller's tenant.
+func (a *API) queueStats(c echo.Context, name string) (queue.Stats, error) {
+	caller := a.tenant(c.Request())
+	stats, err := a.Jobs.QueueStats(c.Request().Context(), name)
+	if err != nil || caller == "" {
+		return stats, err
+	}
+	return a.Tenants.OfQueue(c.Request().Context(), caller, stats)
 }
 
 func newQueueStats(s queue.Stats) queueStatsBody {

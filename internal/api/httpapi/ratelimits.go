@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -25,13 +27,36 @@ func (a *API) rateLimitRoutes(v1 *echo.Group, one bodyLimit) {
 	v1.PUT("/admin/queues/:name/rate-limit", a.withBody(one, a.putQueueRateLimit))
 }
 
-// limitKey reads the key in the path; what is no key is unknown.
-func limitKey(c echo.Context) (string, error) {
-	key := param(c, "key")
-	if !job.ValidLimitKey(key) {
-		return "", ojs.ErrNotFound("rate_limit", key)
+// limitKey reads the key in the path; what is no key is unknown. To a tenant, its keys are without its name, as its jobs have them, and the
+// limits of whole queues, which are not its own, do not exist.
+func (a *API) limitKey(c echo.Context) (string, error) {
+	key, caller := param(c, "key"), a.tenant(c.Request())
+	switch {
+	case caller == "" && job.ValidPartitionKey(key):
+		return key, nil
+	case caller != "" && job.ValidLimitKey(key) && !strings.HasPrefix(key, job.QueueLimitPrefix):
+		return job.PartitionKey(caller, key, nil), nil
 	}
-	return key, nil
+	return "", ojs.ErrNotFound("rate_limit", key)
+}
+
+// shownKey is the key of a partition as the caller knows it.
+func (a *API) shownKey(c echo.Context, key string) string {
+	if caller := a.tenant(c.Request()); caller != "" {
+		return strings.TrimPrefix(key, job.PartitionKey(caller, "", nil))
+	}
+	return key
+}
+
+// shownPartition is the partition as the caller knows it. The error of an unknown one names it so, too.
+func (a *API) shownPartition(c echo.Context, p *limit.Partition, err error) (*limit.Partition, error) {
+	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindNotFound) {
+		return nil, ojs.ErrNotFound("rate_limit", param(c, "key"))
+	}
+	if err == nil {
+		p.Key = a.shownKey(c, p.Key)
+	}
+	return p, err
 }
 
 func (a *API) listRateLimits(c echo.Context) error {
@@ -39,12 +64,20 @@ func (a *API) listRateLimits(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.cursor != "" && !job.ValidLimitKey(p.cursor) {
+	l := limit.List{Tenant: a.tenant(c.Request()), After: p.cursor, Offset: p.offset, Limit: p.limit}
+	switch {
+	case p.cursor == "":
+	case l.Tenant != "" && job.ValidLimitKey(p.cursor):
+		l.After = job.PartitionKey(l.Tenant, p.cursor, nil)
+	case l.Tenant != "" || !job.ValidPartitionKey(p.cursor):
 		return api.ErrCursor(p.cursor)
 	}
-	page, err := a.Limits.List(c.Request().Context(), limit.List{After: p.cursor, Offset: p.offset, Limit: p.limit})
+	page, err := a.Limits.List(c.Request().Context(), l)
 	if err != nil {
 		return err
+	}
+	for i := range page.Partitions {
+		page.Partitions[i].Key = a.shownKey(c, page.Partitions[i].Key)
 	}
 	next := ""
 	if page.More {
@@ -70,34 +103,37 @@ func (a *API) listRateLimits(c echo.Context) error {
 }
 
 func (a *API) getRateLimit(c echo.Context) error {
-	key, err := limitKey(c)
+	key, err := a.limitKey(c)
 	if err != nil {
 		return err
 	}
 	p, err := a.Limits.Get(c.Request().Context(), key)
-	return respondPartition(c, p, err)
+	return a.respondPartition(c, p, err)
 }
 
 func (a *API) putRateLimit(c echo.Context, body []byte) error {
-	key := param(c, "key")
-	if !job.ValidLimitKey(key) { // it would be created
-		return ojs.ErrInvalidRequest("key", job.LimitKeyForm, key, "The key must be "+job.LimitKeyForm+".")
+	if text := param(c, "key"); !job.ValidPartitionKey(text) { // it would be created
+		return ojs.ErrInvalidRequest("key", job.LimitKeyForm, text, "The key must be "+job.LimitKeyForm+".")
+	}
+	key, err := a.limitKey(c)
+	if err != nil {
+		return err
 	}
 	o, wire := job.DecodeLimitOverride(body)
 	if wire != nil {
 		return wire
 	}
 	p, err := a.Limits.SetOverride(c.Request().Context(), key, o)
-	return respondPartition(c, p, err)
+	return a.respondPartition(c, p, err)
 }
 
 func (a *API) deleteRateLimit(c echo.Context) error {
-	key, err := limitKey(c)
+	key, err := a.limitKey(c)
 	if err != nil {
 		return err
 	}
 	p, err := a.Limits.DeleteOverride(c.Request().Context(), key)
-	return respondPartition(c, p, err)
+	return a.respondPartition(c, p, err)
 }
 
 func (a *API) putQueueRateLimit(c echo.Context, body []byte) error {
@@ -118,8 +154,8 @@ func (a *API) putQueueRateLimit(c echo.Context, body []byte) error {
 	})
 }
 
-func respondPartition(c echo.Context, p *limit.Partition, err error) error {
-	if err != nil {
+func (a *API) respondPartition(c echo.Context, p *limit.Partition, err error) error {
+	if p, err = a.shownPartition(c, p, err); err != nil {
 		return err
 	}
 	return respond(c, http.StatusOK, func(b []byte) []byte { return appendPartition(b, p) })

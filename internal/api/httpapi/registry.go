@@ -74,6 +74,7 @@ func (a *API) postRegister(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	in.Tenant = a.tenant(c.Request())
 	res, err := a.Workers.Heartbeat(c.Request().Context(), in)
 	if err != nil {
 		return err

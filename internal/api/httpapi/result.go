@@ -84,7 +84,11 @@ func (a *API) postResults(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
-	results, err := a.Jobs.Results(c.Request().Context(), in.IDs)
+	own, err := a.ownJobs(c, in.IDs)
+	if err != nil {
+		return err
+	}
+	results, err := a.Jobs.Results(c.Request().Context(), onlyOwn(in.IDs, own))
 	if err != nil {
 		return err
 	}

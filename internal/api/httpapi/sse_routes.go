@@ -21,7 +21,7 @@ type streamRequest struct {
 	cloud    bool
 }
 
-func readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) {
+func (a *API) readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) {
 	req := streamRequest{channel: "events"}
 	var err error
 	if req.from, err = readResume(c); err != nil {
@@ -30,6 +30,7 @@ func readStreamRequest(c echo.Context, byDefault choice) (streamRequest, error) 
 	if req.query, err = readEventFilter(c); err != nil {
 		return req, err
 	}
+	req.query.Tenant = a.tenant(c.Request())
 	if req.cloud, err = readFormat(c); err != nil {
 		return req, err
 	}
@@ -108,7 +109,7 @@ func (ch channel) narrow(q eventlog.Query) eventlog.Query {
 
 // streamEvents is GET /events/stream.
 func (a *API) streamEvents(c echo.Context) error {
-	req, err := readStreamRequest(c, wholeCatalogue)
+	req, err := a.readStreamRequest(c, wholeCatalogue)
 	if err != nil {
 		return err
 	}
@@ -147,7 +148,7 @@ func (r *streamRequest) replays() bool { return r.from != nil || !r.query.Since.
 
 // streamQueue is GET /queues/{name}/events.
 func (a *API) streamQueue(c echo.Context) error {
-	req, err := readStreamRequest(c, ofQueue)
+	req, err := a.readStreamRequest(c, ofQueue)
 	if err != nil {
 		return err
 	}
@@ -157,6 +158,9 @@ func (a *API) streamQueue(c echo.Context) error {
 	}
 	req.channel, req.query.Queues = "queue:"+name, []string{name}
 	known := func(*eventStream) error { return a.requireQueue(c, name) }
+	if req.query.Tenant != "" { // whether others use the queue is not shown
+		known = nil
+	}
 	return a.stream(c, func(s *sse) error { return s.follow(c, req, known) })
 }
 
@@ -174,7 +178,7 @@ func (a *API) streamJob(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	req, err := readStreamRequest(c, ofJob)
+	req, err := a.readStreamRequest(c, ofJob)
 	if err != nil {
 		return err
 	}

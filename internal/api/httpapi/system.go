@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/tenant"
 )
 
 func (a *API) getHealth(c echo.Context) error {
@@ -62,7 +63,7 @@ func (a *API) getManifest(c echo.Context) error {
 		"capabilities": map[string]bool{
 			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "fair_scheduling": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true, "workflows": true,
-			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
+			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC, "multi_tenancy": a.config.Tenancy != tenant.Off,
 		},
 		"extensions":        api.Extensions(a.webhooks.Enabled),
 		"endpoints":         a.endpoints(base),

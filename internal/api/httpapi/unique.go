@@ -17,7 +17,7 @@ func (a *API) listUnique(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	l := queue.UniqueList{Offset: p.offset, Limit: p.limit}
+	l := queue.UniqueList{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit}
 	if p.cursor != "" {
 		id, ok := ojs.ParseID(p.cursor)
 		if !ok {

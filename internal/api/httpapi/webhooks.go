@@ -105,6 +105,7 @@ func (a *API) postWebhook(c echo.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
+	in.Tenant = a.tenant(c.Request())
 	w, err := a.Webhooks.Create(c.Request().Context(), in, match)
 	if err != nil {
 		return err
@@ -178,7 +179,7 @@ func (a *API) listWebhooks(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	l := webhook.Filter{Offset: p.offset, Limit: p.limit}
+	l := webhook.Filter{Tenant: a.tenant(c.Request()), Offset: p.offset, Limit: p.limit}
 	if l.Before, err = cursorID(p.cursor, webhook.WebhookPrefix); err != nil {
 		return err
 	}

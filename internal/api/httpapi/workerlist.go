@@ -108,7 +108,7 @@ func (a *API) listWorkers(as workerList) echo.HandlerFunc {
 		if err != nil {
 			return err
 		}
-		l := worker.Filter{States: list(c, "state"), Offset: p.offset, Limit: p.limit}
+		l := worker.Filter{Tenant: a.tenant(c.Request()), States: list(c, "state"), Offset: p.offset, Limit: p.limit}
 		for _, s := range l.States {
 			if !slices.Contains(workerStates, s) {
 				return ojs.ErrInvalidRequest("state", "running, quiet, terminate or stale", s, "state must be running, quiet, terminate or stale.")

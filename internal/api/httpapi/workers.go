@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/labstack/echo/v4"
@@ -16,6 +17,7 @@ func (a *API) postFetch(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	in.Tenant = a.tenant(c.Request())
 	ctx := c.Request().Context()
 	jobs, err := a.Pools.Fetch(ctx, in)
 	if err != nil {
@@ -57,6 +59,9 @@ func (a *API) postJobAck(c echo.Context, body []byte) error {
 func (a *API) ack(c echo.Context, in job.Ack, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
+	}
+	if err := a.ownJob(c, in.JobID); err != nil {
+		return err
 	}
 	job, err := a.Jobs.Complete(c.Request().Context(), in)
 	if err != nil {
@@ -108,6 +113,9 @@ func (a *API) nack(c echo.Context, in job.Nack, wire *ojs.Error) error {
 	if wire != nil {
 		return wire
 	}
+	if err := a.ownJob(c, in.JobID); err != nil {
+		return err
+	}
 	job, err := a.Jobs.Fail(c.Request().Context(), in)
 	if err != nil {
 		return err
@@ -148,12 +156,26 @@ func (a *API) postHeartbeat(c echo.Context, body []byte) error {
 	if wire != nil {
 		return wire
 	}
+	own, err := a.ownJobs(c, in.Jobs.IDs)
+	if err != nil {
+		return err
+	}
+	lost := in.Jobs.Invalid // texts that are no ids are lost, too: no job can have them
+	if own != nil {
+		foreign := func(text string) bool { id, ok := ojs.ParseID(text); return ok && !own[id] }
+		for _, text := range in.Jobs.Texts {
+			if foreign(text) {
+				lost = append(lost, text)
+			}
+		}
+		in.Jobs.IDs, in.Jobs.Texts = onlyOwn(in.Jobs.IDs, own), slices.DeleteFunc(in.Jobs.Texts, foreign)
+	}
+	in.Tenant = a.tenant(c.Request())
 	res, err := a.Workers.Heartbeat(c.Request().Context(), in)
 	if err != nil {
 		return err
 	}
-	// Texts that are no ids are lost, too: no job can have them.
-	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, in.Jobs.Invalid) })
+	return respond(c, http.StatusOK, func(b []byte) []byte { return appendBeat(b, res, lost) })
 }
 
 func appendBeat(b []byte, res worker.BeatResult, invalid []string) []byte {

@@ -26,7 +26,7 @@ func (a *API) workflowRoutes(v1 *echo.Group) {
 }
 
 func (a *API) postWorkflow(c echo.Context, body []byte) error {
-	in, wire := a.Workflows.Decode(body)
+	in, wire := a.Workflows.Decode(body, a.limits(c))
 	if wire != nil {
 		return wire
 	}
@@ -160,7 +160,7 @@ func (a *API) listWorkflows(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	f := workflow.Filter{Type: c.QueryParam("type"), Name: c.QueryParam("name"), Limit: page.limit, Offset: page.offset}
+	f := workflow.Filter{Tenant: a.tenant(c.Request()), Type: c.QueryParam("type"), Name: c.QueryParam("name"), Limit: page.limit, Offset: page.offset}
 	if text := c.QueryParam("state"); text != "" {
 		if f.State = workflowStates[text]; f.State == "" {
 			return ojs.ErrInvalidRequest("state", "a workflow state", text, "state must be running, active, completed, failed, cancelled or pending.")

@@ -58,7 +58,7 @@ func (a *API) serveSocket(c echo.Context) error {
 	flow := a.socket.Open()
 	defer flow.Close()
 	ctx, cancel := context.WithCancel(a.streams.Life())
-	s := &socket{api: a, conn: conn, ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
+	s := &socket{api: a, conn: conn, tenant: a.tenant(r), ctx: ctx, cancel: cancel, pace: a.streams.NewPace(), flow: flow, subs: map[string]*socketSubscription{}}
 	stop := context.AfterFunc(a.streams.Life(), func() {
 		_ = w.conn.SetDeadline(time.Now().Add(api.LastWrites))
 		s.goAway()
@@ -127,6 +127,7 @@ type socket struct {
 	cancel context.CancelFunc
 	pace   *api.Pace
 	flow   *eventlog.Stream
+	tenant string // whose events it shows; "": those of all
 	sends  sync.WaitGroup
 
 	// Only run's goroutine touches these.

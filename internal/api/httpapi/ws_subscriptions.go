@@ -41,6 +41,7 @@ func (s *socket) subscribe(req socketRequest) error {
 	if err != nil {
 		return err
 	}
+	query.Tenant = s.tenant
 	selected, err := newChoice(types, defaultOf(ch))
 	if err != nil {
 		return refuse("invalid_request", "%s", err)
@@ -102,10 +103,16 @@ func (s *socket) on(ch channel) *socketSubscription {
 
 func (s *socket) requireSubject(ch channel) error {
 	switch {
+	case ch.job != nil && s.tenant != "":
+		own, err := s.api.Tenants.HasJob(s.ctx, s.tenant, *ch.job)
+		if err == nil && !own {
+			err = ojs.ErrNotFound("job", ojs.FormatID(*ch.job))
+		}
+		return err
 	case ch.job != nil:
 		_, err := s.api.Jobs.Get(s.ctx, *ch.job)
 		return err
-	case ch.queue != "":
+	case ch.queue != "" && s.tenant == "": // to tenants, whether others use the queue is not shown
 		known, err := s.api.Jobs.QueueExists(s.ctx, ch.queue)
 		if err == nil && !known {
 			err = ojs.ErrNotFound("queue", ch.queue)

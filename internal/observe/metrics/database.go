@@ -118,7 +118,7 @@ func (g *Gauges) readTotals(ctx context.Context, q *dbsqlc.Queries) error {
 	if err != nil {
 		return err
 	}
-	workers, err := q.WorkerGetTotals(ctx)
+	workers, err := q.WorkerGetTotals(ctx, "")
 	if err != nil {
 		return err
 	}

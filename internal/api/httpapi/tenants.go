@@ -1,0 +1,221 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/cron"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/tenant"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// tenantHeader is job.TenantHeader as net/http spells it.
+const tenantHeader = "X-Ojs-Tenant"
+
+// tenant is that of a request, which admit has checked; "": an operator's.
+func (a *API) tenant(r *http.Request) string {
+	name, _ := a.config.Tenancy.Caller(r.Header[tenantHeader])
+	return name
+}
+
+// limits are those for what a request sends.
+func (a *API) limits(c echo.Context) job.Limits {
+	return a.config.Tenancy.Limits(a.config.Limits, a.tenant(c.Request()))
+}
+
+// reach is what a route shows to, and does for, a call that names a tenant.
+type reach int
+
+const (
+	operators       reach = iota // nothing: the call is refused
+	everybody                    // the same as to others: it shows nothing of any tenant
+	confined                     // what is the tenant's, by the handler
+	aboutJob                     // what is about the job in the path, which must be the tenant's
+	aboutDeadLetter              // and so on
+	aboutWorkflow
+	aboutCron
+	aboutWebhook
+	aboutDelivery
+	aboutWorker
+)
+
+// routeReach has the routes by template, or by method and template where one method differs. A route that is missing is for operators, so
+// that one which somebody adds shows nothing of other tenants: so are the settings, figures and changes of whole queues, of pools, schemas,
+// statistics and maintenance.
+var routeReach = map[string]reach{
+	"/ojs/manifest": everybody, "/ojs/v1/health": everybody, "/health": everybody, "/ready": everybody, "/readyz": everybody,
+	"/healthz": everybody, "/livez": everybody,
+
+	"/ojs/v1/jobs": confined, "/ojs/v1/jobs/batch": confined, "/ojs/v1/jobs/bulk": confined, "/ojs/v1/jobs/bulk/cancel": confined,
+	"/ojs/v1/jobs/bulk/retry": confined, "/ojs/v1/jobs/bulk/delete": confined, "/ojs/v1/jobs/results": confined,
+	"/ojs/v1/jobs/:id": aboutJob, "/ojs/v1/jobs/:id/explain": aboutJob, "/ojs/v1/jobs/:id/activate": aboutJob, "/ojs/v1/jobs/:id/progress": aboutJob, "PUT /ojs/v1/jobs/:id/progress": confined, "/ojs/v1/jobs/:id/checkpoint": aboutJob,
+	"/ojs/v1/jobs/:id/result": aboutJob, "/ojs/v1/jobs/:id/history": aboutJob, "/ojs/v1/jobs/:id/retries": aboutJob, "/ojs/v1/jobs/:id/lineage": aboutJob,
+	"/ojs/v1/jobs/:id/ack": confined, "/ojs/v1/jobs/:id/nack": confined, "/ojs/v1/jobs/:id/events": aboutJob, "/ojs/v1/jobs/:id/progress/stream": aboutJob,
+	"/ojs/v1/admin/jobs": confined, "/ojs/v1/admin/jobs/:id": aboutJob, "/ojs/v1/admin/jobs/:id/cancel": aboutJob, "/ojs/v1/admin/jobs/:id/retry": aboutJob,
+	"/ojs/v1/admin/jobs/bulk/cancel": confined, "/ojs/v1/admin/jobs/bulk/retry": confined, "/ojs/v1/admin/jobs/bulk/delete": confined,
+	"/ojs/v1/checkpoints/:id": aboutJob, "/ojs/v1/checkpoints/:id/resume": aboutJob,
+	"/ojs/v1/ojs/v1/checkpoints/:id": aboutJob, "/ojs/v1/ojs/v1/checkpoints/:id/resume": aboutJob,
+	"/ojs/v1/unique-jobs": confined,
+
+	"/ojs/v1/workers/fetch": confined, "/ojs/v1/workers/ack": confined, "/ojs/v1/workers/nack": confined, "/ojs/v1/workers/ack/batch": confined,
+	"/ojs/v1/workers/nack/batch": confined, "/ojs/v1/workers/heartbeat": confined, "/ojs/v1/workers/beat": confined,
+	"/ojs/v1/workers/register": confined, "/ojs/v1/workers/progress": confined, "/ojs/v1/workers": confined, "/ojs/v1/admin/workers": confined,
+	"/ojs/v1/workers/:id": aboutWorker, "/ojs/v1/workers/:id/deregister": aboutWorker, "/ojs/v1/workers/:id/health": aboutWorker,
+	"/ojs/v1/admin/workers/:id": aboutWorker, "/ojs/v1/admin/workers/:id/directive": aboutWorker, "/ojs/v1/admin/workers/:id/quiet": aboutWorker,
+	"/ojs/v1/admin/workers/:id/terminate": aboutWorker, "/ojs/v1/admin/workers/:id/resume": aboutWorker,
+
+	"/ojs/v1/dead-letter": confined, "/ojs/v1/dead-letter/stats": confined, "/ojs/v1/dead-letter/retry": confined, "/ojs/v1/dead-letter/purge": confined,
+	"/ojs/v1/dead-letter/:id": aboutDeadLetter, "/ojs/v1/dead-letter/:id/retry": aboutDeadLetter,
+	"/ojs/v1/admin/dead-letter": confined, "/ojs/v1/admin/dead-letter/stats": confined, "/ojs/v1/admin/dead-letter/retry": confined,
+	"/ojs/v1/admin/dead-letter/:id": aboutDeadLetter, "/ojs/v1/admin/dead-letter/:id/retry": aboutDeadLetter,
+
+	"/ojs/v1/cron": confined, "/ojs/v1/cron/:name": aboutCron, "PUT /ojs/v1/cron/:name": confined, "/ojs/v1/cron/:name/pause": aboutCron,
+	"/ojs/v1/cron/:name/resume": aboutCron, "/ojs/v1/cron/:name/trigger": aboutCron, "/ojs/v1/cron/:name/history": aboutCron,
+	"/ojs/v1/crons": confined, "/ojs/v1/crons/:name": aboutCron, "PUT /ojs/v1/crons/:name": confined, "/ojs/v1/crons/:name/pause": aboutCron,
+	"/ojs/v1/crons/:name/resume": aboutCron, "/ojs/v1/crons/:name/trigger": aboutCron, "/ojs/v1/crons/:name/history": aboutCron,
+
+	"/ojs/v1/workflows": confined, "/ojs/v1/workflows/:id": aboutWorkflow, "/ojs/v1/workflows/:id/cancel": aboutWorkflow, "/ojs/v1/workflows/:id/progress": aboutWorkflow,
+
+	"/ojs/v1/admin/tenants": confined, "/ojs/v1/admin/tenants/:id": confined, "/ojs/v1/admin/tenants/:id/stats": confined,
+	"/ojs/v1/queues": confined, "POST /ojs/v1/queues": operators, "/ojs/v1/queues/:name": confined, "DELETE /ojs/v1/queues/:name": operators,
+	"/ojs/v1/rate-limits": confined, "/ojs/v1/rate-limits/:key": confined, "/ojs/v1/rate-limits/:key/override": confined,
+	"/ojs/v1/queues/:name/stats": confined, "/ojs/v1/queues/:name/events": confined,
+	"/ojs/v1/events": confined, "/ojs/v1/events/:id": confined, "/ojs/v1/events/:id/history": aboutJob, "/ojs/v1/events/stream": confined,
+	"/ojs/v1/events/ws": confined, "/ojs/v1/ws": confined, "/ojs/v1/history": confined,
+
+	"/ojs/v1/webhooks": confined, "/ojs/v1/webhooks/:id": aboutWebhook, "/ojs/v1/webhooks/:id/test": aboutWebhook, "/ojs/v1/webhooks/:id/rotate-secret": aboutWebhook,
+	"/ojs/v1/webhooks/:id/secrets/previous": aboutWebhook, "/ojs/v1/webhooks/:id/replay": aboutWebhook, "/ojs/v1/webhooks/:id/deliveries": aboutWebhook,
+	"/ojs/v1/webhooks/subscriptions": confined, "/ojs/v1/webhooks/subscriptions/:id": aboutWebhook, "/ojs/v1/webhooks/subscriptions/:id/test": aboutWebhook,
+	"/ojs/v1/webhooks/subscriptions/:id/rotate-secret": aboutWebhook, "/ojs/v1/webhooks/subscriptions/:id/secrets/previous": aboutWebhook,
+	"/ojs/v1/webhooks/subscriptions/:id/replay": aboutWebhook, "/ojs/v1/webhooks/subscriptions/:id/deliveries": aboutWebhook,
+	"/ojs/v1/webhooks/deliveries": confined, "/ojs/v1/webhooks/deliveries/:id": aboutDelivery, "/ojs/v1/webhooks/deliveries/:id/retry": aboutDelivery,
+}
+
+// reaches looks the routes up.
+func reaches(routes []template) map[string]reach {
+	found := make(map[string]reach, len(routes))
+	for _, r := range routes {
+		key := r.method + " " + r.path
+		if own, differs := routeReach[key]; differs {
+			found[key] = own
+		} else {
+			found[key] = routeReach[r.path]
+		}
+	}
+	return found
+}
+
+// confine lets a call that names a tenant reach nothing that is not the tenant's (docs/reference/tenants.md, What a call reaches).
+func (a *API) confine(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		caller := a.tenant(r)
+		if caller == "" {
+			return next(c)
+		}
+		method := r.Method
+		if method == http.MethodHead {
+			method = http.MethodGet
+		}
+		of, known := a.reach[method+" "+c.Path()]
+		switch {
+		case !known, of == everybody, of == confined: // what is not known is no route
+			return next(c)
+		case of == operators:
+			return tenant.ErrOperators()
+		}
+		found, err := a.inReach(c, of, caller)
+		if err != nil {
+			return err
+		}
+		if !found {
+			return missing(c, of)
+		}
+		return next(c)
+	}
+}
+
+// inReach reports whether what the path names is the tenant's. What cannot name anything is left to the handler.
+func (a *API) inReach(c echo.Context, of reach, caller string) (bool, error) {
+	ctx := c.Request().Context()
+	switch of {
+	case aboutJob, aboutDeadLetter:
+		return ownID(c, caller, jobID, a.Tenants.HasJob)
+	case aboutWorkflow:
+		return ownID(c, caller, workflowID, a.Tenants.HasWorkflow)
+	case aboutWebhook:
+		return ownID(c, caller, webhookID, a.Tenants.HasWebhook)
+	case aboutDelivery:
+		return ownID(c, caller, deliveryID, a.Tenants.HasDelivery)
+	case aboutCron:
+		name := param(c, "name")
+		if !cron.ValidName(name) {
+			return true, nil
+		}
+		return a.Tenants.HasCron(ctx, caller, name)
+	default:
+		id, err := workerID(c)
+		if err != nil {
+			return true, nil
+		}
+		return a.Tenants.HasWorker(ctx, caller, id)
+	}
+}
+
+type hasID func(ctx context.Context, tenant string, id [16]byte) (bool, error)
+
+func ownID(c echo.Context, caller string, read func(c echo.Context) ([16]byte, error), has hasID) (bool, error) {
+	id, err := read(c)
+	if err != nil {
+		return true, nil
+	}
+	return has(c.Request().Context(), caller, id)
+}
+
+// missing is the error that the handler gives for what does not exist.
+func missing(c echo.Context, of reach) error {
+	id := param(c, "id")
+	switch of {
+	case aboutJob:
+		id, _ := jobID(c)
+		return ojs.ErrNotFound("job", ojs.FormatID(id))
+	case aboutDeadLetter:
+		return ojs.ErrNotFound("dead_letter_job", id)
+	case aboutWorkflow:
+		id, _ := workflowID(c)
+		return ojs.ErrNotFound("workflow", ojs.FormatID(id))
+	case aboutCron:
+		return ojs.ErrNotFound("cron", param(c, "name"))
+	case aboutWebhook:
+		return ojs.ErrNotFound("webhook_subscription", id)
+	case aboutDelivery:
+		return ojs.ErrNotFound("webhook_delivery", id)
+	default:
+		return ojs.ErrNotFound("worker", id)
+	}
+}
+
+// ownJob makes sure that a job which a body names is the caller's.
+func (a *API) ownJob(c echo.Context, id [16]byte) error {
+	caller := a.tenant(c.Request())
+	if caller == "" {
+		return nil
+	}
+	own, err := a.Tenants.HasJob(c.Request().Context(), caller, id)
+	if err == nil && !own {
+		err = ojs.ErrNotFound("job", ojs.FormatID(id))
+	}
+	return err
+}
+
+// ownJobs are those of the jobs that the caller may reach; nil: all.
+func (a *API) ownJobs(c echo.Context, ids [][16]byte) (map[[16]byte]bool, error) {
+	caller := a.tenant(c.Request())
+	if caller == "" {
+		return nil, nil
+	}
+	return a.Tenants.Jobs(c.Request().Context(), caller, ids)
+}

@@ -1,0 +1,127 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/api"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/tenant"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// tenantRoutes are those of docs/reference/tenants.md, Statistics.
+func (a *API) tenantRoutes(v1 *echo.Group) {
+	get := []string{http.MethodGet, http.MethodHead}
+	v1.Match(get, "/admin/tenants", a.listTenants)
+	v1.Match(get, "/admin/tenants/:id", a.getTenant)
+	v1.Match(get, "/admin/tenants/:id/stats", a.getTenant)
+}
+
+// maxTenantOffset bounds what a page of tenants, or of the queues of one, costs: those before it are passed over one by one.
+const maxTenantOffset = 10_000
+
+func checkTenantOffset(p page) error {
+	if p.offset > maxTenantOffset {
+		return ojs.ErrInvalidRequest("offset", "at most 10000", p.offset, "offset must be at most 10000; use cursor to read further.")
+	}
+	return nil
+}
+
+// listTenants is for operators; a tenant sees itself.
+func (a *API) listTenants(c echo.Context) error {
+	p, err := readPageOf(c, defaultAdminPage, maxAdminPage)
+	if err != nil {
+		return err
+	}
+	if p.cursor != "" && !job.ValidTenant(p.cursor) {
+		return api.ErrCursor(p.cursor)
+	}
+	if err := checkTenantOffset(p); err != nil {
+		return err
+	}
+	found, err := a.tenantPage(c, p)
+	if err != nil {
+		return err
+	}
+	next := ""
+	if found.More {
+		next = found.Tenants[len(found.Tenants)-1].Name
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = appendTenants(append(b, `{"tenants":`...), found.Tenants)
+		b = appendTenants(append(b, `,"items":`...), found.Tenants)
+		b = strconv.AppendInt(append(b, `,"total":`...), found.Total, 10)
+		return append(p.append(append(b, `,"pagination":`...), found.Total, found.More, next), '}')
+	})
+}
+
+func (a *API) tenantPage(c echo.Context, p page) (tenant.Page, error) {
+	ctx, caller := c.Request().Context(), a.tenant(c.Request())
+	if caller == "" {
+		return a.Tenants.List(ctx, tenant.Filter{After: p.cursor, Offset: p.offset, Limit: p.limit})
+	}
+	if p.offset > 0 || p.cursor != "" {
+		return tenant.Page{Total: 1}, nil
+	}
+	own, err := a.Tenants.Stats(ctx, caller)
+	if wire, ok := errors.AsType[*ojs.Error](err); ok && wire.Type == string(ojs.KindNotFound) { // it has had no job yet
+		return tenant.Page{}, nil
+	}
+	return tenant.Page{Tenants: []tenant.Counts{own.Counts}, Total: 1}, err
+}
+
+func appendTenants(b []byte, tenants []tenant.Counts) []byte {
+	b = append(b, '[')
+	for i := range tenants {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(appendCounts(b, "tenant_id", "total_jobs", &tenants[i]), '}')
+	}
+	return append(b, ']')
+}
+
+// countedStates is the order in which counts show the states.
+var countedStates = []ojs.JobState{
+	ojs.StateAvailable, ojs.StateActive, ojs.StateScheduled, ojs.StateRetryable, ojs.StatePending, ojs.StateCompleted, ojs.StateDiscarded, ojs.StateCancelled,
+}
+
+// appendCounts appends an object, still open.
+func appendCounts(b []byte, name, total string, counts *tenant.Counts) []byte {
+	b = append(append(append(b, `{"`...), name...), `":`...)
+	b = appendQuoted(b, counts.Name)
+	b = append(append(append(b, `,"`...), total...), `":`...)
+	b = append(strconv.AppendInt(b, counts.Total, 10), `,"by_state":{`...)
+	for i, state := range countedStates {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(append(append(append(b, '"'), state...), `":`...), counts.ByState[state], 10)
+	}
+	return append(b, '}')
+}
+
+func (a *API) getTenant(c echo.Context) error {
+	id := param(c, "id")
+	if caller := a.tenant(c.Request()); !job.ValidTenant(id) || caller != "" && caller != id {
+		return ojs.ErrNotFound("tenant", id)
+	}
+	stats, err := a.Tenants.Stats(c.Request().Context(), id)
+	if err != nil {
+		return err
+	}
+	return respond(c, http.StatusOK, func(b []byte) []byte {
+		b = append(appendCounts(b, "tenant_id", "total_jobs", &stats.Counts), `,"queues":[`...)
+		for i := range stats.Queues {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendCounts(b, "name", "total", &stats.Queues[i]), '}')
+		}
+		return append(b, `]}`...)
+	})
+}

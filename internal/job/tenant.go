@@ -1,0 +1,138 @@
+package job
+
+import (
+	"bytes"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/ojsd/ojsd/internal/payload"
+	"github.com/ojsd/ojsd/internal/rawjson"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// TenantHeader is the header of HTTP, and in lower case the metadata of gRPC, that names the tenant of a call.
+const TenantHeader = "X-OJS-Tenant"
+
+// tenantMember is the member of meta that names the tenant of a job, a workflow or a cron.
+const tenantMember = "tenant_id"
+
+// tenant finds the tenant of a job, and puts that of the caller into its meta (docs/reference/tenants.md, Enqueue).
+func (d *decoder) tenant(j *Job) *ojs.Error {
+	meta, tenant, err := d.lim.WithTenant(j.Meta)
+	if err != nil {
+		return err
+	}
+	j.Meta, j.Lane = meta, Lane(tenant, "")
+	if j.Limit == nil {
+		return nil
+	}
+	if d.lim.Tenant != "" && (j.LimitKey == "" || j.Limit.Scope == LimitGlobal) {
+		return errSharedLimit(j.LimitKey)
+	}
+	if j.LimitKey != "" {
+		j.LimitKey = PartitionKey(tenant, j.LimitKey, j.Limit)
+	}
+	return nil
+}
+
+// WithTenant gives meta with the tenant of the caller, and the tenant to which belongs what has this meta. meta must be a compact
+// object or nil, and is returned as it is if nothing has to be added.
+func (l Limits) WithTenant(meta []byte) (own []byte, tenant string, err *ojs.Error) {
+	if l.NoTenants {
+		return meta, "", nil
+	}
+	said := tenantsOf(meta)
+	if l.Tenant == "" {
+		if l.TenantRequired {
+			return nil, "", ErrNoTenant()
+		}
+		return meta, oneTenant(said), nil
+	}
+	for _, v := range said {
+		if text, _ := rawjson.Text(v); text != l.Tenant {
+			return nil, "", errOtherTenant(l.Tenant, v)
+		}
+	}
+	if len(said) == 0 {
+		meta = withTenant(meta, l.Tenant)
+	}
+	return meta, l.Tenant, nil
+}
+
+// TenantOfMeta is the tenant to which belongs what is stored with this meta; "": none.
+func (l Limits) TenantOfMeta(meta []byte) string {
+	if l.NoTenants {
+		return ""
+	}
+	return oneTenant(tenantsOf(meta))
+}
+
+// tenantsOf are the values of all members of that name, because JSON may have several, but null, which says nothing.
+func tenantsOf(meta []byte) (said []jsontext.Value) {
+	// Most objects have no such member, under its plain name or an escaped one.
+	if len(meta) == 0 || !bytes.Contains(meta, []byte(tenantMember)) && bytes.IndexByte(meta, '\\') < 0 {
+		return nil
+	}
+	for literal, value := range rawjson.Members(meta) {
+		if string(rawjson.Name(literal)) == tenantMember && !rawjson.IsNull(value) {
+			said = append(said, value)
+		}
+	}
+	return said
+}
+
+// oneTenant is what all values say; "" if they differ, or say what is no name of a tenant: then the member is one like any other.
+func oneTenant(said []jsontext.Value) (tenant string) {
+	for i, v := range said {
+		text, _ := rawjson.Text(v)
+		if !ValidTenant(text) || i > 0 && text != tenant {
+			return ""
+		}
+		tenant = text
+	}
+	return tenant
+}
+
+// withTenant gives a new object with the member, instead of null.
+func withTenant(meta []byte, tenant string) []byte {
+	b := append(make([]byte, 0, len(meta)+len(tenant)+len(`{"tenant_id":""}`)), '{')
+	if len(meta) > 0 {
+		for literal, value := range rawjson.Members(meta) {
+			if string(rawjson.Name(literal)) != tenantMember {
+				b = payload.AppendMember(b, literal, value)
+			}
+		}
+	}
+	return append(payload.AppendMember(b, payload.Quote(tenantMember), payload.Quote(tenant)), '}')
+}
+
+// ErrNoTenant refuses a call without a tenant on a server where every new job belongs to one: 400.
+func ErrNoTenant() *ojs.Error {
+	err := ojs.ErrInvalidRequest(TenantHeader, "the name of a tenant", nil, "The header "+TenantHeader+" is required: every job, workflow and cron of this server belongs to a tenant.")
+	err.Hint = "Send the header " + TenantHeader + " (gRPC: metadata x-ojs-tenant) with the name of the tenant."
+	return err
+}
+
+func errOtherTenant(tenant string, said jsontext.Value) *ojs.Error {
+	err := ojs.NewError(ojs.KindPermissionDenied, "meta.tenant_id is "+payload.Brief(said)+", but the call is that of tenant "+tenant+".",
+		map[string]any{"field": "meta.tenant_id", "tenant_id": tenant})
+	err.Hint = "Leave meta.tenant_id out: the server stores that of the header " + TenantHeader + "."
+	return err
+}
+
+// errSharedLimit refuses a limit that would hold for the jobs of other tenants, too: 403.
+func errSharedLimit(key string) *ojs.Error {
+	what := "Its rate_limit has no key, so it would be the limit of the whole queue, which tenants share."
+	if key != "" {
+		what = "Its rate_limit has the scope global, so it would be the limit of other tenants, too."
+	}
+	err := ojs.NewError(ojs.KindPermissionDenied, what, map[string]any{"field": "rate_limit"})
+	err.Hint = "Send a key, and no scope or tenant: the limit is that of the jobs of this tenant with the key."
+	return err
+}
+
+// errTenantChange refuses to give a stored job to another tenant.
+func errTenantChange(meta []byte) *ojs.Error {
+	return ojs.ErrInvalidPayload("override.meta.tenant_id", "absent, or the tenant of the job", rawjson.Show(payload.Find(meta, tenantMember)),
+		"override.meta.tenant_id would give the job to another tenant; enqueue a new job there instead.")
+}

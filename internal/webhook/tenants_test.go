@@ -1,0 +1,49 @@
+package webhook_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/webhook"
+	"github.com/ojsd/ojsd/ojs"
+)
+
+// A subscription of a tenant gets the events of its jobs, now and by a replay; one of an operator gets those of all.
+func TestDeliveriesOfTenants(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	of := func(tenant string) func(*webhook.Definition) {
+		return func(d *webhook.Definition) { d.Tenant = tenant }
+	}
+	acme, other, all := b.subscribed(of("acme")), b.subscribed(of("other")), b.subscribed()
+	lane := func(lane string) *job.Job { return domaintest.With(func(j *job.Job) { j.Lane = lane }) }
+	stored := b.Enqueued(lane("acme"), lane("ac"), lane(""), lane("acme.eu"))
+	b.publish()
+	created, err := b.Webhooks.CreateDeliveries(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(5), created.Deliveries)
+	subjects := func(w *webhook.Webhook) []string {
+		return b.Texts(`SELECT subject FROM ojs.webhook_deliveries WHERE webhook_id = $1`, w.ID)
+	}
+	require.Equal(t, []string{ojs.FormatID(stored[0].ID)}, subjects(acme))
+	require.Empty(t, subjects(other))
+	require.Len(t, subjects(all), 4)
+
+	b.Exec(`DELETE FROM ojs.webhook_deliveries`)
+	replay := webhook.Replay{All: true, Since: job.When{Set: true, At: stored[0].CreatedAt.Time.AddDate(0, 0, -1)}}
+	n, err := b.Webhooks.Replay(t.Context(), acme.ID, replay)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n)
+	require.Equal(t, []string{ojs.FormatID(stored[0].ID)}, subjects(acme))
+
+	page, err := b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Tenant: "acme", Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, page.Deliveries, 1)
+	page, err = b.Webhooks.Deliveries(t.Context(), webhook.DeliveryList{Tenant: "other", Limit: 10})
+	require.NoError(t, err)
+	require.Empty(t, page.Deliveries)
+	require.Zero(t, page.Total)
+}
