@@ -72,7 +72,7 @@ CREATE TABLE ojs.jobs (
     workflow_id      uuid,                                -- root of the workflow to which the job belongs; NULL: none
     unique_key       text,                                -- fingerprint by its unique policy, 64 hex digits; NULL: it has none
     lane             text        COLLATE "C" NOT NULL DEFAULT '', -- part of the queue in which the job waits: tenant, tenant/fairness key, /fairness key, or '' for most jobs
-    limit_key        text,                                -- key of its rate limit; NULL: it has none
+    limit_key        text        COLLATE "C",             -- key of its rate limit, in the collation of ojs.limits, without which no index finds it; NULL: it has none
     limit_seq        bigint,                              -- place in the fetch order of an available job that its rate limit holds back; it gets no ready_seq until then
     on_limit         text,                                -- what its rate limit does when it blocks the job: reschedule or drop; NULL: it waits
 
@@ -187,6 +187,18 @@ CREATE INDEX idempotency_keys_created ON ojs.idempotency_keys (created_at);
 CREATE FUNCTION ojs.time_text(t timestamptz) RETURNS text
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT to_char(t AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
+$$;
+-- +goose StatementEnd
+
+-- The attributes of a job whose scheduled_at changes from was to at. They show it as the client has sent it, or as the server does.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.with_scheduled_at(extra json, was timestamptz, at timestamptz) RETURNS json
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN extra IS NULL THEN '{' || s.shown || '}' WHEN was IS NULL THEN left(extra::text, -1) || ',' || s.shown || '}'
+        WHEN extra::text ~ '^{("timeout":\d+,)?("timeout_ms":\d+,)?("visibility_timeout_ms":\d+,)?"scheduled_at":"'
+            THEN regexp_replace(extra::text, '"scheduled_at":"[^"]*"', s.shown)
+        ELSE replace(extra::text, '"scheduled_at":"' || ojs.time_text(was) || '"', s.shown) END::json
+    FROM (SELECT '"scheduled_at":"' || ojs.time_text(at) || '"' AS shown) s
 $$;
 -- +goose StatementEnd
 
@@ -472,6 +484,7 @@ DROP FUNCTION ojs.errors_append(json[], json, integer);
 DROP FUNCTION ojs.error_at(text, timestamptz);
 DROP FUNCTION ojs.new_id(timestamptz);
 DROP FUNCTION ojs.time_us(timestamptz);
+DROP FUNCTION ojs.with_scheduled_at(json, timestamptz, timestamptz);
 DROP FUNCTION ojs.time_text(timestamptz);
 DROP TABLE ojs.idempotency_keys, ojs.queues, ojs.jobs_done, ojs.jobs;
 DROP FUNCTION ojs.stored_size(json, json, json, json[], json[], json, integer);

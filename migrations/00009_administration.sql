@@ -104,7 +104,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 
--- How many jobs of the lane of an available job are fetched before it. Both parts are read backwards from the job: dead index entries pile
+-- How many jobs of its lane are fetched before an available job. Both parts are read backwards from the job: dead index entries pile
 -- up at the head of a queue.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.explain_ahead(j ojs.jobs, most integer) RETURNS bigint
@@ -147,6 +147,33 @@ END
 $$;
 -- +goose StatementEnd
 
+-- How many other lanes of its queue have available jobs. They are looked for from the job's lane on, forwards and backwards: most queues have
+-- no other.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.explain_lanes(j ojs.jobs, most integer) RETURNS integer
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    n  integer := 0;
+    at text := j.lane;
+BEGIN
+    WHILE n < most LOOP
+        SELECT o.lane INTO at FROM ojs.jobs o WHERE o.state = 'available' AND o.ready_seq IS NOT NULL AND o.queue = j.queue AND o.lane > at COLLATE "C"
+        ORDER BY o.lane, o.priority DESC, o.ready_seq LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        n := n + 1;
+    END LOOP;
+    at := j.lane;
+    WHILE n < most LOOP
+        SELECT o.lane INTO at FROM ojs.jobs o WHERE o.state = 'available' AND o.ready_seq IS NOT NULL AND o.queue = j.queue AND o.lane < at COLLATE "C"
+        ORDER BY o.lane DESC, o.priority, o.ready_seq DESC LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        n := n + 1;
+    END LOOP;
+    RETURN n;
+END
+$$;
+-- +goose StatementEnd
+
 -- What a queue has started and completed in the last five minutes. per_s is NULL if nothing was.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.explain_rates(job_queue text, now timestamptz, OUT started bigint, OUT per_s double precision, OUT run_s double precision)
@@ -160,7 +187,7 @@ END
 $$;
 -- +goose StatementEnd
 
--- Why a job with a rate limit waits, and about how many seconds.
+-- Why a job with a rate limit waits, and about how many seconds; NULL: that cannot be told.
 -- +goose StatementBegin
 CREATE FUNCTION ojs.explain_limit(j ojs.jobs, run_s double precision, now timestamptz, OUT reason json, OUT wait_s double precision)
 LANGUAGE plpgsql STABLE AS $$
@@ -172,9 +199,11 @@ BEGIN
     SELECT o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, u.*,
         GREATEST(0, ojs.limit_room(o, now, u.active, u.started, u.last_start) - u.admitted) AS room
     INTO l FROM ojs.limits o CROSS JOIN LATERAL ojs.limit_usage(o, now) u WHERE o.key = j.limit_key;
-    wait_s := GREATEST(0, date_part('epoch', l.blocked_until - now), (ahead + 1) / l.concurrency::double precision * run_s,
-        ceil((ahead + 1 - l.room) / l.rate::double precision) * l.rate_us / 1000000,
-        date_part('epoch', l.last_start - now) + (ahead + 1) * l.throttle_us / 1000000.0);
+    IF l.concurrency IS NULL OR l.concurrency > 0 AND (run_s IS NOT NULL OR ahead < l.room) THEN
+        wait_s := GREATEST(0, date_part('epoch', l.blocked_until - now), (ahead + 1) / l.concurrency::double precision * run_s,
+            ceil((ahead + 1 - l.room) / l.rate::double precision) * l.rate_us / 1000000,
+            date_part('epoch', l.last_start - now) + (ahead + 1) * l.throttle_us / 1000000.0);
+    END IF;
     reason := ojs.explain_reason('limited', format('Its rate limit %s lets %s start now, and %s before it.', j.limit_key,
             CASE WHEN COALESCE(l.room, 0) = 0 THEN 'no job' ELSE ojs.explain_count(l.room, 2147483647, 'job') END, ojs.explain_count(ahead, most, 'job')
             || CASE WHEN ahead = 1 THEN ' waits' ELSE ' wait' END),
@@ -205,6 +234,43 @@ BEGIN
         WHEN w.living > 0 AND w.quiet = w.living THEN ojs.explain_reason('workers_quiet', format('All %s of queue %s are quiet or terminate.', ojs.explain_count(w.living, 1001, 'worker'), job_queue), counts)
         WHEN w.active >= w.slots THEN ojs.explain_reason('workers_busy', format('The workers of queue %s run %s jobs, as many as they can.', job_queue, w.active), counts)
     END;
+END
+$$;
+-- +goose StatementEnd
+
+-- Whether the workers of isolated pools, the only ones that may fetch a queue, take jobs. NULL: it is in no such pool, or they do. Workers that
+-- name their pool in fetches only are not known, so nothing is said of them while the queue starts jobs. The jobs of large pools are not counted.
+-- +goose StatementBegin
+CREATE FUNCTION ojs.explain_pools(job_queue text, starts boolean) RETURNS json
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    names   text[];
+    limited integer;
+    most    bigint;
+    active  bigint;
+    living  bigint;
+BEGIN
+    SELECT array_agg(p.name ORDER BY p.name), count(p.concurrency), sum(p.concurrency) INTO names, limited, most
+    FROM ojs.pools p WHERE (p.definition ->> 'isolated')::boolean
+        AND EXISTS (SELECT FROM json_array_elements_text(p.definition -> 'queues') q (name) WHERE q.name = job_queue);
+    IF names IS NULL THEN
+        RETURN NULL;
+    END IF;
+    SELECT count(*) INTO living FROM (SELECT o.facts ->> 'pool' AS pool FROM ojs.workers o WHERE o.stale_at IS NULL ORDER BY o.last_seen_at DESC LIMIT 1000) r
+    WHERE r.pool = ANY(names);
+    IF living = 0 AND NOT starts THEN
+        RETURN ojs.explain_reason('pool_no_workers', format('Only workers of pool %s may fetch queue %s, and none lives that has named it. Workers that name it only in fetches are not known.',
+            array_to_string(names[:10], ' or '), job_queue), json_build_object('pools', to_json(names[:10])));
+    END IF;
+    IF limited = cardinality(names) AND most <= 1000 THEN
+        SELECT count(*) INTO active FROM (SELECT h.id, h.started_at FROM ojs.pool_holds h WHERE h.pool = ANY(names) AND h.started_at IS NOT NULL LIMIT 1000) h
+        WHERE h.started_at = (SELECT j.started_at FROM ojs.jobs j WHERE j.id = h.id AND j.state = 'active');
+        IF active >= most THEN
+            RETURN ojs.explain_reason('pool_limited', format('Only workers of pool %s may fetch queue %s, and they run %s jobs, as many as the pool permits.', array_to_string(names[:10], ' or '),
+                job_queue, active), json_build_object('pools', to_json(names[:10]), 'concurrency', most, 'active', active));
+        END IF;
+    END IF;
+    RETURN NULL;
 END
 $$;
 -- +goose StatementEnd
@@ -261,15 +327,20 @@ $$;
 CREATE FUNCTION ojs.explain_available(j ojs.jobs, now timestamptz, OUT reasons json[], OUT wait_s double precision)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    most   CONSTANT integer := 10001;
-    blocks json;
-    rates  record := ojs.explain_rates(j.queue, now);
-    ahead  bigint;
-    other  uuid;
-    l      record;
+    most       CONSTANT integer := 10001;
+    most_lanes CONSTANT integer := 101;
+    blocks     json;
+    pools      json;
+    rates      record := ojs.explain_rates(j.queue, now);
+    ahead      bigint;
+    lanes      integer := 0; -- others with jobs
+    waiting    bigint;
+    other      uuid;
+    l          record;
 BEGIN
     reasons := ojs.explain_queue(j.queue, now);
     blocks := ojs.explain_workers(j.queue, rates.started > 0);
+    pools := ojs.explain_pools(j.queue, rates.started > 0);
     IF j.limit_seq IS NOT NULL THEN
         l := ojs.explain_limit(j, rates.run_s, now);
         reasons := reasons || l.reason;
@@ -280,22 +351,31 @@ BEGIN
             json_build_object('cron', j.cron, 'running_job_id', other));
     ELSE
         ahead := ojs.explain_ahead(j, most);
+        lanes := ojs.explain_lanes(j, most_lanes);
         IF ahead > 0 THEN
-            reasons := reasons || ojs.explain_reason('jobs_ahead', format('%s of queue %s %s fetched before it.', initcap(left(ojs.explain_count(ahead, most, 'job'), 1)) || substr(ojs.explain_count(ahead, most, 'job'), 2),
-                j.queue, CASE WHEN ahead = 1 THEN 'is' ELSE 'are' END), json_build_object('ahead', LEAST(ahead, most - 1), 'more', ahead >= most));
+            reasons := reasons || ojs.explain_reason('jobs_ahead', format('%s of %squeue %s %s fetched before it.', initcap(left(ojs.explain_count(ahead, most, 'job'), 1)) || substr(ojs.explain_count(ahead, most, 'job'), 2),
+                CASE WHEN lanes > 0 THEN 'its lane in ' ELSE '' END, j.queue, CASE WHEN ahead = 1 THEN 'is' ELSE 'are' END), json_build_object('ahead', LEAST(ahead, most - 1), 'more', ahead >= most));
         END IF;
-        IF ahead >= most THEN -- then those of all priorities
-            SELECT GREATEST(ahead, c.count) INTO ahead FROM (SELECT) one LEFT JOIN ojs.queue_counts c ON c.queue = j.queue AND c.state = 'available';
+        IF lanes > 0 THEN
+            reasons := reasons || ojs.explain_reason('turns', format('The lanes of queue %s take turns: the job is number %s of %s, and %s.', j.queue, CASE WHEN ahead >= most THEN 'more than ' || most ELSE (ahead + 1)::text END,
+                    CASE WHEN j.lane = '' THEN 'the lane of jobs without a key' ELSE 'lane ' || j.lane END, ojs.explain_count(lanes, most_lanes, 'other lane') || CASE WHEN lanes = 1 THEN ' has jobs' ELSE ' have jobs' END),
+                json_build_object('lane', j.lane, 'position', LEAST(ahead + 1, most), 'other_lanes', LEAST(lanes, most_lanes - 1), 'more', lanes >= most_lanes));
+        END IF;
+        IF ahead >= most OR lanes > 0 THEN -- then those of all priorities and lanes
+            SELECT c.count INTO waiting FROM ojs.queue_counts c WHERE c.queue = j.queue AND c.state = 'available';
+            waiting := GREATEST(ahead, waiting);
+            ahead := CASE WHEN ahead >= most THEN waiting ELSE LEAST((ahead + 1) * (lanes + 1) - 1, waiting) END;
         END IF;
         wait_s := (ahead + 1) / rates.per_s;
     END IF;
-    IF j.lane <> '' THEN
-        reasons := reasons || ojs.explain_reason('turns', format('The parts of queue %s take turns, and the job is in part %s.', j.queue, j.lane), json_build_object('lane', j.lane));
+    IF pools IS NOT NULL THEN
+        reasons := reasons || pools;
     END IF;
     IF blocks IS NOT NULL THEN
         reasons := reasons || blocks;
     END IF;
-    IF (SELECT bool_or(r ->> 'code' IN ('maintenance', 'queue_paused', 'no_workers', 'workers_quiet', 'cron_serial')) FROM unnest(reasons) r) THEN
+    IF (SELECT bool_or(r ->> 'code' IN ('maintenance', 'queue_paused', 'no_workers', 'workers_quiet', 'pool_no_workers', 'cron_serial')
+        OR r ->> 'code' = 'queue_limited' AND r ->> 'concurrency' = '0') FROM unnest(reasons) r) THEN
         wait_s := NULL;
     END IF;
     IF cardinality(reasons) = 0 THEN
@@ -349,7 +429,7 @@ BEGIN
         reasons := ARRAY[ojs.explain_state(j)];
         IF waits THEN
             reasons := reasons || ojs.explain_queue(j.queue, now);
-            wait_s := CASE WHEN cardinality(reasons) = 1 THEN GREATEST(0, date_part('epoch', CASE j.state WHEN 'scheduled' THEN j.scheduled_at WHEN 'retryable' THEN j.next_attempt_at END - now)) END;
+            wait_s := CASE WHEN cardinality(reasons) = 1 AND j.state <> 'pending' THEN GREATEST(0, date_part('epoch', CASE j.state WHEN 'scheduled' THEN j.scheduled_at WHEN 'retryable' THEN j.next_attempt_at END - now)) END;
         END IF;
     END IF;
     due := CASE WHEN waits OR j.state = 'available' THEN LEAST(j.expires_at, j.total_due_at, j.ttl_due_at) END;
@@ -370,11 +450,13 @@ DROP FUNCTION ojs.explain(uuid);
 DROP FUNCTION ojs.explain_state(ojs.jobs);
 DROP FUNCTION ojs.explain_available(ojs.jobs, timestamptz);
 DROP FUNCTION ojs.explain_queue(text, timestamptz);
+DROP FUNCTION ojs.explain_pools(text, boolean);
 DROP FUNCTION ojs.explain_workers(text, boolean);
 DROP FUNCTION ojs.explain_limit(ojs.jobs, double precision, timestamptz);
 DROP FUNCTION ojs.explain_rates(text, timestamptz);
 DROP FUNCTION ojs.explain_waiting(ojs.jobs, integer);
 DROP FUNCTION ojs.explain_ahead(ojs.jobs, integer);
+DROP FUNCTION ojs.explain_lanes(ojs.jobs, integer);
 DROP FUNCTION ojs.explain_count(bigint, integer, text);
 DROP FUNCTION ojs.explain_reason(text, text, json);
 DROP FUNCTION ojs.pool_reserve(text, uuid, integer);

@@ -483,7 +483,6 @@ BEGIN
     IF status = 'draining' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' is draining and takes no new jobs.';
     END IF;
-    PERFORM ojs.bound_note(queue, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
     IF EXISTS (SELECT FROM ojs.queues q WHERE q.name IN (queue, '_default') AND q.config IS NOT NULL) THEN
         inherited := ojs.queue_inherited(queue, type);
         timeout_ms := COALESCE(NULLIF(timeout_ms, 0), inherited.timeout_ms);
@@ -497,6 +496,7 @@ BEGIN
         END IF;
     END IF;
 
+    PERFORM ojs.bound_note(queue, job_id, octet_length(args::text) + COALESCE(octet_length(meta::text), 0) + COALESCE(octet_length(extra), 0));
     lane := ojs.job_lane(queue, '', meta);
     WITH inserted AS (
         INSERT INTO ojs.jobs AS j (id, type, queue, lane, state, priority, max_attempts, ready_seq, due_at, created_at, enqueued_at,

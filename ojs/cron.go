@@ -80,6 +80,43 @@ func (c *Client) GetCron(ctx context.Context, name string) (*CronInfo, error) {
 	return c.cronCall(ctx, get(cronPath(name, ""), nil))
 }
 
+// CronChange is what changes of a cron. Zero fields stay as they are.
+type CronChange struct {
+	Expression  string
+	Timezone    string
+	Overlap     string
+	Description *string // "" removes it
+	Paused      *bool
+	Args        any            // see Arguments in the package documentation
+	Options     map[string]any // of its jobs, by their names in docs/reference/jobs.md; nil as a value removes one
+}
+
+// UpdateCron changes a part of a cron.
+func (c *Client) UpdateCron(ctx context.Context, name string, change CronChange) (*CronInfo, error) {
+	m := optionSet{}
+	m.text("expression", change.Expression)
+	m.text("timezone", change.Timezone)
+	m.text("overlap_policy", change.Overlap)
+	if change.Description != nil {
+		m["description"] = nil
+		m.text("description", *change.Description)
+	}
+	if change.Paused != nil {
+		m["enabled"] = !*change.Paused
+	}
+	if change.Args != nil {
+		args, err := encodeArgs(change.Args)
+		if err != nil {
+			return nil, err
+		}
+		m["args"] = args
+	}
+	if len(change.Options) > 0 {
+		m["options"] = change.Options
+	}
+	return c.cronCall(ctx, call{method: http.MethodPatch, path: cronPath(name, ""), body: m, repeatable: true})
+}
+
 // PauseCron stops the ticks of a cron.
 func (c *Client) PauseCron(ctx context.Context, name string) (*CronInfo, error) {
 	return c.cronCall(ctx, post(cronPath(name, "/pause"), nil).again())

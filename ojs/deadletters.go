@@ -25,12 +25,8 @@ func (f DeadLetterFilter) query() url.Values {
 	setText(query, "type", strings.Join(f.Types, ","))
 	setText(query, "error_type", strings.Join(f.ErrorTypes, ","))
 	setText(query, "error_code", strings.Join(f.ErrorCodes, ","))
-	if !f.Since.IsZero() {
-		query.Set("since", f.Since.UTC().Format(time.RFC3339Nano))
-	}
-	if !f.Until.IsZero() {
-		query.Set("until", f.Until.UTC().Format(time.RFC3339Nano))
-	}
+	setTime(query, "since", f.Since)
+	setTime(query, "until", f.Until)
 	f.set(query)
 	return query
 }

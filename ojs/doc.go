@@ -23,7 +23,7 @@
 //
 // [Transport] carries requests; [HTTPTransport] is the one that is used by default, and package ojstest has one in memory for tests.
 // [Client] enqueues ([Client.Enqueue], [Client.EnqueueBatch]), reads, cancels, and manages workflows, crons, queues, dead letters,
-// events and webhooks. [JobRequest] is a job to be made, [JobInfo] what the server says of a job, and [Job] what a handler gets: a
+// rate limits, pools, schemas, events and webhooks. Lists are pages; [All] reads them to the end. [JobRequest] is a job to be made, [JobInfo] what the server says of a job, and [Job] what a handler gets: a
 // JobInfo with typed arguments. The name JobInfo leaves Job to the type that handlers name most.
 // [Chain], [Group], [Batch] and [Graph] build definitions of workflows and call nobody.
 // [Worker] runs handlers that [Register], [RegisterFunc], [RegisterResult] and [Worker.Register] have added. A handler returns nil, an
@@ -44,6 +44,6 @@
 //
 // # Other servers
 //
-// The SDK works with every server of the Open Job Spec. Long polling, batches of acks and the event stream are used only if the
-// manifest of the server has them.
+// The SDK works with every server of the Open Job Spec. Long polling, batches of acks with the next fetch in them, delays of jobs that are
+// handed back, and the event stream are used only if the manifest of the server has them.
 package ojs

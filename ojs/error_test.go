@@ -94,7 +94,7 @@ func TestConstructorsNameFieldAndDetails(t *testing.T) {
 		"Idempotency": {ErrIdempotencyConflict("k"), KindIdempotencyConflict, "idempotency_key", "idempotency_key", "k"},
 		"DuplicateID": {ErrDuplicateID("j"), KindDuplicateJob, "id", "existing_job_id", "j"},
 		"Duplicate":   {ErrDuplicate("j", StateActive, "25ff"), KindDuplicateJob, "exists", "unique_key", "25ff"},
-		"Paused":      {ErrQueuePaused("q"), KindQueuePaused, "queue", "queue", "q"},
+		"Paused":      {ErrQueuePaused("q"), KindQueuePaused, "Queue q", "queue", "q"},
 		"Full":        {ErrQueueFull(QueueFull{Queue: "q", Depth: 5, Bound: 5, RetryAfter: 1}), KindQueueFull, "bound of 5 jobs", "retry_after_seconds", 1},
 		"RateLimited": {ErrRateLimited(5, 60, 2), KindRateLimited, "5", "window_seconds", 60},
 		"Unavailable": {ErrUnavailable(), KindUnavailable, "again", "", nil},

@@ -23,6 +23,7 @@ var missingByType = map[string]missing{
 	"workflow":             {"Workflow", "Check the id. An ended workflow is deleted when its retention period is over; GET /ojs/v1/workflows lists those that are stored."},
 	"webhook_subscription": {"Webhook subscription", "Check the id, which starts with sub_; GET /ojs/v1/webhooks lists the subscriptions."},
 	"webhook_delivery":     {"Webhook delivery", "Check the id, which starts with del_. Deliveries are deleted when their retention period is over; GET /ojs/v1/webhooks/deliveries lists those that are stored."},
+	"pool":                 {"Pool", "Check the name of the pool; GET /ojs/v1/admin/pools lists those that exist."},
 	"schema":               {"Schema", "Check the job type and the version, or the URI in percent-encoding; GET /ojs/v1/schemas lists those that are registered."},
 	"service":              {"Service", "Ask for the empty name, ojs.v1.OJSService or ojs.events.v1.OJSEvents."},
 }
@@ -107,13 +108,13 @@ func ErrDuplicateInRequest(uniqueKey string) *Error {
 
 // ErrQueuePaused refuses a job for a draining queue: 422.
 func ErrQueuePaused(queue string) *Error {
-	return NewError(KindQueuePaused, fmt.Sprintf("queue %s is draining and takes no new jobs.", queue),
+	return NewError(KindQueuePaused, fmt.Sprintf("Queue %s is draining and takes no new jobs.", queue),
 		map[string]any{"field": "queue", "queue": queue})
 }
 
 // ErrJobTypeNotAllowed refuses a job whose type the queue does not take: 422.
 func ErrJobTypeNotAllowed(queue, jobType string) *Error {
-	return NewError(KindJobTypeNotAllowed, fmt.Sprintf("queue %s takes no jobs of type %s (allowed_job_types).", queue, jobType),
+	return NewError(KindJobTypeNotAllowed, fmt.Sprintf("Queue %s takes no jobs of type %s (allowed_job_types).", queue, jobType),
 		map[string]any{"queue": queue, "job_type": jobType})
 }
 

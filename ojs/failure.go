@@ -88,8 +88,9 @@ func Discard(err error) error { return &disposition{kind: dispositionDiscard, er
 // DeadLetter ends the job without a retry, as a dead letter for somebody to look at. err says why.
 func DeadLetter(err error) error { return &disposition{kind: dispositionDeadLetter, err: err} }
 
-// Snooze hands the job back after d, without counting the attempt. The worker keeps the reservation meanwhile, but no slot; so d should be
-// well below the execution timeout of the job, which goes on. When the worker stops, the job is handed back at once.
+// Snooze hands the job back, without counting the attempt: it runs again after d. Where the server does not take a delay, the worker keeps the
+// reservation meanwhile, but no slot; then d should be well below the execution timeout of the job, which goes on, and the job is handed
+// back at once when the worker stops.
 func Snooze(d time.Duration) error { return &disposition{kind: dispositionSnooze, wait: d} }
 
 // Cancel cancels the job.

@@ -12,18 +12,20 @@ import (
 // fetchMax is the most that a server gives at once.
 const fetchMax = 1000
 
-// fetchLoop asks for as many jobs as there are free slots, until stopping is done. It ends with an error if the server refuses the very
-// first fetch, which then would never succeed. Requests end with life.
+// fetchLoop asks for as many jobs as there are free slots, until stopping is done. It leaves that to the reports of jobs that have ended where
+// the server takes both in one request, as long as such requests bring all the jobs that there is room for. It ends with an error if
+// the server refuses the very first fetch, which then would never succeed. Requests end with life.
 func (w *Worker) fetchLoop(stopping, life context.Context) error {
 	failures, worked := 0, false
 	for stopping.Err() == nil {
-		count := w.freeSlots()
-		if count == 0 {
+		count := w.beginPoll()
+		if count <= 0 {
 			w.awaitSlot(stopping)
 			continue
 		}
 		start := time.Now()
 		jobs, waited, err := w.fetch(stopping, life, count)
+		w.endPoll(count, len(jobs))
 		switch {
 		case err != nil && stopping.Err() != nil:
 			return nil //nolint:nilerr // the worker stops, which ends its fetches
@@ -36,7 +38,7 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 			continue
 		}
 		failures, worked = 0, true
-		w.take(life, stopping, jobs)
+		w.take(life, stopping, jobs, 0)
 		if len(jobs) == 0 && time.Since(start) < waited/2 || len(jobs) == 0 && waited == 0 {
 			_ = sleep(stopping, jitter(w.config.PollInterval, 0.8, 1.2)) // also if the server ends a long poll at once: it stops, or wants quiet
 		}
@@ -46,6 +48,7 @@ func (w *Worker) fetchLoop(stopping, life context.Context) error {
 
 func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
 	wait := retryWait(err, failures)
+	w.fetchesAlone.Store(false)
 	w.extensions.Store(nil) // it may be another server that comes back
 	w.logger.WarnContext(ctx, "fetch failed", "error", err, "retry_in", wait)
 	if hook := w.config.Hooks.FetchFailed; hook != nil {
@@ -54,16 +57,49 @@ func (w *Worker) fetchFailed(ctx context.Context, err error, failures int) {
 	_ = sleep(ctx, wait)
 }
 
-// freeSlots is how many jobs may be fetched. Jobs whose outcome could not be reported take up a second set of slots, so that a worker
-// does not pile up outcomes that nobody takes.
-func (w *Worker) freeSlots() int {
+// beginPoll is how many jobs the loop is to fetch now; 0: none, because there is no free slot, or because reports are about to bring jobs.
+func (w *Worker) beginPoll() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.asked > 0 || !w.hungry && w.fetchesWithReports() && slices.ContainsFunc(w.ready, (*report).batches) {
+		return 0
+	}
+	count := w.freeSlots()
+	w.polling = count > 0
+	return count
+}
+
+func (w *Worker) endPoll(count, got int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.polling, w.hungry = false, got < count
+}
+
+// freeSlots is how many jobs may be fetched; the caller has the lock. Jobs whose outcome could not be reported take up a second set of slots, so
+// that a worker does not pile up outcomes that nobody takes.
+func (w *Worker) freeSlots() int {
 	if w.state != DirectiveRunning {
 		return 0
 	}
-	unreported := len(w.inHand) - w.running - len(w.delayed)
-	return min(w.config.Concurrency-w.running, 2*w.config.Concurrency-w.running-unreported, fetchMax)
+	taken := w.running + w.asked
+	unreported := len(w.inHand) - w.running
+	for _, r := range w.delayed {
+		if r.tries == 0 { // it waits because the handler has asked for it
+			unreported--
+		}
+	}
+	return min(w.config.Concurrency-taken, 2*w.config.Concurrency-taken-unreported, fetchMax)
+}
+
+// fetchesWithReports reports whether the server takes a fetch in a batch of reports.
+func (w *Worker) fetchesWithReports() bool {
+	return w.offered(ExtensionBatchAck) && !w.fetchesAlone.Load()
+}
+
+// offered reports whether the server is known to have an extension.
+func (w *Worker) offered(extension string) bool {
+	m := w.extensions.Load()
+	return m != nil && m.Has(extension)
 }
 
 func (w *Worker) awaitSlot(ctx context.Context) {
@@ -106,10 +142,7 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobIn
 	if err != nil {
 		return nil, 0, err
 	}
-	body := map[string]any{"queues": w.queueOrder(), "count": count, "worker_id": w.id}
-	if w.config.VisibilityTimeout > 0 {
-		body["visibility_timeout_ms"] = w.config.VisibilityTimeout.Milliseconds()
-	}
+	body := w.fetchBody(count)
 	if m.Has(ExtensionLongPolling) && w.config.LongPoll > 0 {
 		waited = w.config.LongPoll
 		body["wait_ms"] = waited.Milliseconds()
@@ -121,6 +154,15 @@ func (w *Worker) fetch(stopping, life context.Context, count int) (jobs []*JobIn
 	}
 	err = w.client.do(ctx, r, &answer)
 	return answer.Jobs, waited, err
+}
+
+// fetchBody is that of a fetch, and of the one in a batch of reports.
+func (w *Worker) fetchBody(count int) map[string]any {
+	body := map[string]any{"queues": w.queueOrder(), "count": count, "worker_id": w.id}
+	if w.config.VisibilityTimeout > 0 {
+		body["visibility_timeout_ms"] = w.config.VisibilityTimeout.Milliseconds()
+	}
+	return body
 }
 
 // queueOrder is the order of queues for one fetch: as configured, or drawn by weight.
@@ -152,8 +194,10 @@ func (w *Worker) queueOrder() []string {
 	return order
 }
 
-// take begins jobs, or hands them back if the worker has been stopped meanwhile.
-func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo) {
+// take begins jobs, or hands them back if the worker has been stopped meanwhile. asked is how many of them a fetch with reports has asked for. All
+// jobs count as running before the first one begins, so that the report of that one sees how many slots are free.
+func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo, asked int) {
+	var runs []*run
 	short := false
 	for _, job := range jobs {
 		if job == nil {
@@ -165,7 +209,24 @@ func (w *Worker) take(life, stopping context.Context, jobs []*JobInfo) {
 			w.report(&report{run: r, kind: reportNack, requeue: true})
 			continue
 		}
-		w.begin(r)
+		runs = append(runs, r)
+	}
+	handlers := make([]HandlerFunc, len(runs))
+	w.mu.Lock()
+	w.asked -= asked
+	for i, r := range runs {
+		if handlers[i] = w.handlers[r.Type]; handlers[i] != nil {
+			w.running++
+		}
+	}
+	w.mu.Unlock()
+	for i, r := range runs {
+		if handlers[i] != nil {
+			go w.execute(r, handlers[i])
+			continue
+		}
+		f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
+		w.report(&report{run: r, kind: reportNack, failure: f})
 	}
 	if short {
 		signal(w.beatNow)
@@ -184,22 +245,6 @@ func (w *Worker) keep(life context.Context, job *JobInfo) *run {
 		w.lose(older, ErrJobLost)
 	}
 	return r
-}
-
-// begin runs a job in a goroutine of its own.
-func (w *Worker) begin(r *run) {
-	w.mu.Lock()
-	handler, known := w.handlers[r.Type]
-	if known {
-		w.running++
-	}
-	w.mu.Unlock()
-	if !known {
-		f := &Failure{Code: codeHandlerNotFound, Message: "this worker has no handler for jobs of type " + r.Type, Permanent: true}
-		w.report(&report{run: r, kind: reportNack, failure: f})
-		return
-	}
-	go w.execute(r, handler)
 }
 
 var errGoexit = errors.New("the handler has ended its goroutine")
@@ -239,10 +284,11 @@ func (w *Worker) ended(ctx context.Context, r *run, err error) {
 	w.mu.Lock()
 	w.running--
 	r.ended = true
+	w.queueReport(rep) // together, so that the next fetch goes with the report
 	w.mu.Unlock()
+	signal(w.reportNow)
 	signal(w.slotFree)
 	signal(w.changed)
-	w.report(rep)
 	r.cancel(nil)
 }
 
@@ -255,6 +301,9 @@ func (w *Worker) outcome(ctx context.Context, r *run, err error) *report {
 	case errors.As(err, &d) && d.kind == dispositionCancel:
 		return &report{run: r, kind: reportCancel}
 	case errors.As(err, &d) && d.kind == dispositionSnooze:
+		if w.offered(ExtensionRequeueDelay) {
+			return &report{run: r, kind: reportNack, requeue: true, delay: d.wait}
+		}
 		return &report{run: r, kind: reportNack, requeue: true, due: time.Now().Add(d.wait)}
 	case errors.Is(context.Cause(r.ctx), ErrWorkerStopped):
 		return &report{run: r, kind: reportNack, requeue: true} // it was not its fault

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"iter"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -87,6 +88,42 @@ func (o PageOptions) set(query url.Values) {
 func setText(query url.Values, name, value string) {
 	if value != "" {
 		query.Set(name, value)
+	}
+}
+
+func setTime(query url.Values, name string, t time.Time) {
+	if !t.IsZero() {
+		query.Set(name, t.UTC().Format(time.RFC3339Nano))
+	}
+}
+
+// All reads a whole list, page by page, while the loop goes on. An error is the last thing that it yields.
+//
+//	for job, err := range ojs.All(func(page ojs.PageOptions) (*ojs.Page[ojs.JobInfo], error) {
+//		return client.List(ctx, ojs.JobFilter{Queues: []string{"mail"}, PageOptions: page})
+//	}) { … }
+func All[T any](read func(PageOptions) (*Page[T], error)) iter.Seq2[*T, error] {
+	return func(yield func(*T, error) bool) {
+		options := PageOptions{}
+		for {
+			page, err := read(options)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range page.Items {
+				if !yield(&page.Items[i], nil) {
+					return
+				}
+			}
+			read := options.Offset + len(page.Items)
+			if options = (PageOptions{Cursor: page.NextCursor}); options.Cursor == "" {
+				options.Offset = read
+			}
+			if !page.HasMore || options.Cursor == "" && len(page.Items) == 0 {
+				return
+			}
+		}
 	}
 }
 

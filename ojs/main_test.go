@@ -2,13 +2,17 @@
 //
 //	transport layer: base path, content type, errors   TestHTTPTransport, TestInjectedTransport
 //	enqueue, enqueue batch, get, cancel                TestClient, TestRepeats
-//	poll loop, handlers, ack and nack, heartbeats      TestWorkerOutcomes, TestWorkerFetches, TestWorkerHeartbeats, TestWorkerReports
+//	poll loop, handlers, ack and nack, heartbeats      TestWorkerOutcomes, TestWorkerFetches, TestFetchesWithReports, TestSnooze,
+//	                                                   TestWorkerHeartbeats, TestWorkerReports
 //	concurrency control                                TestWorkerConcurrency
 //	graceful shutdown                                  TestWorkerStop, TestWorkerDirectives; by a signal: TestSDKExample of internal/e2e
 //	enqueue middleware, execution middleware           TestEnqueueMiddleware, TestExecutionMiddleware, TestMiddlewareChain
 //	chain, group, batch                                TestWorkflowDefinitions, TestWorkflows
 //	structured errors                                  TestErrorKinds, TestHTTPTransport
-//	against a real server                              TestSDK… of internal/e2e
+//	unit tests, happy and error paths                  all of this package, against ojstest as the transport
+//	against a real server                              TestSDKClient, TestSDKAdmin, TestSDKWorkerOutcomes, TestSDKWorkerLosesAJob,
+//	                                                   TestSDKWorkerDirectives, TestSDKWorkerBooks, TestSDKExample; with processes that
+//	                                                   are killed: TestSDKBooks of cmd/ojsd
 package ojs_test
 
 import (

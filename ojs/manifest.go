@@ -8,9 +8,10 @@ import (
 
 // Names of extensions of ojsd that the SDK uses where a server has them.
 const (
-	ExtensionLongPolling = "urn:ojsd:ext:long-polling" // wait_ms of a fetch
-	ExtensionBatchAck    = "urn:ojsd:ext:batch-ack"    // many acks or nacks in one request
-	extensionRealtime    = "urn:ojs:ext:realtime"      // server-sent events
+	ExtensionLongPolling  = "urn:ojsd:ext:long-polling"  // wait_ms of a fetch
+	ExtensionBatchAck     = "urn:ojsd:ext:batch-ack"     // many acks or nacks in one request, with the next fetch in it
+	ExtensionRequeueDelay = "urn:ojsd:ext:requeue-delay" // delay_ms of a nack with requeue
+	extensionRealtime     = "urn:ojs:ext:realtime"       // server-sent events
 )
 
 // Manifest says what a server offers.

@@ -22,9 +22,10 @@ const (
 type report struct {
 	run     *run
 	kind    reportKind
-	failure *Failure  // of a nack without requeue
-	requeue bool      // hand back without counting the attempt
-	due     time.Time // not before; zero: now
+	failure *Failure      // of a nack without requeue
+	requeue bool          // hand back without counting the attempt
+	delay   time.Duration // with requeue: the server is to hold the job that long
+	due     time.Time     // not before; zero: now
 	tries   int
 	alone   bool // not in a batch, because a batch was refused
 }
@@ -40,38 +41,50 @@ const (
 	heldMax = 1000
 )
 
-// report queues an outcome. That of a lost job is dropped.
+// batches reports whether a report may go with others.
+func (r *report) batches() bool { return !r.alone && r.kind != reportCancel }
+
+// report queues an outcome.
 func (w *Worker) report(r *report) {
 	w.mu.Lock()
-	switch {
-	case r.run.lost:
-		w.mu.Unlock()
-		return
-	case r.due.IsZero(), len(w.delayed) >= heldMax, w.state == DirectiveTerminate && r.tries == 0:
-		w.ready = append(w.ready, r)
-	default:
-		w.delayed = append(w.delayed, r)
-	}
+	w.queueReport(r)
 	w.mu.Unlock()
 	signal(w.reportNow)
 	signal(w.slotFree)
 }
 
-// reportLoop sends reports as soon as there are some and a sender is free.
-func (w *Worker) reportLoop(ctx context.Context) {
+// queueReport is report for a caller that has the lock, and signals. The outcome of a lost job is dropped.
+func (w *Worker) queueReport(r *report) {
+	switch {
+	case r.run.lost:
+	case r.due.IsZero(), len(w.delayed) >= heldMax, w.state == DirectiveTerminate && r.tries == 0:
+		w.ready = append(w.ready, r)
+	default:
+		w.delayed = append(w.delayed, r)
+	}
+}
+
+// shipment is one request with reports of one kind.
+type shipment struct {
+	reports []*report
+	fetch   int // jobs that are asked for in the same request
+}
+
+// reportLoop sends reports as soon as there are some and a sender is free, until life is done.
+func (w *Worker) reportLoop(stopping, life context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var senders sync.WaitGroup
 	defer senders.Wait()
 	for {
-		group, next := w.takeReports()
-		if len(group) > 0 {
-			senders.Go(func() { w.send(ctx, group) })
+		s, next := w.takeReports(stopping)
+		if len(s.reports) > 0 {
+			senders.Go(func() { w.send(stopping, life, s) })
 			continue
 		}
 		timer.Reset(next)
 		select {
-		case <-ctx.Done():
+		case <-life.Done():
 			return
 		case <-w.reportNow:
 		case <-timer.C:
@@ -81,9 +94,8 @@ func (w *Worker) reportLoop(ctx context.Context) {
 
 // takeReports takes reports of one kind that go in one request; none if there are none or all senders are busy. next is when the next
 // delayed one is due.
-func (w *Worker) takeReports() (group []*report, next time.Duration) {
-	m := w.extensions.Load()
-	batches := m != nil && m.Has(ExtensionBatchAck)
+func (w *Worker) takeReports(stopping context.Context) (s shipment, next time.Duration) {
+	batches := w.offered(ExtensionBatchAck)
 	limit, most := singleSenders, 1
 	if batches {
 		limit, most = batchSenders, batchMax
@@ -92,23 +104,27 @@ func (w *Worker) takeReports() (group []*report, next time.Duration) {
 	defer w.mu.Unlock()
 	next = w.promote(time.Now())
 	if w.sending >= limit || len(w.ready) == 0 {
-		return nil, next
+		return s, next
 	}
 	first, size := w.ready[0], 0
 	rest := w.ready[:0:0]
 	for _, r := range w.ready {
-		fits := r.kind == first.kind && r.alone == first.alone && len(group) < most && size < batchBytes && (len(group) == 0 || !first.alone && first.kind != reportCancel)
+		fits := r.kind == first.kind && r.alone == first.alone && len(s.reports) < most && size < batchBytes && (len(s.reports) == 0 || first.batches())
 		if !fits {
 			rest = append(rest, r)
 			continue
 		}
 		r.run.reporting = true
-		group = append(group, r)
+		s.reports = append(s.reports, r)
 		size += len(r.run.RunResult()) + 256
 	}
 	w.ready = rest
 	w.sending++
-	return group, next
+	if !w.polling && first.batches() && stopping.Err() == nil && w.fetchesWithReports() {
+		s.fetch = max(w.freeSlots(), 0)
+		w.asked += s.fetch
+	}
+	return s, next
 }
 
 // promote moves delayed reports whose time has come, and says when the next one is due.
@@ -125,24 +141,28 @@ func (w *Worker) promote(now time.Time) time.Duration {
 	return next
 }
 
-// send sends a group of reports in one request.
-func (w *Worker) send(ctx context.Context, group []*report) {
+// send sends a shipment in one request, and begins the jobs that come with the answer.
+func (w *Worker) send(stopping, life context.Context, s shipment) {
 	defer func() {
 		w.mu.Lock()
 		w.sending--
 		w.mu.Unlock()
 		signal(w.reportNow)
+		signal(w.slotFree)
 		signal(w.changed)
 	}()
-	if len(group) == 1 && (group[0].alone || group[0].kind == reportCancel || !w.batches()) {
-		w.sent(group[0], w.sendOne(ctx, group[0]))
+	if first := s.reports[0]; len(s.reports) == 1 && (!first.batches() || !w.offered(ExtensionBatchAck)) {
+		w.sent(first, w.sendOne(life, first))
+		w.take(life, stopping, nil, s.fetch) // none came, if the server has lost the extension meanwhile
 		return
 	}
-	errs, err := w.sendBatch(ctx, group)
-	for i, r := range group {
+	answer, err := w.sendBatch(life, s)
+	for i, r := range s.reports {
 		switch {
+		case err == nil && answer.Items[i].Error != nil:
+			w.sent(r, answer.Items[i].Error)
 		case err == nil:
-			w.sent(r, errs[i])
+			w.sent(r, nil)
 		case isRepeatable(err):
 			w.again(r, err)
 		default: // no fault of this report, perhaps
@@ -150,11 +170,27 @@ func (w *Worker) send(ctx context.Context, group []*report) {
 			w.report(r)
 		}
 	}
+	if s.fetch > 0 {
+		w.fetched(life, s.fetch, answer, err)
+	}
+	w.take(life, stopping, answer.Jobs, s.fetch)
 }
 
-func (w *Worker) batches() bool {
-	m := w.extensions.Load()
-	return m != nil && m.Has(ExtensionBatchAck)
+// fetched deals with what came of a fetch in a batch of reports. If that were fewer jobs than there is room for, fetchLoop asks next, and waits for
+// more, or finds out what is wrong.
+func (w *Worker) fetched(ctx context.Context, asked int, answer *batchAnswer, err error) {
+	w.mu.Lock()
+	w.hungry = len(answer.Jobs) < asked
+	w.mu.Unlock()
+	switch {
+	case answer.FetchError != nil:
+		w.logger.WarnContext(ctx, "fetch failed", "error", answer.FetchError)
+		if hook := w.config.Hooks.FetchFailed; hook != nil {
+			hook(answer.FetchError)
+		}
+	case err == nil && answer.Jobs == nil:
+		w.fetchesAlone.Store(true)
+	}
 }
 
 // body is that of a single ack or nack, and an item of a batch.
@@ -167,6 +203,9 @@ func (r *report) body(workerID string) map[string]any {
 		}
 	case r.requeue:
 		b["requeue"] = true
+		if r.delay > 0 {
+			b["delay_ms"] = max(r.delay.Milliseconds(), 1)
+		}
 	default:
 		b["error"] = r.failure.wire()
 	}
@@ -204,37 +243,39 @@ func (w *Worker) sendOne(ctx context.Context, r *report) error {
 	return w.client.do(ctx, request, nil)
 }
 
-// sendBatch gives the outcome of each report, in order.
-func (w *Worker) sendBatch(ctx context.Context, group []*report) ([]error, error) {
+// batchAnswer is the answer to a batch of reports.
+type batchAnswer struct {
+	Items []struct {
+		Error *Error `json:"error"`
+	} `json:"items"`
+	Jobs       []*JobInfo `json:"jobs"` // nil: the server does not know of fetches in batches
+	FetchError *Error     `json:"fetch_error"`
+}
+
+// sendBatch gives the outcome of each report, in order, unless there is an error. There may be jobs in any case.
+func (w *Worker) sendBatch(ctx context.Context, s shipment) (*batchAnswer, error) {
 	path, member := "/workers/ack/batch", "acks"
-	if group[0].kind == reportNack {
+	if s.reports[0].kind == reportNack {
 		path, member = "/workers/nack/batch", "nacks"
 	}
-	items := make([]map[string]any, len(group))
-	for i, r := range group {
+	items := make([]map[string]any, len(s.reports))
+	for i, r := range s.reports {
 		items[i] = r.body(w.id)
 	}
-	request := post(path, map[string]any{member: items})
+	body := map[string]any{member: items}
+	if s.fetch > 0 {
+		body["fetch"] = w.fetchBody(s.fetch)
+	}
+	request := post(path, body)
 	request.once = true
-	var answer struct {
-		Items []struct {
-			Status string `json:"status"`
-			Error  *Error `json:"error"`
-		} `json:"items"`
+	answer := &batchAnswer{}
+	if err := w.client.do(ctx, request, answer); err != nil {
+		return &batchAnswer{}, err
 	}
-	if err := w.client.do(ctx, request, &answer); err != nil {
-		return nil, err
+	if len(answer.Items) != len(s.reports) {
+		return answer, &Error{Code: string(KindInternal), Message: "the answer to a batch has another number of items"}
 	}
-	if len(answer.Items) != len(group) {
-		return nil, &Error{Code: string(KindInternal), Message: "the answer to a batch has another number of items"}
-	}
-	errs := make([]error, len(group))
-	for i, item := range answer.Items {
-		if item.Error != nil {
-			errs[i] = item.Error
-		}
-	}
-	return errs, nil
+	return answer, nil
 }
 
 // isRepeatable reports whether a report is to be sent again. A key that is refused may be one that is just being replaced.

@@ -33,6 +33,7 @@ type JobRequest struct {
 	HeartbeatTimeout  time.Duration // an attempt fails if it gives no sign of progress for that long
 	ResultTTL         time.Duration // the result is kept that long; negative: as long as the job
 	Unique            *UniquePolicy
+	RateLimit         *RateLimit
 	UniqueKey         string // 64 lower-case hex digits, in place of the key that the server computes
 	Pending           bool   // waits for Client.Activate
 
@@ -212,6 +213,9 @@ func (r *JobRequest) options() map[string]any {
 	}
 	if r.Unique != nil {
 		o["unique"] = r.Unique.wire()
+	}
+	if r.RateLimit != nil {
+		o["rate_limit"] = r.RateLimit.wire()
 	}
 	o.text("unique_key", r.UniqueKey)
 	if r.Pending {

@@ -141,8 +141,8 @@ func (s *subscription) stream(ctx context.Context) {
 	r := &Request{Method: http.MethodGet, Path: "/events/stream", Query: query, Stream: true, Header: http.Header{"Accept": {"text/event-stream"}}}
 	if s.filter.After != "" {
 		r.Header.Set("Last-Event-Id", s.filter.After)
-	} else if !s.filter.Since.IsZero() {
-		query.Set("since", s.filter.Since.UTC().Format(time.RFC3339Nano))
+	} else {
+		setTime(query, "since", s.filter.Since)
 	}
 	answer, err := s.client.transport.Do(ctx, r)
 	if err != nil {
@@ -243,8 +243,8 @@ type EventPage struct {
 func (c *Client) ListEvents(ctx context.Context, filter EventFilter, limit int) (*EventPage, error) {
 	query := filter.query()
 	setText(query, "after", filter.After)
-	if filter.After == "" && !filter.Since.IsZero() {
-		query.Set("since", filter.Since.UTC().Format(time.RFC3339Nano))
+	if filter.After == "" {
+		setTime(query, "since", filter.Since)
 	}
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))

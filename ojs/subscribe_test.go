@@ -100,18 +100,30 @@ func TestEventsEnd(t *testing.T) {
 	require.Zero(t, receive(t, done))
 
 	refused, err := ojs.NewClient(ojs.Config{Transport: transportFunc(func(r *ojs.Request) (int, string, error) {
-		if r.Path == "/ojs/manifest" {
+		switch {
+		case r.Path == "/ojs/manifest":
 			return 200, `{}`, nil
+		case r.Query.Get("since") == "1970-01-01T00:00:00Z":
+			return 200, `{"events":[{"id":"e7"}]}`, nil
+		case r.Query.Get("after") == "":
+			return 200, `{"events":[]}`, nil
 		}
 		return 410, `{"error":{"code":"x_cursor_expired","type":"x_cursor_expired","message":"m","details":{"oldest_id":"e7"}}}`, nil
 	}), Logger: silent})
 	require.NoError(t, err)
-	for _, err := range refused.Events(t.Context(), ojs.EventFilter{After: "e1"}) {
-		var gap *ojs.GapError
+	ctx, cancel = context.WithTimeout(t.Context(), waitFor)
+	defer cancel()
+	var gap *ojs.GapError
+	next := ""
+	for e, err := range refused.Events(ctx, ojs.EventFilter{After: "e1"}) {
+		if err == nil {
+			next = e.ID
+			break
+		}
 		require.ErrorAs(t, err, &gap)
-		require.Contains(t, gap.Error(), "e7")
-		break
 	}
+	require.Contains(t, gap.Error(), "e7")
+	require.Equal(t, "e7", next, "it goes on with the oldest event that is kept")
 }
 
 func TestWebhookHandler(t *testing.T) {
@@ -126,6 +138,10 @@ func TestWebhookHandler(t *testing.T) {
 	require.ErrorIs(t, ojs.VerifyWebhook(vector, []byte(body+" "), at, secret), ojs.ErrWebhookSignature)
 	require.ErrorIs(t, ojs.VerifyWebhook(vector, []byte(body), at, "", "other"), ojs.ErrWebhookSignature)
 	require.ErrorIs(t, ojs.VerifyWebhook(http.Header{}, []byte(body), at, secret), ojs.ErrWebhookSignature)
+	empty := hmac.New(sha256.New, nil)
+	_, _ = fmt.Fprintf(empty, "1767225600.%s", body)
+	anybody := http.Header{"X-Ojs-Timestamp": {"1767225600"}, "X-Ojs-Signature": {"sha256=" + hex.EncodeToString(empty.Sum(nil))}}
+	require.ErrorIs(t, ojs.VerifyWebhook(anybody, []byte(body), at, ""), ojs.ErrWebhookSignature, "a secret that was not configured lets nobody in")
 
 	sign := func(secret string) string {
 		mac := hmac.New(sha256.New, []byte(secret))

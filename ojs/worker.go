@@ -54,6 +54,8 @@ type Worker struct {
 	registered bool                     // of the heartbeats: the server has forgotten what an earlier process of this name has reported
 	extensions atomic.Pointer[Manifest] // nil: not asked yet
 
+	fetchesAlone atomic.Bool // the server has passed over a fetch in a batch of reports
+
 	beatNow   chan struct{} // a heartbeat is due
 	slotFree  chan struct{} // a fetch may be possible
 	reportNow chan struct{} // a report is ready
@@ -69,6 +71,9 @@ type Worker struct {
 	ready    []*report
 	delayed  []*report // wait for their time
 	sending  int       // requests of reports on their way
+	polling  bool      // a fetch without reports is on its way, and may wait there
+	asked    int       // jobs that fetches with reports have asked for
+	hungry   bool      // the last fetch has brought fewer jobs than there were slots
 }
 
 // run is an attempt in the hands of this worker.
@@ -144,7 +149,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var loops, fetching sync.WaitGroup
 	loops.Go(func() { w.heartbeatLoop(life) })
-	loops.Go(func() { w.reportLoop(life) })
+	loops.Go(func() { w.reportLoop(stopping, life) })
 	var refused error
 	fetching.Go(func() { refused = w.fetchLoop(stopping, life) })
 	<-stopping.Done()

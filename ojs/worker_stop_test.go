@@ -74,7 +74,7 @@ func TestWorkerStop(t *testing.T) {
 
 	t.Run("DoesNotWaitForSnoozedJobs", func(t *testing.T) {
 		t.Parallel()
-		s, c := setup(t)
+		s, c := setup(t, ojstest.WithoutExtensions())
 		snoozed := make(chan struct{}, 1)
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Hooks: ojs.Hooks{JobFinished: func(context.Context, *ojs.JobContext, error, time.Duration) { snoozed <- struct{}{} }}}))
 		w.Register("a", func(context.Context, *ojs.JobContext) error { return ojs.Snooze(time.Hour) })
@@ -100,6 +100,32 @@ func (f slowFetch) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error
 		<-f.answer
 	}
 	return answer, err
+}
+
+// slowNack holds answers to nacks back.
+type slowNack struct {
+	*ojstest.Server
+	carriedOut chan<- struct{}
+	answer     <-chan struct{}
+}
+
+func (n slowNack) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) {
+	answer, err := n.Server.Do(ctx, r)
+	if strings.HasPrefix(r.Path, "/workers/nack") {
+		n.carriedOut <- struct{}{}
+		<-n.answer
+	}
+	return answer, err
+}
+
+// requested counts the requests whose path begins so.
+func requested(s *ojstest.Server, path string) (n int) {
+	for _, r := range s.Requests() {
+		if strings.HasPrefix(r.Path, path) {
+			n++
+		}
+	}
+	return n
 }
 
 func TestWorkerReports(t *testing.T) {
@@ -131,15 +157,7 @@ func TestWorkerReports(t *testing.T) {
 			w.Register("a", func(context.Context, *ojs.JobContext) error { runs.Add(1); return nil })
 			id := enqueue(t, c)
 			stop := start(t, w)
-			eventually(t, func() bool {
-				n := 0
-				for _, r := range s.Requests() {
-					if strings.HasPrefix(r.Path, "/workers/ack") {
-						n++
-					}
-				}
-				return n == 2
-			})
+			eventually(t, func() bool { return requested(s, "/workers/ack") == 2 })
 			require.NoError(t, stop())
 			s.RequireState(t, id, ojs.StateCompleted)
 			require.Equal(t, int64(1), runs.Load())
@@ -168,9 +186,116 @@ func TestWorkerReports(t *testing.T) {
 		require.Contains(t, s.RequireState(t, id, ojs.StateDiscarded).Error.Message, "the result was refused")
 	})
 
-	t.Run("WaitForTheirTime", func(t *testing.T) {
+	t.Run("NameTheirRun", func(t *testing.T) {
+		t.Parallel()
+		bothServers(t, func(t *testing.T, s *ojstest.Server, c *ojs.Client) {
+			w := ojs.NewWorker(c, fast(ojs.WorkerConfig{ID: "w1"}))
+			w.Register("a", func(context.Context, *ojs.JobContext) error { return nil })
+			id := enqueue(t, c)
+			s.Drain(t, w, waitFor)
+			for _, r := range s.Requests() {
+				if strings.HasPrefix(r.Path, "/workers/ack") {
+					require.Contains(t, string(r.Body), `{"attempt":1,"job_id":"`+id+`","worker_id":"w1"}`, "or it could end a later run")
+				}
+			}
+		})
+	})
+
+	t.Run("OfACancelledJobAreGivenUp", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
+		s.FailNext(1000, http.MethodPost, "/workers/ack*", 503, nil)
+		lost := make(chan error, 1)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Hooks: ojs.Hooks{JobLost: func(_ *ojs.JobContext, cause error) { lost <- cause }}}))
+		w.Register("a", func(context.Context, *ojs.JobContext) error { return nil })
+		id := enqueue(t, c)
+		stop := start(t, w)
+		eventually(t, func() bool { return requested(s, "/workers/ack") >= 1 })
+		_, err := c.Cancel(t.Context(), id, "")
+		require.NoError(t, err)
+		require.ErrorIs(t, receive(t, lost), ojs.ErrJobCancelled)
+		sent := requested(s, "/workers/ack")
+		require.NoError(t, stop())
+		require.Equal(t, sent, requested(s, "/workers/ack"))
+	})
+
+	t.Run("OnTheirWayAreNotLost", func(t *testing.T) {
+		t.Parallel()
+		s := ojstest.New()
+		carriedOut, answer := make(chan struct{}, 1), make(chan struct{})
+		c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: slowNack{s, carriedOut, answer}})
+		require.NoError(t, err)
+		lost := make(chan error, 1)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Hooks: ojs.Hooks{JobLost: func(_ *ojs.JobContext, cause error) { lost <- cause }}}))
+		w.Register("a", func(context.Context, *ojs.JobContext) error { return errors.New("x") })
+		id := enqueue(t, c, ojs.WithRetry(ojs.RetryPolicy{InitialInterval: time.Hour}))
+		stop := start(t, w)
+		receive(t, carriedOut)
+		before := requested(s, "/workers/heartbeat")
+		eventually(t, func() bool {
+			return requested(s, "/workers/heartbeat") >= before+3 && strings.Contains(lastHeartbeat(s, "active_job_ids"), id)
+		})
+		close(answer)
+		require.NoError(t, stop())
+		require.Empty(t, lost, "the heartbeat crossed the answer, and the server has taken the outcome")
+		s.RequireState(t, id, ojs.StateRetryable)
+	})
+
+	t.Run("OfACompletedJobAreRepeated", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		s.CutNext(1, http.MethodPost, "/workers/ack*", true) // carried out, but nobody knows
+		s.FailNext(1, http.MethodPost, "/workers/ack*", 503, http.Header{"Retry-After": {"1"}})
+		lost := make(chan error, 1)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Hooks: ojs.Hooks{JobLost: func(_ *ojs.JobContext, cause error) { lost <- cause }}}))
+		w.Register("a", func(context.Context, *ojs.JobContext) error { return nil })
+		id := enqueue(t, c)
+		stop := start(t, w)
+		eventually(t, func() bool { return requested(s, "/workers/ack") >= 1 })
+		before := requested(s, "/workers/heartbeat")
+		eventually(t, func() bool { return requested(s, "/workers/heartbeat") >= before+3 })
+		require.NoError(t, stop())
+		require.Empty(t, lost, "it has ended by the outcome of this worker")
+		s.RequireState(t, id, ojs.StateCompleted)
+	})
+
+	t.Run("ThatNobodyTakesEndTheFetches", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		s.FailNext(1_000_000, http.MethodPost, "/workers/ack*", 503, nil)
+		const jobs, concurrency = 20, 2
+		var runs atomic.Int64
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: concurrency}))
+		w.Register("a", func(context.Context, *ojs.JobContext) error { runs.Add(1); return nil })
+		for range jobs {
+			enqueue(t, c)
+		}
+		stop := start(t, w)
+		eventually(t, func() bool { return runs.Load() == 2*concurrency && requested(s, "/workers/ack") > 2*concurrency })
+		before := requested(s, "/workers/heartbeat")
+		eventually(t, func() bool { return requested(s, "/workers/heartbeat") >= before+3 })
+		require.EqualValues(t, 2*concurrency, runs.Load())
+		s.Heal()
+		eventually(t, func() bool { return runs.Load() == jobs })
+		require.NoError(t, stop())
+	})
+
+	t.Run("ThatWaitAreBounded", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 100}))
+		w.Register("a", func(context.Context, *ojs.JobContext) error { return ojs.Snooze(time.Hour) })
+		for range 1001 {
+			enqueue(t, c)
+		}
+		stop := start(t, w)
+		eventually(t, func() bool { return requested(s, "/workers/nack") > 0 }) // one more than the worker keeps
+		require.NoError(t, stop())
+	})
+
+	t.Run("WaitForTheirTime", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t, ojstest.WithoutExtensions())
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
 		var times []time.Time
 		var attempts []int
@@ -201,6 +326,34 @@ func TestWorkerReports(t *testing.T) {
 		require.GreaterOrEqual(t, times[1].Sub(times[0]), 100*time.Millisecond)
 		require.GreaterOrEqual(t, times[2].Sub(times[1]), 100*time.Millisecond)
 	})
+}
+
+// TestSnooze: the server holds a job that it takes with a delay, also when the worker stops.
+func TestSnooze(t *testing.T) {
+	t.Parallel()
+	s, c := setup(t)
+	attempts := make(chan int, 2)
+	newWorker := func() *ojs.Worker {
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{}))
+		w.Register("a", func(_ context.Context, j *ojs.JobContext) error {
+			if attempts <- j.Attempt; len(attempts) == 1 {
+				return ojs.Snooze(time.Hour)
+			}
+			return nil
+		})
+		return w
+	}
+	id := enqueue(t, c)
+	stop := start(t, newWorker())
+	eventually(t, func() bool { return s.Job(id).State == ojs.StateScheduled })
+	require.NoError(t, stop())
+	require.Zero(t, s.Job(id).Attempt)
+	s.Advance(time.Hour - time.Minute)
+	s.RequireState(t, id, ojs.StateScheduled)
+	s.Advance(time.Minute)
+	s.Drain(t, newWorker(), waitFor)
+	s.RequireState(t, id, ojs.StateCompleted)
+	require.Equal(t, []int{1, 1}, []int{<-attempts, <-attempts})
 }
 
 func TestWorkerFetches(t *testing.T) {

@@ -1,6 +1,7 @@
 package ojs_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,7 +34,7 @@ func bothServers(t *testing.T, run func(t *testing.T, s *ojstest.Server, c *ojs.
 
 // fast has a worker poll and beat often, so that a test without extensions takes no seconds.
 func fast(config ojs.WorkerConfig) ojs.WorkerConfig {
-	config.PollInterval, config.HeartbeatInterval = 5*time.Millisecond, 20*time.Millisecond
+	config.PollInterval, config.HeartbeatInterval = 5*time.Millisecond, cmp.Or(config.HeartbeatInterval, 20*time.Millisecond)
 	return config
 }
 
@@ -266,7 +267,7 @@ func TestWorkerHeartbeats(t *testing.T) {
 	t.Run("KeepAShortReservation", func(t *testing.T) {
 		t.Parallel()
 		s, c := setup(t)
-		b := newBlocked(c, ojs.WorkerConfig{})
+		b := newBlocked(c, ojs.WorkerConfig{HeartbeatInterval: time.Hour})
 		r := ojs.NewRequest("a", nil)
 		r.VisibilityTimeout = 300 * time.Millisecond
 		job, err := c.EnqueueRequest(t.Context(), r)

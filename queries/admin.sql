@@ -108,7 +108,7 @@ FROM (SELECT unnest(@queues::text[]) AS name) q CROSS JOIN LATERAL (
         CROSS JOIN LATERAL (SELECT * FROM ojs.stats_minute m WHERE m.queue = q.name AND m.minute = w.minute OFFSET 0) s) l;
 
 -- name: StatsQueueOldest :one
--- When the job entered the queue that has waited longest, among those that are next of the first 100 lanes and priorities. Not valid:
+-- When the job entered the queue that has waited longest, among those that are next of the first 5 000 lanes and priorities. Not valid:
 -- none waits.
 WITH RECURSIVE level AS (
     (SELECT j.lane, j.priority, j.enqueued_at FROM ojs.jobs j
@@ -125,7 +125,7 @@ WITH RECURSIVE level AS (
          ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
         LIMIT 1) n
 )
-SELECT min(h.enqueued_at)::timestamptz AS at FROM (SELECT l.enqueued_at FROM level l LIMIT 100) h;
+SELECT min(h.enqueued_at)::timestamptz AS at FROM (SELECT l.enqueued_at FROM level l LIMIT 5000) h;
 
 -- name: StatsMinuteList :many
 -- The minutes of a queue, or of all for ''.

@@ -10,7 +10,7 @@ SELECT q.name FROM ojs.queues q WHERE q.name = ANY(@names::text[]) ORDER BY q.na
 SELECT COALESCE((SELECT s.bytes FROM ojs.queue_sizes s WHERE s.queue = @queue), 0)::bigint AS bytes;
 
 -- name: QueueSizeMeasure :one
--- The bytes of the waiting jobs of a queue, from a row of job_sizes and a look-up of the job for each: 4 µs a job.
+-- The bytes of the waiting jobs of a queue, from a row of job_sizes and a look-up of the job for each: 185 ms for 100 000 in memory.
 SELECT m.waiting::bigint AS waiting FROM ojs.queue_size_measure(@queue) m;
 
 -- name: QueueSizeAdd :exec

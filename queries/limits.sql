@@ -24,7 +24,8 @@ WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = q.name AND COALESCE(j.limit
 -- What a fetch does about jobs of its queues that wait for a limit.
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
     COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
-    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now
+    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
+    m.limit_key::text AS limit_key
 FROM ojs.limit_meet(@queues::text[], @node::integer) m;
 
 -- name: LimitQueueRooms :many
@@ -36,6 +37,13 @@ SELECT r.queue::text AS queue, COALESCE(r.room, 0)::bigint AS room, COALESCE(r.w
 INSERT INTO ojs.limit_starts (key, at)
 SELECT l.key, r.at FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@started_at::timestamptz[]) AS at) r
     CROSS JOIN LATERAL (SELECT o.key FROM ojs.limits o WHERE o.key = 'queue:' || r.queue AND COALESCE(o.rate_us, o.throttle_us) IS NOT NULL) l;
+
+-- name: LimitQueueMeet :many
+-- What a claim does about jobs of a limited queue that has no more room, with the same columns as LimitMeet.
+SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, @queue::text AS queue, m.lane::text AS lane, 0::smallint AS priority, 0::bigint AS ready_seq,
+    COALESCE(m.attempt, 0)::integer AS attempt, COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron,
+    COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now, ('queue:' || @queue::text)::text AS limit_key
+FROM ojs.limit_queue_meet(@queue::text, @effect::text, @lanes::text[], @priorities::smallint[], @lows::bigint[], @max_jobs::bigint, @node::integer) m;
 
 -- name: LimitQueueLock :many
 -- Locks a queue and returns its configuration.
@@ -72,6 +80,10 @@ SELECT count(*) FROM (
 -- name: LimitSet :exec
 -- Stores policies that are not the stored ones.
 SELECT ojs.limit_set(r.key, r.policy) FROM (SELECT unnest(@keys::text[]) AS key, unnest(@policies::json[]) AS policy ORDER BY 1) r;
+
+-- name: LimitPrune :one
+-- Deletes partitions that nothing uses any more.
+SELECT p.deleted::bigint AS deleted, p.more::boolean AS more FROM ojs.limit_prune(@max_rows::bigint) p;
 
 -- name: LimitOverride :exec
 -- Replaces parts of the policy of a partition, which is created if it does not exist; no override takes the old one away.

@@ -56,33 +56,39 @@ GROUP BY q.name;
 SELECT j.queue, count(*) AS count FROM ojs.jobs j WHERE j.dead_lettered_at IS NOT NULL GROUP BY j.queue;
 
 -- name: MetricsReadyHeads :many
--- The next job to be fetched of each queue and priority, by skipping from priority to priority as in JobFetchSurvey.
--- Under a pinned xmin it reads the dead entries at the head: 300 ms for 500 000.
+-- The next job to be fetched of each queue, lane and priority, by skipping from one to the next as in JobFetchSurvey. The LIMIT ends the
+-- recursion, which goes on in all queues in turn: those with few lanes are read whole. Under a pinned xmin it reads the dead entries at the
+-- head: 300 ms for 500 000.
 WITH RECURSIVE level AS (
-    (SELECT q.queue, f.priority, f.ready_seq, f.enqueued_at
+    (SELECT q.queue, f.lane, f.priority, f.ready_seq, f.enqueued_at
      FROM (SELECT unnest(@queues::text[]) AS queue) q CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = q.queue AND j.lane = '' AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) f)
+        SELECT j.lane, j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
+        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1) f)
     UNION ALL
-    SELECT l.queue, n.priority, n.ready_seq, n.enqueued_at
+    SELECT l.queue, n.lane, n.priority, n.ready_seq, n.enqueued_at
     FROM level l CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = '' AND j.priority < l.priority AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+        (SELECT j.lane, j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
 )
-SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq, l.enqueued_at::timestamptz AS enqueued_at,
+SELECT l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq, l.enqueued_at::timestamptz AS enqueued_at,
     clock_timestamp()::timestamptz AS now
-FROM level l;
+FROM level l LIMIT @max_levels::integer;
 
 -- name: MetricsReadyHeadsFrom :many
 -- The same, starting at the previous heads, which skips the dead entries.
-SELECT p.queue::text AS queue, p.priority::smallint AS priority, c.ready_seq::bigint AS ready_seq, c.enqueued_at::timestamptz AS enqueued_at,
+SELECT p.queue::text AS queue, p.lane::text AS lane, p.priority::smallint AS priority, c.ready_seq::bigint AS ready_seq, c.enqueued_at::timestamptz AS enqueued_at,
     clock_timestamp()::timestamptz AS now
-FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low) p
+FROM (SELECT unnest(@queues::text[]) AS queue, unnest(@lanes::text[]) AS lane, unnest(@priorities::smallint[]) AS priority, unnest(@lows::bigint[]) AS low) p
     CROSS JOIN LATERAL (
         SELECT j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = '' AND j.priority = p.priority AND j.ready_seq >= p.low
+        WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = p.lane AND j.priority = p.priority AND j.ready_seq >= p.low
         ORDER BY j.ready_seq LIMIT 1) c;
 
 -- name: MetricsXminHolder :many
@@ -97,3 +103,26 @@ SELECT h.name::text AS name, h.pid::integer AS pid, h.seconds::double precision 
 -- name: MetricsTables :many
 -- Live and dead rows and sizes of tables.
 SELECT t.name::text AS name, t.live::bigint AS live, t.dead::bigint AS dead, t.bytes::bigint AS bytes FROM ojs.table_stats(@names::text[]) t;
+
+-- name: MetricsLimits :many
+-- Active and waiting jobs of the first max_keys limit keys that have jobs. It skips from key to key, and counts at most 200 000 entries of each
+-- kind: 10 000 of each key, fewer of more than 20.
+WITH RECURSIVE found AS (
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1)) AS key
+    UNION ALL
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1))
+    FROM found f WHERE f.key IS NOT NULL
+), keys AS MATERIALIZED (
+    SELECT f.key FROM found f WHERE f.key IS NOT NULL LIMIT @max_keys::bigint
+), share AS MATERIALIZED (
+    SELECT LEAST(10000, GREATEST(100, 200000 / GREATEST(count(*), 1)))::bigint AS n FROM keys
+)
+SELECT k.key::text AS key,
+    (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT (SELECT s.n FROM share s)) n)::bigint AS active,
+    ((SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'available' LIMIT (SELECT s.n FROM share s)) n)
+        + (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NOT NULL LIMIT (SELECT s.n FROM share s)) n))::bigint AS waiting
+FROM keys k;

@@ -28,12 +28,13 @@ SELECT g.name, pg_notify('ojs_pools', g.name)::text AS notified FROM gone g;
 SELECT ojs.pool_reserve(@pool, @reservation::uuid, @want)::integer AS room;
 
 -- name: PoolHold :exec
--- Replaces a reservation by the jobs that were claimed with it.
+-- Replaces a reservation by the jobs that were claimed with it. A pool that was deleted, or has no limit any more, counts none.
 WITH gone AS (
     DELETE FROM ojs.pool_holds h WHERE h.pool = @pool AND h.id = @reservation::uuid
 )
 INSERT INTO ojs.pool_holds (pool, id, jobs, started_at)
-SELECT @pool, unnest(@ids::uuid[]), 1, unnest(@started_at::timestamptz[])
+SELECT @pool, c.id, 1, c.started_at FROM (SELECT unnest(@ids::uuid[]) AS id, unnest(@started_at::timestamptz[]) AS started_at) c
+WHERE EXISTS (SELECT FROM ojs.pools p WHERE p.name = @pool AND p.concurrency IS NOT NULL)
 ON CONFLICT (pool, id) DO UPDATE SET started_at = EXCLUDED.started_at;
 
 -- name: PoolActive :many

@@ -1,20 +1,21 @@
 -- name: JobSetPriority :many
 -- Changes the priority of a job that is available or scheduled. ready_seq stays, so among the jobs of the new priority it has the
 -- place that it would have had from the beginning. The event is internal and of no change of state; its ready_seq lowers the cursors of
--- other nodes. There is none if the priority stays the same. A row that another transaction has locked is left out: see locked.go.
+-- other nodes. A job that waits for a limit may take the place of another one. There is no event if the priority stays the same. A row that another transaction has locked is left out: see locked.go.
 WITH locked AS MATERIALIZED (
     SELECT j.id, j.priority AS previous FROM ojs.jobs j
     WHERE j.id = @id::uuid AND j.state IN ('available', 'scheduled') FOR UPDATE SKIP LOCKED
 ), changed AS (
     UPDATE ojs.jobs j SET priority = @priority::smallint FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.workflow_id, j.trace_id, l.previous, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.workflow_id, j.trace_id, l.previous, clock_timestamp() AS now,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL AND l.previous <> j.priority THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, internal, priority, ready_seq, node, data)
     SELECT @event_type::text, 'api', c.now, c.id, c.type, c.queue, c.lane, c.workflow_id, c.trace_id, true, c.priority, c.ready_seq, @node::integer,
         ('{"priority":' || c.priority || ',"previous_priority":' || c.previous || '}')::json
     FROM changed c WHERE c.previous <> c.priority
 )
-SELECT c.id, c.type, c.queue, c.lane, c.priority, c.ready_seq, c.previous, c.now::timestamptz AS now FROM changed c;
+SELECT c.id, c.type, c.queue, c.lane, c.priority, c.ready_seq, c.previous, c.limit_key, c.now::timestamptz AS now FROM changed c;
 
 -- name: JobPriorityList :many
 -- The jobs of a queue that can be fetched, by lane and priority. It skips from one to the next and counts the first entries of

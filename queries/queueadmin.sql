@@ -126,7 +126,8 @@ WHERE l.waiting OR l.looked = @max_looked::bigint
 ORDER BY l.id;
 
 -- name: JobMoveQueue :many
--- Moves waiting jobs to another queue, at their place: state, priority and number stay. Two internal events move each from the counts of
+-- Moves waiting jobs to another queue, at their place: state, priority and number stay. The lane becomes that of their fairness key there:
+-- @fair_keys has one for each id, or none if the queue is not fair. Two internal events move each from the counts of
 -- one queue to those of the other; the second tells other nodes of the place. Jobs that another transaction has locked are left out.
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j
@@ -135,8 +136,11 @@ WITH locked AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), moved AS (
-    UPDATE ojs.jobs j SET queue = @target WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
-    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, (SELECT c.now FROM clock c) AS now
+    UPDATE ojs.jobs j
+    SET queue = @target, lane = split_part(j.lane, '/', 1) || COALESCE('/' || NULLIF((@fair_keys::text[])[array_position(@ids::uuid[], j.id)], ''), '')
+    WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, (SELECT c.now FROM clock c) AS now,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT @event_type::text, 'api', e.now, e.id, e.type, e.queue, e.lane, e.workflow_id, e.trace_id, e.from_state, e.to_state, true, e.priority, e.ready_seq, @node::integer, '{"reason":"moved"}'::json
@@ -146,4 +150,8 @@ WITH locked AS MATERIALIZED (
         SELECT 2, m.now, m.id, m.type, m.queue, m.lane, m.workflow_id, m.trace_id, NULL, m.state, m.priority, m.ready_seq FROM moved m
     ) e ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.lane, m.state, m.priority, m.ready_seq, m.now::timestamptz AS now FROM moved m;
+SELECT m.id, m.type, m.queue, m.lane, m.state, m.priority, m.ready_seq, m.limit_key, m.now::timestamptz AS now FROM moved m;
+
+-- name: JobListMeta :many
+-- What fairness keys are read from.
+SELECT j.id, j.meta FROM ojs.jobs j WHERE j.id = ANY(@ids::uuid[]) AND j.meta IS NOT NULL;

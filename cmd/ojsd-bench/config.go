@@ -20,14 +20,14 @@ type config struct {
 
 	Against string `name:"against" placeholder:"PATH" help:"A second ojsd binary, which is measured beside the first in the same rounds, in turn; the figures then have ratios, of the first to the second. Needs --private."`
 
-	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, unique, batch, drain, mixed, latency, streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, steady. Default: all that the given access allows; cost not with --short, workflow, control and steady only by name."`
+	Scenarios []string `name:"scenario" sep:"," placeholder:"NAME" help:"Any of null, enqueue, unique, batch, drain, mixed, latency, streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, control.blocked, control.key_limit, control.bounded, control.fair, control.pause, control.explain, sdk, steady. Default: all that the given access allows; cost not with --short, workflow, control, sdk and steady only by name."`
 	Rounds    int      `default:"1" help:"How many times each figure is measured; the output shows median, min and max."`
 	Short     bool     `help:"Use small sizes: for a quick look, not for figures to publish."`
 
 	Conns        []int         `sep:"," default:"1,32,128" placeholder:"N" help:"Numbers of connections of enqueue (1,32,128)."`
 	Workers      []int         `sep:"," default:"32,128" placeholder:"N" help:"Numbers of workers of drain, backlog and pinned (32,128)."`
 	Mixed        []string      `sep:"," default:"4+8,16+32" placeholder:"P+W" help:"Numbers of producers and workers of mixed and cost (4+8,16+32)."`
-	Jobs         int           `placeholder:"N" help:"Jobs of one measurement of drain and batch (50000; short 10000)."`
+	Jobs         int           `placeholder:"N" help:"Jobs of one measurement of drain, batch and sdk (50000; short 10000)."`
 	Duration     time.Duration `placeholder:"TIME" help:"Length of one measurement of null, enqueue, unique, mixed, latency, streams, webhooks, workflow and steady (10s; short 3s)."`
 	Rate         int           `default:"400" placeholder:"N" help:"Jobs per second of latency (400)."`
 	SteadyRate   int           `name:"steady-rate" default:"300" placeholder:"N" help:"Jobs per second of steady (300); its length is --duration, reported by the minute."`

@@ -12,7 +12,8 @@ import (
 
 const (
 	limitedFetchers = 64
-	keyLimit        = 8    // jobs of the key that may run at a time
+	keyLimit        = 8 // jobs of the key that may run at a time
+	keyWork         = 5 * time.Millisecond
 	behindJobs      = 2000 // jobs that can be fetched, behind the blocked ones
 	boundedConns    = 32
 	fewJobs         = 10  // of the customer that shares a queue with one that has very many
@@ -116,6 +117,9 @@ func measureKeyLimit(ctx context.Context, r *runner) (figure, error) {
 			jobs := l.fetch(c, 1)
 			now := running.Add(int64(len(jobs)))
 			for seen := most.Load(); now > seen && !most.CompareAndSwap(seen, now); seen = most.Load() {
+			}
+			if len(jobs) > 0 {
+				sleep(ctx, keyWork) // without it no two jobs would be seen at a time
 			}
 			running.Add(-int64(len(jobs))) // before the ack, which lets the next one run
 			if len(jobs) > 0 {

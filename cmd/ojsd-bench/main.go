@@ -2,13 +2,13 @@
 // measures it, and checks every job: each acknowledged enqueue must be fetched exactly once, and its ack must succeed.
 //
 // The program is made of scenarios (runner.go has their list), one file each: null, enqueue, unique, drain, mixed, latency,
-// streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, steady. They share the simulated client (client.go, calls.go), the group of
+// streams, webhooks, cost, schedule, crowd, backlog, pinned, workflow, control, sdk, steady. They share the simulated client (client.go, calls.go), the group of
 // clients that work on one queue (load.go), the check of all jobs (jobs.go) and the output (figure.go).
 //
 // It usually shares the machine with the server and the database that it measures, so it must use little CPU: one
 // goroutine and one connection per simulated client, request bodies built beforehand, and no JSON decoding beyond the
-// members it needs. It imports no package of the server, because a bug there would then hide itself here; embedpg,
-// which starts PostgreSQL for --private, is the only exception.
+// members it needs. It imports no package of the server, because a bug there would then hide itself here, but for embedpg,
+// which starts PostgreSQL for --private; package ojs is what scenario sdk measures.
 package main
 
 import (

@@ -38,12 +38,30 @@ var scenarios = []scenario{
 	{"backlog", false, runBacklog},   // drain while many jobs wait
 	{"pinned", true, runPinned},      // backlog while an open transaction keeps dead rows from being removed
 	{"workflow", false, runWorkflow}, // chains, groups and a large batch
-	{"control", false, runControl},   // limits, bounds, fair queues, pauses, explain
-	{"steady", true, runSteady},      // two nodes at a fixed rate, by the minute
+	{"control", false, runControl},   // limits, bounds, fair queues, pauses, explain; each alone below
+	{"control.blocked", false, alone(measureBlocked)},
+	{"control.key_limit", false, alone(measureKeyLimit)},
+	{"control.bounded", false, alone(measureBounded)},
+	{"control.fair", false, alone(measureFair)},
+	{"control.pause", false, alone(measurePause)},
+	{"control.explain", false, alone(measureExplain)},
+	{"sdk", false, runSDK},      // a worker of package ojs beside raw ones
+	{"steady", true, runSteady}, // two nodes at a fixed rate, by the minute
 }
 
 // onlyByName are the scenarios that run only if they are named.
-var onlyByName = []string{"workflow", "control", "steady"}
+var onlyByName = []string{"workflow", "control", "sdk", "steady"}
+
+// family is the name of a scenario without that of its part.
+func family(name string) string {
+	name, _, _ = strings.Cut(name, ".")
+	return name
+}
+
+// alone is a scenario of one figure.
+func alone(measure func(context.Context, *runner) (figure, error)) func(context.Context, *runner) error {
+	return func(ctx context.Context, r *runner) error { return r.repeat(ctx, measure) }
+}
 
 // scenarioNames lists what --scenario accepts, in running order.
 func scenarioNames() []string {
@@ -130,7 +148,7 @@ func (r *runner) chosen() ([]scenario, error) {
 		if named && s.needsDatabase && r.db == nil {
 			return nil, fmt.Errorf("scenario %s needs the server's database: give --database-url", s.name)
 		}
-		byDefault := len(r.cfg.Scenarios) == 0 && (!s.needsDatabase || r.db != nil) && !slices.Contains(onlyByName, s.name) && (s.name != "cost" || !r.cfg.Short)
+		byDefault := len(r.cfg.Scenarios) == 0 && (!s.needsDatabase || r.db != nil) && !slices.Contains(onlyByName, family(s.name)) && (s.name != "cost" || !r.cfg.Short)
 		if named || byDefault {
 			chosen = append(chosen, s)
 		}

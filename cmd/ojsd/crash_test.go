@@ -229,12 +229,7 @@ func (c *crashTest) verify(url string) {
 		require.True(t, c.acked[id], "job %s is completed, and no worker learned that it has completed it", id)
 	}
 
-	require.Eventually(t, func() bool {
-		var late int
-		require.NoError(t, conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM ojs.events WHERE seq > (SELECT watermark FROM ojs.event_relay))
-			+ (SELECT count(*) FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0)`).Scan(&late))
-		return late == 0
-	}, time.Minute, 50*time.Millisecond, "events stay unpublished")
+	requirePublished(t, conn)
 
 	last, count := map[string]string{}, map[string]int{}
 	rows, err = conn.Query(ctx, `SELECT job_id::text, COALESCE(from_state, ''), COALESCE(to_state, '') FROM ojs.events
@@ -258,6 +253,17 @@ func (c *crashTest) verify(url string) {
 	for _, f := range findings {
 		require.True(t, f.OK, f.Text)
 	}
+}
+
+// requirePublished waits until all events are published.
+func requirePublished(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		var late int
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM ojs.events WHERE seq > (SELECT watermark FROM ojs.event_relay))
+			+ (SELECT count(*) FROM ojs.event_gaps g JOIN ojs.events e ON e.seq = g.seq AND e.sub = 0)`).Scan(&late))
+		return late == 0
+	}, time.Minute, 50*time.Millisecond, "events stay unpublished")
 }
 
 // verifyAttempts checks that each attempt was counted once: claims that were not handed back, and all but the last failed.

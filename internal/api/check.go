@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -103,7 +104,9 @@ func ParseBlockTimeout(name, text string) (time.Duration, error) {
 		return 0, nil
 	}
 	seconds, err := strconv.ParseUint(text, 10, 32)
-	if err != nil {
+	if errors.Is(err, strconv.ErrRange) {
+		return queue.LongestBlock, nil
+	} else if err != nil {
 		return 0, ojs.ErrInvalidRequest(name, "an integer of seconds from 0 to 60", nil, name+" must be an integer of seconds from 0 to 60.")
 	}
 	return min(time.Duration(seconds)*time.Second, queue.LongestBlock), nil

@@ -41,7 +41,7 @@ func (n *Node) buildDomains() error {
 	n.timer = timer.New(n.archetype, db)
 	n.timer.Intervals.Busy = cmp.Or(c.TimerPollInterval, n.timer.Intervals.Busy)
 	domains := c.Domains()
-	domains.Queue.OnFull = n.metrics.QueueFull
+	domains.Queue.OnFull, domains.Queue.OnLimited = n.metrics.QueueFull, n.metrics.Limited
 	domains.Queue.OnFlush, domains.Progress.OnFlush, domains.Worker.OnFlush = n.metrics.Flush, n.metrics.Flush, n.metrics.Flush
 	n.domains = NewDomains(DomainDeps{DB: db, Commits: n.commits, Timer: n.timer, Logger: c.Logger, Tracer: n.tracer}, domains)
 	n.domains.ServeTimer(n.timer)
@@ -133,7 +133,7 @@ func (n *Node) buildHTTP() error {
 	}, httpapi.Deps{
 		Domains: n.domains.Domains, Logger: c.Logger, Health: n.health, Streams: n.streams, Memory: &n.memory, Reset: n.reset, NextPrune: n.pruner.NextIn,
 		Webhooks: n.httpWebhooks(), Tracer: n.tracer,
-		RequestDone: n.metrics.Request, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
+		RequestDone: n.metrics.Request, BulkDone: n.metrics.Bulk, Metrics: httpapi.Metrics{WriteText: n.metrics.WriteText, Gauges: n.metrics.Gauges},
 	})
 	n.http = &http.Server{
 		Handler:           n.httpapi.Handler(),
@@ -161,6 +161,6 @@ func (n *Node) metricSources() metrics.Sources {
 	}
 	return metrics.Sources{
 		Node: n.commits.Node, Database: metrics.NewDatabase(n.domains.DB), Pool: n.pool, Reconnects: n.listener.Reconnects, Streams: streams,
-		Webhooks: n.domains.Webhooks.Backlog, Components: n.components,
+		Webhooks: n.domains.Webhooks.Backlog, Components: n.components, QueueLimits: n.domains.Jobs.KnownLimits,
 	}
 }

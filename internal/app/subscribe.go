@@ -30,6 +30,7 @@ func (n *Node) subscribe() {
 	n.listener.Handle("ojs_cron", func(string) { n.timer.Schedule(0) })
 	n.listener.Handle("ojs_schemas", func(string) { n.schemas.Notify() })
 	n.domains.Configured.OnListening(func() bool { return n.listener.Status() == eventlog.ListenerOK })
+	n.domains.Configured.OnRead(n.domains.Jobs.QueueChanged)
 	n.listener.Handle("ojs_queues", func(name string) {
 		n.domains.Configured.Changed()
 		n.domains.Jobs.QueueChanged(name)

@@ -485,10 +485,10 @@ WITH RECURSIVE level AS (
          ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
         LIMIT 1) n
 )
-SELECT min(h.enqueued_at)::timestamptz AS at FROM (SELECT l.enqueued_at FROM level l LIMIT 100) h
+SELECT min(h.enqueued_at)::timestamptz AS at FROM (SELECT l.enqueued_at FROM level l LIMIT 5000) h
 `
 
-// When the job entered the queue that has waited longest, among those that are next of the first 100 lanes and priorities. Not valid:
+// When the job entered the queue that has waited longest, among those that are next of the first 5 000 lanes and priorities. Not valid:
 // none waits.
 func (q *Queries) StatsQueueOldest(ctx context.Context, queue string) (pgtype.Timestamptz, error) {
 	row := q.db.QueryRow(ctx, statsQueueOldest, queue)

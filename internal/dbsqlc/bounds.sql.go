@@ -254,7 +254,7 @@ const queueSizeMeasure = `-- name: QueueSizeMeasure :one
 SELECT m.waiting::bigint AS waiting FROM ojs.queue_size_measure($1) m
 `
 
-// The bytes of the waiting jobs of a queue, from a row of job_sizes and a look-up of the job for each: 4 µs a job.
+// The bytes of the waiting jobs of a queue, from a row of job_sizes and a look-up of the job for each: 185 ms for 100 000 in memory.
 func (q *Queries) QueueSizeMeasure(ctx context.Context, queue string) (int64, error) {
 	row := q.db.QueryRow(ctx, queueSizeMeasure, queue)
 	var waiting int64

@@ -391,20 +391,21 @@ func (q *Queries) JobCancel(ctx context.Context, arg JobCancelParams) ([]JobCanc
 
 const jobComplete = `-- name: JobComplete :many
 WITH setting AS MATERIALIZED (
-    SELECT set_config('lock_timeout', $2::text, true) AS patience
+    SELECT set_config('lock_timeout', $3::text, true) AS patience
 ), deleted AS (
     DELETE FROM ojs.jobs j
-    WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY($3::uuid[]) AND j.state = 'active'
-        AND (j.worker_id IS NULL OR ($4::text[])[($5::integer[])[width_bucket(j.id, $3::uuid[])]] IN ('', j.worker_id))
-        AND ($6::integer[])[width_bucket(j.id, $3::uuid[])] IN (-1, j.attempt)
-        AND (j.progress_at IS NULL OR $7::boolean)
-    RETURNING j.id, j.type, j.queue, j.priority, j.attempt, j.max_attempts, j.created_at, j.enqueued_at, j.started_at, j.scheduled_at,
-        j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.worker_id, j.trace_id, j.retry, j.args, j.meta, j.extra,
-        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
-        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, clock_timestamp() AS completed_at, COALESCE(j.result_ttl_s, $8::bigint) AS ttl_s, width_bucket(j.id, $3::uuid[]) AS n,
+    WHERE (SELECT s.patience IS NOT NULL FROM setting s) AND j.id = ANY($4::uuid[]) AND j.state = 'active'
+        AND (j.worker_id IS NULL OR ($5::text[])[($6::integer[])[width_bucket(j.id, $4::uuid[])]] IN ('', j.worker_id))
+        AND ($7::integer[])[width_bucket(j.id, $4::uuid[])] IN (-1, j.attempt)
+        AND (j.progress_at IS NULL OR $8::boolean)
+    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.started_at, clock_timestamp() AS completed_at,
+        width_bucket(j.id, $4::uuid[]) AS n, -- what the event needs
+        j.priority, j.max_attempts, j.created_at, j.enqueued_at, j.scheduled_at, j.expires_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.retry_delay_ms, j.retry, j.args, j.meta, j.extra,
+        j.errors, j.re_enqueued_at, j.replay_count, j.previous_errors, j.cron, j.unique_key, j.limit_key, j.progress, j.progress_message, j.progress_data, j.progress_at,
+        j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size, COALESCE(j.result_ttl_s, $9::bigint) AS ttl_s,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'completed', j.attempt, j.started_at, clock_timestamp(),
-            COALESCE(NULLIF(($4::text[])[($5::integer[])[width_bucket(j.id, $3::uuid[])]], ''), j.worker_id),
-            ($9::json[])[width_bucket(j.id, $3::uuid[])], NULL) END AS advances,
+            COALESCE(NULLIF(($5::text[])[($6::integer[])[width_bucket(j.id, $4::uuid[])]], ''), j.worker_id),
+            ($2::json[])[width_bucket(j.id, $4::uuid[])], NULL) END AS advances,
         CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), moved AS (
     INSERT INTO ojs.jobs_done (id, type, queue, state, priority, attempt, max_attempts, created_at, enqueued_at, started_at, finished_at,
@@ -413,35 +414,33 @@ WITH setting AS MATERIALIZED (
         progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, size)
     SELECT d.id, d.type, d.queue, 'completed', d.priority, d.attempt, d.max_attempts, d.created_at, d.enqueued_at, d.started_at, d.completed_at,
         d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.worker_id, d.trace_id, 'active',
-        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($9::json[])[d.n] END,
+        d.retry, d.args, d.meta, d.extra, d.errors, CASE WHEN d.ttl_s <> 0 THEN ($2::json[])[d.n] END,
         d.ttl_s, d.re_enqueued_at, d.replay_count, d.previous_errors, d.cron, d.workflow_id, d.unique_key, d.lane, d.limit_key,
         CASE WHEN d.progress IS NOT NULL THEN 1 END, d.progress_message, d.progress_data, d.progress_at,
         d.checkpoint, d.checkpoint_seq, d.checkpoint_at,
-        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($9::json[])[d.n]::text), 0)), 8191)
+        NULLIF(GREATEST(8191, COALESCE(d.size, 0) + COALESCE(octet_length(($2::json[])[d.n]::text), 0)), 8191)
     FROM deleted d
-    RETURNING id, type, queue, state, priority, attempt, max_attempts, ready_seq, due_at, created_at, enqueued_at, started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until, lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state, failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error, errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq, checkpoint_at, result, size
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, worker_id, workflow_id, trace_id, from_state, to_state, node, duration_ms, data)
-    SELECT $10::text, COALESCE(NULLIF(($11::text[])[($5::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
+    SELECT $10::text, COALESCE(NULLIF(($11::text[])[($6::integer[])[d.n]], ''), ojs.worker_source(d.worker_id)), d.completed_at,
         d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, 'active', 'completed', $12::integer,
         (date_part('epoch', d.completed_at - d.started_at) * 1000)::bigint, ($13::json[])[d.n]
     FROM deleted d
 )
-SELECT
-    m.id, m.type, m.queue, m.state, m.priority, m.attempt, m.max_attempts, m.ready_seq, m.due_at, m.created_at,
-    m.enqueued_at, m.started_at, m.finished_at, m.scheduled_at, m.next_attempt_at, m.expires_at, m.total_due_at,
-    m.ttl_due_at, m.worker_id, m.lease_until, m.lease_ms, m.stall_due_at, m.visibility_ms, m.timeout_ms, m.grace_ms,
-    m.stall_ms, m.retry_delay_ms, m.result_ttl_s, m.previous_state, m.failed, m.dead_lettered_at, m.re_enqueued_at,
-    m.replay_count, m.trace_id, m.cron, m.cron_serial, m.workflow_id, m.unique_key, m.lane, m.limit_key, m.limit_seq, m.on_limit, m.retry, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.args END)::json AS args,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.meta END)::json AS meta, (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.extra END)::json AS extra, m.error,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.errors END)::json[] AS errors,
-    (CASE WHEN COALESCE(m.size, 0) <= $1::integer THEN m.previous_errors END)::json[] AS previous_errors, m.progress, m.progress_message,
-    m.progress_data, m.progress_at, m.checkpoint, m.checkpoint_seq, m.checkpoint_at, m.result, m.size
-FROM moved m
+SELECT d.id, d.type, d.queue, d.lane, d.attempt, d.worker_id, d.workflow_id, d.trace_id, d.started_at, d.completed_at::timestamptz AS finished_at, d.priority, d.max_attempts, d.created_at,
+    d.enqueued_at, d.scheduled_at, d.expires_at, d.visibility_ms, d.timeout_ms, d.grace_ms, d.retry_delay_ms, d.ttl_s::bigint AS result_ttl_s, d.re_enqueued_at, d.replay_count, d.cron,
+    d.unique_key, d.limit_key, d.retry, (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.args END)::json AS args,
+    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.meta END)::json AS meta, (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.extra END)::json AS extra,
+    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.errors END)::json[] AS errors,
+    (CASE WHEN COALESCE(d.size, 0) <= $1::integer THEN d.previous_errors END)::json[] AS previous_errors, d.progress, d.progress_message, d.progress_data, d.progress_at,
+    d.checkpoint, d.checkpoint_seq, d.checkpoint_at, (CASE WHEN d.ttl_s <> 0 THEN ($2::json[])[d.n] END)::json AS result,
+    (COALESCE(d.size, 0) + COALESCE(octet_length(($2::json[])[d.n]::text), 0))::integer AS size
+FROM deleted d
 `
 
 type JobCompleteParams struct {
 	MaxSize           int32
+	Results           [][]byte
 	LockTimeout       string
 	Ids               [][16]byte
 	Workers           []string
@@ -449,7 +448,6 @@ type JobCompleteParams struct {
 	Attempts          []int32
 	Reported          bool
 	DefaultResultTtlS int64
-	Results           [][]byte
 	EventType         string
 	Sources           []string
 	Node              int32
@@ -460,50 +458,33 @@ type JobCompleteRow struct {
 	ID              [16]byte
 	Type            string
 	Queue           string
-	State           string
-	Priority        int16
+	Lane            string
 	Attempt         int32
-	MaxAttempts     int64
-	ReadySeq        pgtype.Int8
-	DueAt           pgtype.Timestamptz
-	CreatedAt       pgtype.Timestamptz
-	EnqueuedAt      pgtype.Timestamptz
+	WorkerID        pgtype.Text
+	WorkflowID      pgtype.UUID
+	TraceID         pgtype.Text
 	StartedAt       pgtype.Timestamptz
 	FinishedAt      pgtype.Timestamptz
+	Priority        int16
+	MaxAttempts     int64
+	CreatedAt       pgtype.Timestamptz
+	EnqueuedAt      pgtype.Timestamptz
 	ScheduledAt     pgtype.Timestamptz
-	NextAttemptAt   pgtype.Timestamptz
 	ExpiresAt       pgtype.Timestamptz
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	WorkerID        pgtype.Text
-	LeaseUntil      pgtype.Timestamptz
-	LeaseMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
 	VisibilityMs    pgtype.Int8
 	TimeoutMs       pgtype.Int8
 	GraceMs         pgtype.Int8
-	StallMs         pgtype.Int8
 	RetryDelayMs    pgtype.Int8
-	ResultTtlS      pgtype.Int8
-	PreviousState   pgtype.Text
-	Failed          bool
-	DeadLetteredAt  pgtype.Timestamptz
+	ResultTtlS      int64
 	ReEnqueuedAt    pgtype.Timestamptz
 	ReplayCount     int32
-	TraceID         pgtype.Text
 	Cron            pgtype.Text
-	CronSerial      bool
-	WorkflowID      pgtype.UUID
 	UniqueKey       pgtype.Text
-	Lane            string
 	LimitKey        pgtype.Text
-	LimitSeq        pgtype.Int8
-	OnLimit         pgtype.Text
 	Retry           []byte
 	Args            []byte
 	Meta            []byte
 	Extra           []byte
-	Error           []byte
 	Errors          [][]byte
 	PreviousErrors  [][]byte
 	Progress        pgtype.Float8
@@ -514,7 +495,7 @@ type JobCompleteRow struct {
 	CheckpointSeq   pgtype.Int8
 	CheckpointAt    pgtype.Timestamptz
 	Result          []byte
-	Size            pgtype.Int4
+	Size            int32
 }
 
 // Completes active jobs. The row moves to jobs_done, so jobs stays small and finished jobs are never rewritten. Locking
@@ -525,7 +506,8 @@ type JobCompleteRow struct {
 // event_data are empty if no ack has a result.
 //
 // A job is returned without what its client sent, args above all, if it is larger than max_size: 1 000 acks of
-// jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it.
+// jobs of 1 MiB would return 1 GiB. The caller reads the job again if it has to show all of it. As in JobFetch, only columns that a
+// completed job can have are returned (see completedRecord), and by the DELETE: RETURNING * of the INSERT cost a tenth of the statement.
 //
 // A report of progress that had no event, because the one before was less than a second old, has it before that of the end. So in
 // every statement that ends a run; but here it would cost each ack 11 to 28 of 345 µs. Jobs with a report are left out unless @reported
@@ -533,6 +515,7 @@ type JobCompleteRow struct {
 func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]JobCompleteRow, error) {
 	rows, err := q.db.Query(ctx, jobComplete,
 		arg.MaxSize,
+		arg.Results,
 		arg.LockTimeout,
 		arg.Ids,
 		arg.Workers,
@@ -540,7 +523,6 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 		arg.Attempts,
 		arg.Reported,
 		arg.DefaultResultTtlS,
-		arg.Results,
 		arg.EventType,
 		arg.Sources,
 		arg.Node,
@@ -557,50 +539,33 @@ func (q *Queries) JobComplete(ctx context.Context, arg JobCompleteParams) ([]Job
 			&i.ID,
 			&i.Type,
 			&i.Queue,
-			&i.State,
-			&i.Priority,
+			&i.Lane,
 			&i.Attempt,
-			&i.MaxAttempts,
-			&i.ReadySeq,
-			&i.DueAt,
-			&i.CreatedAt,
-			&i.EnqueuedAt,
+			&i.WorkerID,
+			&i.WorkflowID,
+			&i.TraceID,
 			&i.StartedAt,
 			&i.FinishedAt,
+			&i.Priority,
+			&i.MaxAttempts,
+			&i.CreatedAt,
+			&i.EnqueuedAt,
 			&i.ScheduledAt,
-			&i.NextAttemptAt,
 			&i.ExpiresAt,
-			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.WorkerID,
-			&i.LeaseUntil,
-			&i.LeaseMs,
-			&i.StallDueAt,
 			&i.VisibilityMs,
 			&i.TimeoutMs,
 			&i.GraceMs,
-			&i.StallMs,
 			&i.RetryDelayMs,
 			&i.ResultTtlS,
-			&i.PreviousState,
-			&i.Failed,
-			&i.DeadLetteredAt,
 			&i.ReEnqueuedAt,
 			&i.ReplayCount,
-			&i.TraceID,
 			&i.Cron,
-			&i.CronSerial,
-			&i.WorkflowID,
 			&i.UniqueKey,
-			&i.Lane,
 			&i.LimitKey,
-			&i.LimitSeq,
-			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
 			&i.Meta,
 			&i.Extra,
-			&i.Error,
 			&i.Errors,
 			&i.PreviousErrors,
 			&i.Progress,
@@ -764,14 +729,16 @@ WITH request AS (
         previous_state = CASE WHEN l.outcome = 'discarded' THEN 'active' END,
         failed = (l.outcome = 'discarded'),
         finished_at = CASE WHEN l.outcome = 'discarded' THEN clock.now END,
-        started_at = CASE WHEN l.outcome = 'available' THEN NULL ELSE j.started_at END,
-        enqueued_at = CASE WHEN l.outcome = 'available' THEN clock.now ELSE j.enqueued_at END,
+        started_at = CASE WHEN l.outcome IN ('available', 'scheduled') THEN NULL ELSE j.started_at END,
+        enqueued_at = CASE WHEN l.outcome IN ('available', 'scheduled') THEN clock.now ELSE j.enqueued_at END,
         ready_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NULL THEN nextval('ojs.ready_seq') END,
         limit_seq = CASE WHEN l.outcome = 'available' AND NOT j.cron_serial AND j.limit_key IS NOT NULL THEN nextval('ojs.ready_seq') END,
         next_attempt_at = CASE WHEN l.outcome = 'retryable' THEN clock.now + l.delay_ms * interval '1 millisecond' END,
         retry_delay_ms = CASE WHEN l.outcome = 'retryable' THEN l.delay_ms ELSE j.retry_delay_ms END,
-        due_at = CASE l.outcome WHEN 'retryable' THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
-            WHEN 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
+        scheduled_at = CASE WHEN l.outcome = 'scheduled' THEN clock.now + l.delay_ms * interval '1 millisecond' ELSE j.scheduled_at END,
+        extra = CASE WHEN l.outcome = 'scheduled' THEN ojs.with_scheduled_at(j.extra, j.scheduled_at, clock.now + l.delay_ms * interval '1 millisecond') ELSE j.extra END,
+        due_at = CASE WHEN l.outcome IN ('retryable', 'scheduled') THEN LEAST(clock.now + l.delay_ms * interval '1 millisecond', j.expires_at, j.total_due_at)
+            WHEN l.outcome = 'available' THEN LEAST(j.expires_at, j.total_due_at, CASE WHEN j.cron_serial THEN clock.now + interval '2 seconds' END) END,
         lease_until = NULL, lease_ms = NULL, stall_due_at = NULL,
         dead_lettered_at = CASE WHEN l.dead_letter THEN clock.now END,
         worker_id = CASE WHEN l.outcome = 'discarded' THEN j.worker_id END,
@@ -811,6 +778,7 @@ WITH request AS (
                 WHEN 'retryable' THEN '{"max_attempts":' || f.max_attempts || ',"next_retry_at":"' || ojs.time_text(f.next_attempt_at)
                     || '","error":' || f.event_error || ',"next_attempt":' || f.attempt + 1 || '}'
                 WHEN 'discarded' THEN '{"last_error":' || f.event_error || ',"error":' || f.event_error || '}'
+                WHEN 'scheduled' THEN '{"reason":"' || f.reason || '","scheduled_at":"' || ojs.time_text(f.scheduled_at) || '"}'
                 ELSE '{"reason":"' || f.reason || '"}' END
         FROM failed f
     ) e
@@ -912,7 +880,7 @@ type JobFailRow struct {
 	Size            pgtype.Int4
 }
 
-// Moves active jobs to retryable, discarded or back to available. Go has chosen the outcome from values that cannot
+// Moves active jobs to retryable, discarded or back to available, or to scheduled if a worker has handed one back with a delay. Go has chosen the outcome from values that cannot
 // change while attempt and started_at stay the same; started_at is compared too, because a job that was handed back
 // gets the same attempt number again. The rows are locked first, so that the clock is read under the lock and times
 // never decrease along a job. Rows that another transaction has locked are skipped. As in the other statements that lock
@@ -1052,7 +1020,10 @@ WITH probe AS (
         progress = NULL, progress_message = NULL, progress_data = NULL, progress_at = NULL
     FROM owned o CROSS JOIN clock
     WHERE j.id = o.id
-    RETURNING j.id, j.type, j.queue, j.state, j.priority, j.attempt, j.max_attempts, j.ready_seq, j.due_at, j.created_at, j.enqueued_at, j.started_at, j.finished_at, j.scheduled_at, j.next_attempt_at, j.expires_at, j.total_due_at, j.ttl_due_at, j.worker_id, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms, j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.previous_state, j.failed, j.dead_lettered_at, j.re_enqueued_at, j.replay_count, j.trace_id, j.cron, j.cron_serial, j.workflow_id, j.unique_key, j.lane, j.limit_key, j.limit_seq, j.on_limit, j.retry, j.args, j.meta, j.extra, j.error, j.errors, j.previous_errors, j.progress, j.progress_message, j.progress_data, j.progress_at, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.result, j.size, o.ready_seq AS fetched_seq, o.source, o.slot,
+    RETURNING j.id, j.type, j.queue, j.lane, j.attempt, j.worker_id, j.workflow_id, j.trace_id, j.enqueued_at, j.started_at, o.source, o.slot, -- what the event needs
+        j.priority, j.max_attempts, o.ready_seq, j.due_at, j.created_at, j.scheduled_at, j.expires_at, j.total_due_at, j.lease_until, j.lease_ms, j.stall_due_at, j.visibility_ms, j.timeout_ms,
+        j.grace_ms, j.stall_ms, j.retry_delay_ms, j.result_ttl_s, j.re_enqueued_at, j.replay_count, j.cron, j.cron_serial, j.unique_key, j.limit_key, j.on_limit, j.retry, j.args, j.meta,
+        j.extra, j.error, j.errors, j.previous_errors, j.checkpoint, j.checkpoint_seq, j.checkpoint_at, j.size,
         CASE WHEN j.workflow_id IS NOT NULL THEN ojs.workflow_job_started(j.workflow_id, j.started_at) END AS starts_workflow,
         CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_started(j.limit_key, j.started_at) END AS limit_started
 ), event AS (
@@ -1061,13 +1032,11 @@ WITH probe AS (
         (date_part('epoch', c.started_at - c.enqueued_at) * 1000)::bigint
     FROM claimed c
 )
-SELECT id, type, queue, state, priority, attempt, max_attempts, fetched_seq AS ready_seq, due_at, created_at, enqueued_at,
-    started_at, finished_at, scheduled_at, next_attempt_at, expires_at, total_due_at, ttl_due_at, worker_id, lease_until,
-    lease_ms, stall_due_at, visibility_ms, timeout_ms, grace_ms, stall_ms, retry_delay_ms, result_ttl_s, previous_state,
-    failed, dead_lettered_at, re_enqueued_at, replay_count, trace_id, cron, cron_serial, workflow_id, unique_key, lane, limit_key, limit_seq, on_limit, retry, args, meta, extra, error,
-    errors, previous_errors, progress, progress_message, progress_data, progress_at, checkpoint, checkpoint_seq,
-    checkpoint_at, result, size
-FROM claimed ORDER BY slot
+SELECT c.slot::bigint AS slot, c.id, c.type, c.queue, c.lane, c.attempt, c.worker_id, c.workflow_id, c.trace_id, c.enqueued_at, c.started_at, c.priority, c.max_attempts, c.ready_seq, c.due_at,
+    c.created_at, c.scheduled_at, c.expires_at, c.total_due_at, c.lease_until, c.lease_ms, c.stall_due_at, c.visibility_ms, c.timeout_ms, c.grace_ms, c.stall_ms, c.retry_delay_ms,
+    c.result_ttl_s, c.re_enqueued_at, c.replay_count, c.cron, c.cron_serial, c.unique_key, c.limit_key, c.on_limit, c.retry, c.args, c.meta, c.extra, c.error, c.errors, c.previous_errors,
+    c.checkpoint, c.checkpoint_seq, c.checkpoint_at, c.size
+FROM claimed c
 `
 
 type JobFetchParams struct {
@@ -1090,64 +1059,52 @@ type JobFetchParams struct {
 }
 
 type JobFetchRow struct {
-	ID              [16]byte
-	Type            string
-	Queue           string
-	State           string
-	Priority        int16
-	Attempt         int32
-	MaxAttempts     int64
-	ReadySeq        pgtype.Int8
-	DueAt           pgtype.Timestamptz
-	CreatedAt       pgtype.Timestamptz
-	EnqueuedAt      pgtype.Timestamptz
-	StartedAt       pgtype.Timestamptz
-	FinishedAt      pgtype.Timestamptz
-	ScheduledAt     pgtype.Timestamptz
-	NextAttemptAt   pgtype.Timestamptz
-	ExpiresAt       pgtype.Timestamptz
-	TotalDueAt      pgtype.Timestamptz
-	TtlDueAt        pgtype.Timestamptz
-	WorkerID        pgtype.Text
-	LeaseUntil      pgtype.Timestamptz
-	LeaseMs         pgtype.Int8
-	StallDueAt      pgtype.Timestamptz
-	VisibilityMs    pgtype.Int8
-	TimeoutMs       pgtype.Int8
-	GraceMs         pgtype.Int8
-	StallMs         pgtype.Int8
-	RetryDelayMs    pgtype.Int8
-	ResultTtlS      pgtype.Int8
-	PreviousState   pgtype.Text
-	Failed          bool
-	DeadLetteredAt  pgtype.Timestamptz
-	ReEnqueuedAt    pgtype.Timestamptz
-	ReplayCount     int32
-	TraceID         pgtype.Text
-	Cron            pgtype.Text
-	CronSerial      bool
-	WorkflowID      pgtype.UUID
-	UniqueKey       pgtype.Text
-	Lane            string
-	LimitKey        pgtype.Text
-	LimitSeq        pgtype.Int8
-	OnLimit         pgtype.Text
-	Retry           []byte
-	Args            []byte
-	Meta            []byte
-	Extra           []byte
-	Error           []byte
-	Errors          [][]byte
-	PreviousErrors  [][]byte
-	Progress        pgtype.Float8
-	ProgressMessage pgtype.Text
-	ProgressData    []byte
-	ProgressAt      pgtype.Timestamptz
-	Checkpoint      []byte
-	CheckpointSeq   pgtype.Int8
-	CheckpointAt    pgtype.Timestamptz
-	Result          []byte
-	Size            pgtype.Int4
+	Slot           int64
+	ID             [16]byte
+	Type           string
+	Queue          string
+	Lane           string
+	Attempt        int32
+	WorkerID       pgtype.Text
+	WorkflowID     pgtype.UUID
+	TraceID        pgtype.Text
+	EnqueuedAt     pgtype.Timestamptz
+	StartedAt      pgtype.Timestamptz
+	Priority       int16
+	MaxAttempts    int64
+	ReadySeq       pgtype.Int8
+	DueAt          pgtype.Timestamptz
+	CreatedAt      pgtype.Timestamptz
+	ScheduledAt    pgtype.Timestamptz
+	ExpiresAt      pgtype.Timestamptz
+	TotalDueAt     pgtype.Timestamptz
+	LeaseUntil     pgtype.Timestamptz
+	LeaseMs        pgtype.Int8
+	StallDueAt     pgtype.Timestamptz
+	VisibilityMs   pgtype.Int8
+	TimeoutMs      pgtype.Int8
+	GraceMs        pgtype.Int8
+	StallMs        pgtype.Int8
+	RetryDelayMs   pgtype.Int8
+	ResultTtlS     pgtype.Int8
+	ReEnqueuedAt   pgtype.Timestamptz
+	ReplayCount    int32
+	Cron           pgtype.Text
+	CronSerial     bool
+	UniqueKey      pgtype.Text
+	LimitKey       pgtype.Text
+	OnLimit        pgtype.Text
+	Retry          []byte
+	Args           []byte
+	Meta           []byte
+	Extra          []byte
+	Error          []byte
+	Errors         [][]byte
+	PreviousErrors [][]byte
+	Checkpoint     []byte
+	CheckpointSeq  pgtype.Int8
+	CheckpointAt   pgtype.Timestamptz
+	Size           pgtype.Int4
 }
 
 // Claims the next available jobs. probe lists queues, lanes and priorities in dispatch order, each with the cursor of this node, the
@@ -1158,7 +1115,8 @@ type JobFetchRow struct {
 // join, which the pool's settings rule out because of ojs.jobs. The claim ends with the job with which the sum of sizes
 // exceeds max_bytes, so the caller sees from the sum that it was cut. A job without size counts 8 KiB, and 1 000 of them are
 // less than the default: claims of small jobs are never cut. The rows beyond the end were locked for nothing and stay
-// available. ready_seq takes the number of the claim (see JobListByClaim). The jobs are claimed before their events are written, so
+// available. ready_seq takes the number of the claim (see JobListByClaim). Only columns that an active job can have are returned (claimedRecord
+// sets the others), those of the event first: of 51 columns in every step a claim of 8 jobs took 260 instead of 230 µs. The caller sorts by slot. The jobs are claimed before their events are written, so
 // workflow.started, which workflow_job_started writes, comes before job.started.
 func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchRow, error) {
 	rows, err := q.db.Query(ctx, jobFetch,
@@ -1187,25 +1145,25 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 	for rows.Next() {
 		var i JobFetchRow
 		if err := rows.Scan(
+			&i.Slot,
 			&i.ID,
 			&i.Type,
 			&i.Queue,
-			&i.State,
-			&i.Priority,
+			&i.Lane,
 			&i.Attempt,
+			&i.WorkerID,
+			&i.WorkflowID,
+			&i.TraceID,
+			&i.EnqueuedAt,
+			&i.StartedAt,
+			&i.Priority,
 			&i.MaxAttempts,
 			&i.ReadySeq,
 			&i.DueAt,
 			&i.CreatedAt,
-			&i.EnqueuedAt,
-			&i.StartedAt,
-			&i.FinishedAt,
 			&i.ScheduledAt,
-			&i.NextAttemptAt,
 			&i.ExpiresAt,
 			&i.TotalDueAt,
-			&i.TtlDueAt,
-			&i.WorkerID,
 			&i.LeaseUntil,
 			&i.LeaseMs,
 			&i.StallDueAt,
@@ -1215,19 +1173,12 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.StallMs,
 			&i.RetryDelayMs,
 			&i.ResultTtlS,
-			&i.PreviousState,
-			&i.Failed,
-			&i.DeadLetteredAt,
 			&i.ReEnqueuedAt,
 			&i.ReplayCount,
-			&i.TraceID,
 			&i.Cron,
 			&i.CronSerial,
-			&i.WorkflowID,
 			&i.UniqueKey,
-			&i.Lane,
 			&i.LimitKey,
-			&i.LimitSeq,
 			&i.OnLimit,
 			&i.Retry,
 			&i.Args,
@@ -1236,14 +1187,9 @@ func (q *Queries) JobFetch(ctx context.Context, arg JobFetchParams) ([]JobFetchR
 			&i.Error,
 			&i.Errors,
 			&i.PreviousErrors,
-			&i.Progress,
-			&i.ProgressMessage,
-			&i.ProgressData,
-			&i.ProgressAt,
 			&i.Checkpoint,
 			&i.CheckpointSeq,
 			&i.CheckpointAt,
-			&i.Result,
 			&i.Size,
 		); err != nil {
 			return nil, err
@@ -2498,7 +2444,7 @@ func (q *Queries) JobListUnextended(ctx context.Context, ids [][16]byte) ([]JobL
 }
 
 const jobLockForRetry = `-- name: JobLockForRetry :many
-SELECT j.id, j.max_attempts, j.state, j.unique_key,
+SELECT j.id, j.max_attempts, j.state, j.unique_key, j.queue, j.lane,
     (CASE WHEN $1::boolean THEN j.retry END)::json AS retry,
     (CASE WHEN $1::boolean THEN j.meta END)::json AS meta,
     (CASE WHEN $1::boolean OR j.expires_at IS NOT NULL THEN j.extra END)::json AS extra
@@ -2518,6 +2464,8 @@ type JobLockForRetryRow struct {
 	MaxAttempts int64
 	State       string
 	UniqueKey   pgtype.Text
+	Queue       string
+	Lane        string
 	Retry       []byte
 	Meta        []byte
 	Extra       []byte
@@ -2541,6 +2489,8 @@ func (q *Queries) JobLockForRetry(ctx context.Context, arg JobLockForRetryParams
 			&i.MaxAttempts,
 			&i.State,
 			&i.UniqueKey,
+			&i.Queue,
+			&i.Lane,
 			&i.Retry,
 			&i.Meta,
 			&i.Extra,
@@ -2755,23 +2705,24 @@ WITH request AS (
         checkpoint_at = CASE WHEN NOT p.anew THEN j.checkpoint_at END,
         dead_lettered_at = NULL, finished_at = NULL, previous_state = NULL, failed = false, worker_id = NULL,
         queue = COALESCE($5, j.queue),
-        priority = COALESCE($6, j.priority),
-        max_attempts = COALESCE($7, j.max_attempts),
-        retry = COALESCE($8, j.retry),
-        args = COALESCE($9, j.args),
-        meta = COALESCE($10, j.meta),
-        trace_id = CASE WHEN CAST($10 AS json) IS NULL THEN j.trace_id ELSE $11::text END,
+        lane = COALESCE($6, j.lane),
+        priority = COALESCE($7, j.priority),
+        max_attempts = COALESCE($8, j.max_attempts),
+        retry = COALESCE($9, j.retry),
+        args = COALESCE($10, j.args),
+        meta = COALESCE($11, j.meta),
+        trace_id = CASE WHEN CAST($11 AS json) IS NULL THEN j.trace_id ELSE $12::text END,
         extra = CASE WHEN p.extra::text <> '{}' THEN p.extra END,
-        size = ojs.stored_size(COALESCE($9::json, j.args), COALESCE($10::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
+        size = ojs.stored_size(COALESCE($10::json, j.args), COALESCE($11::json, j.meta), p.extra, j.errors, j.previous_errors, j.checkpoint, 0)
     FROM planned p WHERE j.id = p.id
     RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.attempt, j.enqueued_at, j.due_at, j.workflow_id, j.trace_id, j.cron, j.unique_key, p.was, p.old_queue,
         CASE WHEN j.workflow_id IS NOT NULL AND p.anew THEN ojs.workflow_job_changed(j.workflow_id, j.id, 'available', 0, NULL, p.now, NULL, NULL, NULL) END AS advances,
         j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed,
-        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $12::text END AS event_type
+        CASE WHEN p.was = 'discarded' THEN 'job.enqueued' ELSE $13::text END AS event_type
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, attempt, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
     SELECT e.type, 'api', e.enqueued_at, e.id, e.job_type, e.queue, e.lane, e.attempt, e.workflow_id, e.trace_id, e.from_state, e.to_state, e.internal,
-        e.priority, e.ready_seq, $13::integer, e.data::json
+        e.priority, e.ready_seq, $14::integer, e.data::json
     FROM (
         SELECT 1 AS step, 'job.state_changed' AS type, m.enqueued_at, m.id, m.type AS job_type, m.old_queue AS queue, m.lane, NULL::integer AS attempt,
             m.workflow_id, m.trace_id, m.was AS from_state, NULL AS to_state, true AS internal, NULL::smallint AS priority, NULL::bigint AS ready_seq,
@@ -2798,6 +2749,7 @@ type JobRetryParams struct {
 	UnexpiredExtras  [][]byte
 	States           []string
 	Queue            pgtype.Text
+	Lane             pgtype.Text
 	Priority         pgtype.Int2
 	MaxAttempts      pgtype.Int8
 	Retry            []byte
@@ -2837,6 +2789,7 @@ func (q *Queries) JobRetry(ctx context.Context, arg JobRetryParams) ([]JobRetryR
 		arg.UnexpiredExtras,
 		arg.States,
 		arg.Queue,
+		arg.Lane,
 		arg.Priority,
 		arg.MaxAttempts,
 		arg.Retry,

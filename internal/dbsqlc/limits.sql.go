@@ -154,7 +154,7 @@ SELECT l.key, l.policy, (CASE WHEN l.override_until IS NULL OR l.override_until 
     (CASE WHEN l.blocked_until > clock_timestamp() THEN l.blocked_until END)::timestamptz AS blocked_until,
     COALESCE(v.active, 0)::bigint AS active, COALESCE(v.waiting, 0)::bigint AS waiting, COALESCE(v.started, 0)::bigint AS started, v.reset_at, v.next_at
 FROM (
-    SELECT o.key, o.policy, o.override, o.override_until, o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, o.created_at, o.updated_at FROM ojs.limits o WHERE o.key > $1::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY($2::text[]))
+    SELECT o.key, o.policy, o.override, o.override_until, o.concurrency, o.rate, o.rate_us, o.throttle_us, o.blocked_until, o.created_at, o.updated_at, o.used_at FROM ojs.limits o WHERE o.key > $1::text AND (NOT starts_with(o.key, 'queue:') OR o.key = ANY($2::text[]))
     ORDER BY o.key OFFSET $3::bigint LIMIT $4::bigint
 ) l CROSS JOIN LATERAL ojs.limit_view(l::ojs.limits) v
 ORDER BY l.key
@@ -246,7 +246,8 @@ func (q *Queries) LimitListParked(ctx context.Context, queues []string) ([]strin
 const limitMeet = `-- name: LimitMeet :many
 SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, m.queue::text AS queue, m.lane::text AS lane, m.priority::smallint AS priority,
     COALESCE(m.ready_seq, 0)::bigint AS ready_seq, COALESCE(m.attempt, 0)::integer AS attempt,
-    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now
+    COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron, COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now,
+    m.limit_key::text AS limit_key
 FROM ojs.limit_meet($1::text[], $2::integer) m
 `
 
@@ -263,6 +264,7 @@ type LimitMeetRow struct {
 	Cron       string
 	DueUs      int64
 	Now        pgtype.Timestamptz
+	LimitKey   string
 }
 
 // What a fetch does about jobs of its queues that wait for a limit.
@@ -288,6 +290,7 @@ func (q *Queries) LimitMeet(ctx context.Context, queues []string, node int32) ([
 			&i.Cron,
 			&i.DueUs,
 			&i.Now,
+			&i.LimitKey,
 		); err != nil {
 			return nil, err
 		}
@@ -333,6 +336,23 @@ func (q *Queries) LimitOverride(ctx context.Context, arg LimitOverrideParams) er
 	return err
 }
 
+const limitPrune = `-- name: LimitPrune :one
+SELECT p.deleted::bigint AS deleted, p.more::boolean AS more FROM ojs.limit_prune($1::bigint) p
+`
+
+type LimitPruneRow struct {
+	Deleted int64
+	More    bool
+}
+
+// Deletes partitions that nothing uses any more.
+func (q *Queries) LimitPrune(ctx context.Context, maxRows int64) (LimitPruneRow, error) {
+	row := q.db.QueryRow(ctx, limitPrune, maxRows)
+	var i LimitPruneRow
+	err := row.Scan(&i.Deleted, &i.More)
+	return i, err
+}
+
 const limitQueueLock = `-- name: LimitQueueLock :many
 SELECT q.config FROM ojs.queues q WHERE q.name = $1 FOR NO KEY UPDATE
 `
@@ -351,6 +371,82 @@ func (q *Queries) LimitQueueLock(ctx context.Context, name string) ([][]byte, er
 			return nil, err
 		}
 		items = append(items, config)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const limitQueueMeet = `-- name: LimitQueueMeet :many
+SELECT m.outcome::text AS outcome, m.id::uuid AS id, m.type::text AS type, $1::text AS queue, m.lane::text AS lane, 0::smallint AS priority, 0::bigint AS ready_seq,
+    COALESCE(m.attempt, 0)::integer AS attempt, COALESCE(m.workflow_id, '00000000-0000-0000-0000-000000000000')::uuid AS workflow_id, COALESCE(m.cron, '')::text AS cron,
+    COALESCE(m.due_us, 0)::bigint AS due_us, m.now::timestamptz AS now, ('queue:' || $1::text)::text AS limit_key
+FROM ojs.limit_queue_meet($1::text, $2::text, $3::text[], $4::smallint[], $5::bigint[], $6::bigint, $7::integer) m
+`
+
+type LimitQueueMeetParams struct {
+	Queue      string
+	Effect     string
+	Lanes      []string
+	Priorities []int16
+	Lows       []int64
+	MaxJobs    int64
+	Node       int32
+}
+
+type LimitQueueMeetRow struct {
+	Outcome    string
+	ID         [16]byte
+	Type       string
+	Queue      string
+	Lane       string
+	Priority   int16
+	ReadySeq   int64
+	Attempt    int32
+	WorkflowID [16]byte
+	Cron       string
+	DueUs      int64
+	Now        pgtype.Timestamptz
+	LimitKey   string
+}
+
+// What a claim does about jobs of a limited queue that has no more room, with the same columns as LimitMeet.
+func (q *Queries) LimitQueueMeet(ctx context.Context, arg LimitQueueMeetParams) ([]LimitQueueMeetRow, error) {
+	rows, err := q.db.Query(ctx, limitQueueMeet,
+		arg.Queue,
+		arg.Effect,
+		arg.Lanes,
+		arg.Priorities,
+		arg.Lows,
+		arg.MaxJobs,
+		arg.Node,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LimitQueueMeetRow
+	for rows.Next() {
+		var i LimitQueueMeetRow
+		if err := rows.Scan(
+			&i.Outcome,
+			&i.ID,
+			&i.Type,
+			&i.Queue,
+			&i.Lane,
+			&i.Priority,
+			&i.ReadySeq,
+			&i.Attempt,
+			&i.WorkflowID,
+			&i.Cron,
+			&i.DueUs,
+			&i.Now,
+			&i.LimitKey,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -134,6 +134,56 @@ func (q *Queries) MetricsEvents(ctx context.Context, maxRows int64) (MetricsEven
 	return i, err
 }
 
+const metricsLimits = `-- name: MetricsLimits :many
+WITH RECURSIVE found AS (
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key IS NOT NULL AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1)) AS key
+    UNION ALL
+    SELECT LEAST(
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NULL ORDER BY j.limit_key LIMIT 1),
+        (SELECT j.limit_key FROM ojs.jobs j WHERE j.limit_key > f.key AND j.limit_seq IS NOT NULL ORDER BY j.limit_key LIMIT 1))
+    FROM found f WHERE f.key IS NOT NULL
+), keys AS MATERIALIZED (
+    SELECT f.key FROM found f WHERE f.key IS NOT NULL LIMIT $1::bigint
+), share AS MATERIALIZED (
+    SELECT LEAST(10000, GREATEST(100, 200000 / GREATEST(count(*), 1)))::bigint AS n FROM keys
+)
+SELECT k.key::text AS key,
+    (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'active' LIMIT (SELECT s.n FROM share s)) n)::bigint AS active,
+    ((SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NULL AND j.state = 'available' LIMIT (SELECT s.n FROM share s)) n)
+        + (SELECT count(*) FROM (SELECT FROM ojs.jobs j WHERE j.limit_key = k.key AND j.limit_seq IS NOT NULL LIMIT (SELECT s.n FROM share s)) n))::bigint AS waiting
+FROM keys k
+`
+
+type MetricsLimitsRow struct {
+	Key     string
+	Active  int64
+	Waiting int64
+}
+
+// Active and waiting jobs of the first max_keys limit keys that have jobs. It skips from key to key, and counts at most 200 000 entries of each
+// kind: 10 000 of each key, fewer of more than 20.
+func (q *Queries) MetricsLimits(ctx context.Context, maxKeys int64) ([]MetricsLimitsRow, error) {
+	rows, err := q.db.Query(ctx, metricsLimits, maxKeys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MetricsLimitsRow
+	for rows.Next() {
+		var i MetricsLimitsRow
+		if err := rows.Scan(&i.Key, &i.Active, &i.Waiting); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const metricsQueueCounts = `-- name: MetricsQueueCounts :many
 WITH recent AS MATERIALIZED (
     (SELECT e.queue, e.from_state, e.to_state FROM ojs.events e
@@ -193,35 +243,42 @@ func (q *Queries) MetricsQueueCounts(ctx context.Context, arg MetricsQueueCounts
 
 const metricsReadyHeads = `-- name: MetricsReadyHeads :many
 WITH RECURSIVE level AS (
-    (SELECT q.queue, f.priority, f.ready_seq, f.enqueued_at
-     FROM (SELECT unnest($1::text[]) AS queue) q CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = q.queue AND j.lane = '' AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) f)
+    (SELECT q.queue, f.lane, f.priority, f.ready_seq, f.enqueued_at
+     FROM (SELECT unnest($2::text[]) AS queue) q CROSS JOIN LATERAL (
+        SELECT j.lane, j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
+        WHERE j.state = 'available' AND j.queue = q.queue AND j.ready_seq IS NOT NULL
+        ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1) f)
     UNION ALL
-    SELECT l.queue, n.priority, n.ready_seq, n.enqueued_at
+    SELECT l.queue, n.lane, n.priority, n.ready_seq, n.enqueued_at
     FROM level l CROSS JOIN LATERAL (
-        SELECT j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = '' AND j.priority < l.priority AND j.ready_seq IS NOT NULL
-        ORDER BY j.priority DESC, j.ready_seq LIMIT 1) n
+        (SELECT j.lane, j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = l.queue AND j.lane = l.lane AND j.priority < l.priority AND j.ready_seq IS NOT NULL
+         ORDER BY j.priority DESC, j.ready_seq LIMIT 1)
+        UNION ALL
+        (SELECT j.lane, j.priority, j.ready_seq, j.enqueued_at FROM ojs.jobs j
+         WHERE j.state = 'available' AND j.queue = l.queue AND j.lane > l.lane AND j.ready_seq IS NOT NULL
+         ORDER BY j.lane, j.priority DESC, j.ready_seq LIMIT 1)
+        LIMIT 1) n
 )
-SELECT l.queue::text AS queue, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq, l.enqueued_at::timestamptz AS enqueued_at,
+SELECT l.queue::text AS queue, l.lane::text AS lane, l.priority::smallint AS priority, l.ready_seq::bigint AS ready_seq, l.enqueued_at::timestamptz AS enqueued_at,
     clock_timestamp()::timestamptz AS now
-FROM level l
+FROM level l LIMIT $1::integer
 `
 
 type MetricsReadyHeadsRow struct {
 	Queue      string
+	Lane       string
 	Priority   int16
 	ReadySeq   int64
 	EnqueuedAt pgtype.Timestamptz
 	Now        pgtype.Timestamptz
 }
 
-// The next job to be fetched of each queue and priority, by skipping from priority to priority as in JobFetchSurvey.
-// Under a pinned xmin it reads the dead entries at the head: 300 ms for 500 000.
-func (q *Queries) MetricsReadyHeads(ctx context.Context, queues []string) ([]MetricsReadyHeadsRow, error) {
-	rows, err := q.db.Query(ctx, metricsReadyHeads, queues)
+// The next job to be fetched of each queue, lane and priority, by skipping from one to the next as in JobFetchSurvey. The LIMIT ends the
+// recursion, which goes on in all queues in turn: those with few lanes are read whole. Under a pinned xmin it reads the dead entries at the
+// head: 300 ms for 500 000.
+func (q *Queries) MetricsReadyHeads(ctx context.Context, maxLevels int32, queues []string) ([]MetricsReadyHeadsRow, error) {
+	rows, err := q.db.Query(ctx, metricsReadyHeads, maxLevels, queues)
 	if err != nil {
 		return nil, err
 	}
@@ -231,6 +288,7 @@ func (q *Queries) MetricsReadyHeads(ctx context.Context, queues []string) ([]Met
 		var i MetricsReadyHeadsRow
 		if err := rows.Scan(
 			&i.Queue,
+			&i.Lane,
 			&i.Priority,
 			&i.ReadySeq,
 			&i.EnqueuedAt,
@@ -247,23 +305,25 @@ func (q *Queries) MetricsReadyHeads(ctx context.Context, queues []string) ([]Met
 }
 
 const metricsReadyHeadsFrom = `-- name: MetricsReadyHeadsFrom :many
-SELECT p.queue::text AS queue, p.priority::smallint AS priority, c.ready_seq::bigint AS ready_seq, c.enqueued_at::timestamptz AS enqueued_at,
+SELECT p.queue::text AS queue, p.lane::text AS lane, p.priority::smallint AS priority, c.ready_seq::bigint AS ready_seq, c.enqueued_at::timestamptz AS enqueued_at,
     clock_timestamp()::timestamptz AS now
-FROM (SELECT unnest($1::text[]) AS queue, unnest($2::smallint[]) AS priority, unnest($3::bigint[]) AS low) p
+FROM (SELECT unnest($1::text[]) AS queue, unnest($2::text[]) AS lane, unnest($3::smallint[]) AS priority, unnest($4::bigint[]) AS low) p
     CROSS JOIN LATERAL (
         SELECT j.ready_seq, j.enqueued_at FROM ojs.jobs j
-        WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = '' AND j.priority = p.priority AND j.ready_seq >= p.low
+        WHERE j.state = 'available' AND j.queue = p.queue AND j.lane = p.lane AND j.priority = p.priority AND j.ready_seq >= p.low
         ORDER BY j.ready_seq LIMIT 1) c
 `
 
 type MetricsReadyHeadsFromParams struct {
 	Queues     []string
+	Lanes      []string
 	Priorities []int16
 	Lows       []int64
 }
 
 type MetricsReadyHeadsFromRow struct {
 	Queue      string
+	Lane       string
 	Priority   int16
 	ReadySeq   int64
 	EnqueuedAt pgtype.Timestamptz
@@ -272,7 +332,12 @@ type MetricsReadyHeadsFromRow struct {
 
 // The same, starting at the previous heads, which skips the dead entries.
 func (q *Queries) MetricsReadyHeadsFrom(ctx context.Context, arg MetricsReadyHeadsFromParams) ([]MetricsReadyHeadsFromRow, error) {
-	rows, err := q.db.Query(ctx, metricsReadyHeadsFrom, arg.Queues, arg.Priorities, arg.Lows)
+	rows, err := q.db.Query(ctx, metricsReadyHeadsFrom,
+		arg.Queues,
+		arg.Lanes,
+		arg.Priorities,
+		arg.Lows,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -282,6 +347,7 @@ func (q *Queries) MetricsReadyHeadsFrom(ctx context.Context, arg MetricsReadyHea
 		var i MetricsReadyHeadsFromRow
 		if err := rows.Scan(
 			&i.Queue,
+			&i.Lane,
 			&i.Priority,
 			&i.ReadySeq,
 			&i.EnqueuedAt,

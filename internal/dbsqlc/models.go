@@ -292,6 +292,7 @@ type Limit struct {
 	BlockedUntil  pgtype.Timestamptz
 	CreatedAt     pgtype.Timestamptz
 	UpdatedAt     pgtype.Timestamptz
+	UsedAt        pgtype.Timestamptz
 }
 
 type LimitPending struct {

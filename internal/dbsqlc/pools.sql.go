@@ -83,7 +83,8 @@ WITH gone AS (
     DELETE FROM ojs.pool_holds h WHERE h.pool = $1 AND h.id = $4::uuid
 )
 INSERT INTO ojs.pool_holds (pool, id, jobs, started_at)
-SELECT $1, unnest($2::uuid[]), 1, unnest($3::timestamptz[])
+SELECT $1, c.id, 1, c.started_at FROM (SELECT unnest($2::uuid[]) AS id, unnest($3::timestamptz[]) AS started_at) c
+WHERE EXISTS (SELECT FROM ojs.pools p WHERE p.name = $1 AND p.concurrency IS NOT NULL)
 ON CONFLICT (pool, id) DO UPDATE SET started_at = EXCLUDED.started_at
 `
 
@@ -94,7 +95,7 @@ type PoolHoldParams struct {
 	Reservation [16]byte
 }
 
-// Replaces a reservation by the jobs that were claimed with it.
+// Replaces a reservation by the jobs that were claimed with it. A pool that was deleted, or has no limit any more, counts none.
 func (q *Queries) PoolHold(ctx context.Context, arg PoolHoldParams) error {
 	_, err := q.db.Exec(ctx, poolHold,
 		arg.Pool,

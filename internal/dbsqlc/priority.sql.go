@@ -127,14 +127,15 @@ WITH locked AS MATERIALIZED (
     WHERE j.id = $1::uuid AND j.state IN ('available', 'scheduled') FOR UPDATE SKIP LOCKED
 ), changed AS (
     UPDATE ojs.jobs j SET priority = $2::smallint FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.workflow_id, j.trace_id, l.previous, clock_timestamp() AS now
+    RETURNING j.id, j.type, j.queue, j.lane, j.priority, j.ready_seq, j.workflow_id, j.trace_id, l.previous, clock_timestamp() AS now,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL AND l.previous <> j.priority THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, internal, priority, ready_seq, node, data)
     SELECT $3::text, 'api', c.now, c.id, c.type, c.queue, c.lane, c.workflow_id, c.trace_id, true, c.priority, c.ready_seq, $4::integer,
         ('{"priority":' || c.priority || ',"previous_priority":' || c.previous || '}')::json
     FROM changed c WHERE c.previous <> c.priority
 )
-SELECT c.id, c.type, c.queue, c.lane, c.priority, c.ready_seq, c.previous, c.now::timestamptz AS now FROM changed c
+SELECT c.id, c.type, c.queue, c.lane, c.priority, c.ready_seq, c.previous, c.limit_key, c.now::timestamptz AS now FROM changed c
 `
 
 type JobSetPriorityParams struct {
@@ -152,12 +153,13 @@ type JobSetPriorityRow struct {
 	Priority int16
 	ReadySeq pgtype.Int8
 	Previous int16
+	LimitKey pgtype.Text
 	Now      pgtype.Timestamptz
 }
 
 // Changes the priority of a job that is available or scheduled. ready_seq stays, so among the jobs of the new priority it has the
 // place that it would have had from the beginning. The event is internal and of no change of state; its ready_seq lowers the cursors of
-// other nodes. There is none if the priority stays the same. A row that another transaction has locked is left out: see locked.go.
+// other nodes. A job that waits for a limit may take the place of another one. There is no event if the priority stays the same. A row that another transaction has locked is left out: see locked.go.
 func (q *Queries) JobSetPriority(ctx context.Context, arg JobSetPriorityParams) ([]JobSetPriorityRow, error) {
 	rows, err := q.db.Query(ctx, jobSetPriority,
 		arg.ID,
@@ -180,6 +182,7 @@ func (q *Queries) JobSetPriority(ctx context.Context, arg JobSetPriorityParams) 
 			&i.Priority,
 			&i.ReadySeq,
 			&i.Previous,
+			&i.LimitKey,
 			&i.Now,
 		); err != nil {
 			return nil, err

@@ -11,6 +11,36 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const jobListMeta = `-- name: JobListMeta :many
+SELECT j.id, j.meta FROM ojs.jobs j WHERE j.id = ANY($1::uuid[]) AND j.meta IS NOT NULL
+`
+
+type JobListMetaRow struct {
+	ID   [16]byte
+	Meta []byte
+}
+
+// What fairness keys are read from.
+func (q *Queries) JobListMeta(ctx context.Context, ids [][16]byte) ([]JobListMetaRow, error) {
+	rows, err := q.db.Query(ctx, jobListMeta, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []JobListMetaRow
+	for rows.Next() {
+		var i JobListMetaRow
+		if err := rows.Scan(&i.ID, &i.Meta); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const jobMoveQueue = `-- name: JobMoveQueue :many
 WITH locked AS MATERIALIZED (
     SELECT j.id FROM ojs.jobs j
@@ -19,24 +49,28 @@ WITH locked AS MATERIALIZED (
 ), clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now FROM locked LIMIT 1
 ), moved AS (
-    UPDATE ojs.jobs j SET queue = $3 WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
-    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, (SELECT c.now FROM clock c) AS now
+    UPDATE ojs.jobs j
+    SET queue = $3, lane = split_part(j.lane, '/', 1) || COALESCE('/' || NULLIF(($4::text[])[array_position($1::uuid[], j.id)], ''), '')
+    WHERE j.id = ANY(ARRAY(SELECT l.id FROM locked l))
+    RETURNING j.id, j.type, j.queue, j.lane, j.state, j.priority, j.ready_seq, j.workflow_id, j.trace_id, (SELECT c.now FROM clock c) AS now,
+        j.limit_key, CASE WHEN j.limit_key IS NOT NULL THEN ojs.limit_changed(j.limit_key) END AS limit_changed
 ), event AS (
     INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, lane, workflow_id, trace_id, from_state, to_state, internal, priority, ready_seq, node, data)
-    SELECT $4::text, 'api', e.now, e.id, e.type, e.queue, e.lane, e.workflow_id, e.trace_id, e.from_state, e.to_state, true, e.priority, e.ready_seq, $5::integer, '{"reason":"moved"}'::json
+    SELECT $5::text, 'api', e.now, e.id, e.type, e.queue, e.lane, e.workflow_id, e.trace_id, e.from_state, e.to_state, true, e.priority, e.ready_seq, $6::integer, '{"reason":"moved"}'::json
     FROM (
         SELECT 1 AS step, m.now, m.id, m.type, $2::text AS queue, m.lane, m.workflow_id, m.trace_id, m.state AS from_state, NULL AS to_state, NULL::smallint AS priority, NULL::bigint AS ready_seq FROM moved m
         UNION ALL
         SELECT 2, m.now, m.id, m.type, m.queue, m.lane, m.workflow_id, m.trace_id, NULL, m.state, m.priority, m.ready_seq FROM moved m
     ) e ORDER BY e.id, e.step
 )
-SELECT m.id, m.type, m.queue, m.lane, m.state, m.priority, m.ready_seq, m.now::timestamptz AS now FROM moved m
+SELECT m.id, m.type, m.queue, m.lane, m.state, m.priority, m.ready_seq, m.limit_key, m.now::timestamptz AS now FROM moved m
 `
 
 type JobMoveQueueParams struct {
 	Ids       [][16]byte
 	Queue     string
 	Target    string
+	FairKeys  []string
 	EventType string
 	Node      int32
 }
@@ -49,16 +83,19 @@ type JobMoveQueueRow struct {
 	State    string
 	Priority int16
 	ReadySeq pgtype.Int8
+	LimitKey pgtype.Text
 	Now      pgtype.Timestamptz
 }
 
-// Moves waiting jobs to another queue, at their place: state, priority and number stay. Two internal events move each from the counts of
+// Moves waiting jobs to another queue, at their place: state, priority and number stay. The lane becomes that of their fairness key there:
+// @fair_keys has one for each id, or none if the queue is not fair. Two internal events move each from the counts of
 // one queue to those of the other; the second tells other nodes of the place. Jobs that another transaction has locked are left out.
 func (q *Queries) JobMoveQueue(ctx context.Context, arg JobMoveQueueParams) ([]JobMoveQueueRow, error) {
 	rows, err := q.db.Query(ctx, jobMoveQueue,
 		arg.Ids,
 		arg.Queue,
 		arg.Target,
+		arg.FairKeys,
 		arg.EventType,
 		arg.Node,
 	)
@@ -77,6 +114,7 @@ func (q *Queries) JobMoveQueue(ctx context.Context, arg JobMoveQueueParams) ([]J
 			&i.State,
 			&i.Priority,
 			&i.ReadySeq,
+			&i.LimitKey,
 			&i.Now,
 		); err != nil {
 			return nil, err

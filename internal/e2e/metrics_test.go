@@ -36,6 +36,9 @@ var documentedSeries = []struct {
 	{"ojs_jobs_expired_total", "COUNTER", "job_type,queue", ""},
 	{"ojs_jobs_scheduled_total", "COUNTER", "job_type,queue", ""},
 	{"ojs_queue_jobs", "GAUGE", "queue,state", ""},
+	{"ojs_scheduling_dispatch_total", "COUNTER", "job_type,queue", ""},
+	{"ojs_bulk_requests_total", "COUNTER", "operation", ""},
+	{"ojs_bulk_items_total", "COUNTER", "operation", ""},
 	{"ojs_workers_active", "GAUGE", "", ""},
 	{"ojs_workers_busy", "GAUGE", "queue", ""},
 	{"ojs_progress_updates_total", "COUNTER", "job_type,queue", ""},
@@ -113,6 +116,10 @@ func TestMetrics(t *testing.T) {
 	a := setup(t, freshGauges, e.quick, func(c *app.Config) { c.WorkerDeadAfter = time.Hour })
 	a.subscribe(e, "/", `"job.cancelled","job.completed"`)
 	a.onceEach("q")
+	for _, path := range []string{"/ojs/v1/jobs/bulk/cancel", "/ojs/v1/admin/jobs/bulk/cancel"} {
+		a.post(path, `{"filter":{"queue":"none"},"confirm":true}`).is(200)
+	}
+	a.post("/ojs/v1/jobs/bulk", `{"jobs":[{},{}]}`).is(422)
 	eventually(t, func() bool {
 		return a.deliveries("status=dead").count("deliveries") == 1 && a.deliveries("status=delivered").count("deliveries") == 1
 	})
@@ -167,7 +174,7 @@ func TestMetrics(t *testing.T) {
 		for name, want := range map[string]float64{
 			"ojs_jobs_enqueued_total": 5, "ojs_jobs_completed_total": 1, "ojs_jobs_failed_total": 1, "ojs_job_attempts_failed_total": 3,
 			"ojs_jobs_retrying_total": 1, "ojs_jobs_cancelled_total": 1, "ojs_jobs_expired_total": 1, "ojs_jobs_scheduled_total": 1,
-			"ojs_progress_updates_total": 1, "ojs_jobs_duration_ms": 4, "ojs_jobs_wait_ms": 4,
+			"ojs_progress_updates_total": 1, "ojs_jobs_duration_ms": 4, "ojs_jobs_wait_ms": 4, "ojs_scheduling_dispatch_total": 4,
 		} {
 			require.Equal(t, want, s.values(name)[l], name)
 		}
@@ -179,6 +186,8 @@ func TestMetrics(t *testing.T) {
 		require.InDelta(t, s.sums("ojs_jobs_wait_ms")[l]/1000, s.sums("ojs_job_queue_time_seconds")["queue=q,type=t"], 1e-9)
 		require.Positive(t, s.values("ojs_http_requests_total")["method=POST,route=/ojs/v1/jobs,status=201"])
 		require.Positive(t, s.values("ojs_batch_requests")["operation=enqueue"])
+		require.Equal(t, map[string]float64{"operation=cancel": 2, "operation=enqueue": 1}, s.values("ojs_bulk_requests_total"))
+		require.Equal(t, map[string]float64{"operation=cancel": 0, "operation=enqueue": 2}, s.values("ojs_bulk_items_total"))
 	})
 
 	t.Run("GaugesOfTheDeployment", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -98,6 +99,40 @@ func TestNack(t *testing.T) {
 		require.Equal(t, "1", a.fetch(job.at("job.queue")).at("jobs.0.attempt"))
 	})
 
+	t.Run("RequeuesWithADelay", func(t *testing.T) {
+		t.Parallel()
+		a := a.in(t)
+		q := queue()
+		limited := `"type":"t","args":[],"options":{"queue":"%s","priority":%d,"rate_limit":{"key":"%[1]s","concurrency":1}}`
+		id, other := a.push(limited, q, 3), a.push(limited, q, 0)
+		require.Equal(t, id, a.fetch(q).at("jobs.0.id"))
+		for n, ms := range []int64{3_600_000, 7_200_000} {
+			before := time.Now()
+			r := a.nack(id, `"requeue":true`, fmt.Sprint(`"delay_ms":`, ms)).is(200)
+			require.Equal(t, []string{"scheduled", "0"}, []string{r.at("state"), r.at("attempt")})
+			job := a.job(id)
+			for _, absent := range []string{"error", "errors", "started_at", "worker_id", "next_attempt_at", "retry_delay_ms"} {
+				require.False(t, job.has("job."+absent), absent)
+			}
+			require.Equal(t, r.at("scheduled_at"), job.at("job.scheduled_at"))
+			at, err := time.Parse(time.RFC3339, job.at("job.scheduled_at"))
+			require.NoError(t, err)
+			require.WithinDuration(t, before.Add(time.Duration(ms)*time.Millisecond), at, 10*time.Minute)
+			require.Equal(t, 1, strings.Count(job.body, `"scheduled_at"`))
+			if n == 0 { // its place under the limit is free, and the time comes
+				require.Equal(t, other, a.fetch(q, `"wait_ms":20000`).at("jobs.0.id"))
+				a.nack(other, `"requeue":true`, `"delay_ms":3600000`).is(200)
+				a.exec(`UPDATE ojs.jobs SET due_at = now() WHERE id = '` + id + `'`)
+				require.Equal(t, "1", a.fetch(q, `"wait_ms":20000`).at("jobs.0.attempt"))
+			}
+		}
+		id = active(a, ``)
+		a.nack(id, `"requeue":true`, `"delay_ms":1`).is(200)
+		require.Equal(t, "1", a.fetch(a.job(id).at("job.queue"), `"wait_ms":20000`).at("jobs.0.attempt"))
+		a.nack(id, `"requeue":true`, `"delay_ms":0`).is(200)
+		require.Equal(t, "available", a.job(id).at("job.state"))
+	})
+
 	t.Run("RefusesBadFields", func(t *testing.T) {
 		t.Parallel()
 		a := a.in(t)
@@ -108,6 +143,10 @@ func TestNack(t *testing.T) {
 			a.nack(id, `"error":`+bad).invalid("error")
 		}
 		a.nack(id, `"requeue":"yes"`, `"error":{}`).invalid("requeue")
+		for _, bad := range []string{`-1`, `1.5`, `"PT1S"`, `3153600000001`} {
+			a.nack(id, `"requeue":true,"delay_ms":`+bad).invalid("delay_ms")
+		}
+		a.nack(id, `"error":{},"delay_ms":5`).invalid("delay_ms")
 		require.Equal(t, "active", a.job(id).at("job.state"))
 	})
 

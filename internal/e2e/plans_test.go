@@ -104,6 +104,12 @@ func (a *node) crowd() {
 				CASE WHEN i % 10 > 0 THEN nextval('ojs.ready_seq') END, CASE WHEN i % 10 = 0 THEN now() + i * interval '3 s' + interval '1 h' END, now(), '[]',
 				CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END
 			FROM generate_series(1, 1000000) i;
+		UPDATE ojs.jobs SET limit_key = CASE WHEN ready_seq % 200 = 3 THEN 'crowd' ELSE 'crowd-' || ready_seq END,
+				limit_seq = CASE WHEN ready_seq % 200 = 3 THEN ready_seq END, ready_seq = CASE WHEN ready_seq % 200 <> 3 THEN ready_seq END
+			WHERE queue = 'crowd' AND ready_seq % 100 = 3;
+		INSERT INTO ojs.limits (key, policy) SELECT 'crowd-' || i, '{}' FROM generate_series(1, 50000) i;
+		INSERT INTO ojs.limit_starts (key, at) SELECT 'crowd-' || i % 100, now() FROM generate_series(1, 50000) i;
+		INSERT INTO ojs.limit_pending (key, due_at, timer) SELECT 'crowd-' || i, now() + interval '1 hour', true FROM generate_series(1, 50000) i;
 		INSERT INTO ojs.jobs_done (id, type, queue, state, created_at, finished_at, args, unique_key)
 			SELECT ` + id + `, 't', 'crowd', 'completed', now(), now(), '[]', CASE WHEN i % 100 = 1 THEN lpad(to_hex(i), 64, '0') END FROM generate_series(1000001, 2000000) i;
 		INSERT INTO ojs.events (type, source, time, job_id, job_type, queue, to_state)
@@ -168,6 +174,28 @@ func (a *node) exercise(t *testing.T) {
 	a.push(`"type":"t","args":[],"queue":"%s","id":"%s"`, bounded, newID())
 	a.exec(`SELECT ojs.cancel(id) FROM ojs.jobs WHERE queue = $1 AND state = 'available'`, bounded)
 	a.inReadCommitted(`SELECT ojs.enqueue('t', '[]', $1)`, bounded)
+
+	// Limits by key, and of a queue.
+	limited := queue()
+	keyed := func(more string) string {
+		return a.push(`"type":"t","args":[],"queue":"%s","rate_limit":{"key":"%s","concurrency":2,"rate":{"limit":100,"period":"PT1H"}%s}`, limited, limited, more)
+	}
+	for _, more := range []string{"", "", "", `,"on_limit":"reschedule"`, `,"on_limit":"drop"`} {
+		keyed(more)
+	}
+	a.patch("/ojs/v1/jobs/"+keyed(""), `{"priority":7}`).is(200)
+	for range 2 {
+		for _, id := range a.fetch(limited, `"count":10`).list("jobs", "id") {
+			a.ack(id).is(200)
+		}
+	}
+	a.put("/ojs/v1/rate-limits/"+limited+"/override", `{"concurrency":5}`).is(200)
+	a.get("/ojs/v1/rate-limits?per_page=10").is(200)
+	whole := queue()
+	a.put("/ojs/v1/admin/queues/"+whole+"/rate-limit", `{"concurrency":8,"rate":{"limit":100,"period":"PT5M"}}`).is(200)
+	a.pushMany(t, whole, 3)
+	a.ack(a.fetch(whole, `"count":2`).at("jobs.0.id")).is(200)
+	a.get("/ojs/v1/rate-limits/queue:" + whole).is(200)
 
 	// A worker reports, and then dies with its job.
 	mine := a.busy(queue(), `,"timeout_ms":60000`)
@@ -366,6 +394,8 @@ func (l *planLog) requireStatements() {
 		"WorkflowInsert", "WorkflowStepInsert", "WorkflowLock", "WorkflowPendingList", "WorkflowPendingApply", "WorkflowUpdate", "WorkflowStepBegin",
 		"WorkflowStepValues", "WorkflowEventInsert", "WorkflowStepListTree", "WorkflowListPageByState", "WorkflowListLeft",
 		"SchemaChangeVersion", "SchemaListAll", "SchemaGet", "JobExplain",
+		"LimitAdmit", "LimitListDue", "LimitNextDue", "LimitListParked", "LimitMeet", "LimitQueueRooms", "LimitQueueStarted", "LimitGet", "LimitListPage", "LimitCount",
+		"LimitOverride", "MetricsLimits",
 	} {
 		if !l.seen[name] {
 			l.t.Errorf("no plan of %s was logged; seen: %v", name, l.seen)

@@ -51,13 +51,18 @@ func TestQueues(t *testing.T) {
 		a, other := a.in(t), other.in(t)
 		q := queue()
 		a.post("/ojs/v1/queues/"+q+"/pause", "").is(200)
-		enqueue(a, q).is(201)
-		got := make(chan int, 1)
-		go func() {
-			got <- other.post("/ojs/v1/workers/fetch", `{"queues":["`+q+`"],"worker_id":"w","wait_ms":20000}`).count("jobs")
-		}()
+		const parked = 40 // more than are woken by a poll every second
+		got := make(chan int, parked)
+		for range parked {
+			enqueue(a, q).is(201)
+			go func() {
+				got <- other.post("/ojs/v1/workers/fetch", `{"queues":["`+q+`"],"wait_ms":20000}`).count("jobs")
+			}()
+		}
 		a.post("/ojs/v1/queues/"+q+"/resume", "").is(200)
-		require.Equal(t, 1, <-got)
+		for range parked {
+			require.Equal(t, 1, <-got)
+		}
 	})
 
 	t.Run("Drain", func(t *testing.T) {
@@ -90,7 +95,9 @@ func TestQueues(t *testing.T) {
 		a.post("/ojs/v1/queues", `{}`).invalid("name")
 		a.post("/ojs/v1/queues", `{"name":"a","config":5}`).invalid("config")
 		a.post("/ojs/v1/queues", `{"name":"a","config":{"concurrency":-1}}`).invalid("concurrency")
-		a.post("/ojs/v1/queues", `{"name":"_default"}`).is(400)
+		for kind, name := range map[string]string{"invalid_queue": "_default", "queue_name_too_long": repeated('a', 129)} {
+			require.Equal(t, "name", a.post("/ojs/v1/queues", `{"name":"`+name+`"}`).fails(400, "invalid_payload", kind).at("error.details.field"))
+		}
 
 		r = a.put("/ojs/v1/queues/"+q+"/config", `{"concurrency":5,"retention":{"completed":"P3D"},"default_timeout":60}`).is(200)
 		require.Equal(t, "5", r.at("config.concurrency"))
@@ -115,6 +122,7 @@ func TestQueues(t *testing.T) {
 		require.NotEmpty(t, r.at("created_at"))
 		require.Equal(t, "7", a.get("/ojs/v1/queues/"+q+"/stats").is(200).at("stats.max_depth"))
 		require.Equal(t, "P7D", a.get("/ojs/v1/queues/_default/config").is(200).at("config.retention.completed"))
+		require.Equal(t, "_default", a.put("/ojs/v1/admin/queues/_default/config", `{"dead_letter_queue":null}`).is(200).at("name"))
 	})
 
 	t.Run("ListInBothVocabularies", func(t *testing.T) {

@@ -2,9 +2,13 @@ package e2e_test
 
 import (
 	"fmt"
+	"maps"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/app"
 )
 
 // TestRateLimits covers docs/reference/limits.md over HTTP.
@@ -85,6 +89,42 @@ func TestRateLimits(t *testing.T) {
 		}
 		a.put("/ojs/v1/admin/queues/"+q+"/rate-limit", `{"key":"k","limit":1,"period":"1s"}`).fails(400, "invalid_payload", "invalid_payload")
 		a.put("/ojs/v1/admin/queues/No/rate-limit", `{"limit":1,"period":"1s"}`).is(400)
+		for _, key := range []string{"%00", "a%2Fb", repeated('k', 256)} {
+			require.Equal(t, "key", a.put(one+key, `{"concurrency":1}`).fails(400, "invalid_request", "invalid_request").at("error.details.parameter"))
+		}
+		a.put(one+"queue:none", `{"concurrency":1}`).is(404)
+		id := a.push(`"type":"t","args":[],"queue":"%s","rate_limit":{"key":"none-%s","concurrency":0}`, q, q)
+		require.Equal(t, "limited", a.get("/ojs/v1/jobs/"+id+"/explain").is(200).at("reasons.0.code"))
 		a.put(one+"new-"+newID(), `{"concurrency":0}`).is(200)
 	})
+}
+
+func TestLimitMetrics(t *testing.T) {
+	t.Parallel()
+	a := setup(t, func(c *app.Config) { c.Metrics.GaugeInterval = time.Millisecond })
+	for range 3 {
+		a.push(`"type":"t","args":[],"queue":"keyed","rate_limit":{"key":"k","concurrency":1}`)
+	}
+	require.Len(t, a.fetch("keyed", `"count":10`).list("jobs", "id"), 1)
+	require.Empty(t, a.fetch("keyed", `"count":10`).list("jobs", "id"))
+	for range 2 {
+		a.push(`"type":"t","args":[],"queue":"limited","rate_limit":{"limit":1,"period":"PT1H"}`)
+	}
+	require.Len(t, a.fetch("limited", `"count":10`).list("jobs", "id"), 1)
+	a.bound("bounded", `{"max_depth":4}`)
+	a.push(`"type":"t","args":[],"queue":"bounded"`)
+	a.push(`"type":"t","args":[],"queue":"bounded","scheduled_at":"2099-01-01T00:00:00Z"`)
+	for name, want := range map[string]map[string]float64{
+		"ojs_rate_limit_active":     {"key=k": 1, "key=queue:limited": 1},
+		"ojs_rate_limit_waiting":    {"key=k": 2, "key=queue:limited": 1},
+		"ojs_queue_max_size":        {"queue=bounded": 4},
+		"ojs_backpressure_pressure": {"queue=bounded": 0.5},
+	} {
+		var got map[string]float64
+		eventually(t, func() bool { got = a.scrape().values(name); return maps.Equal(want, got) })
+		require.Equal(t, want, got, name)
+	}
+	exceeded := a.scrape().values("ojs_rate_limit_exceeded_total")
+	require.GreaterOrEqual(t, exceeded["key=k"], 2.0)
+	require.Equal(t, 1.0, exceeded["key=queue:limited"])
 }

@@ -245,6 +245,7 @@ func TestExplain(t *testing.T) {
 	r := a.get("/ojs/v1/jobs/" + id + "/explain").is(200)
 	require.Equal(t, []string{id, "available", q, "false", "no_workers"}, []string{r.at("job_id"), r.at("state"), r.at("queue"), r.at("running"), r.at("reasons.0.code")})
 	require.Equal(t, r.at("reasons.0.message"), r.at("summary"))
+	require.Contains(t, r.body, `"state":"available"`, "answers are compact")
 	require.Regexp(t, serverTime, r.at("computed_at"))
 	require.Equal(t, id, a.fetch(q).at("jobs.0.id"))
 	require.Equal(t, "running", a.get("/ojs/v1/jobs/job_"+id+"/explain").is(200).at("reasons.0.code"))

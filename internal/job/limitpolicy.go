@@ -105,6 +105,9 @@ func (w *Window) append(b []byte, stored bool) []byte {
 	return append(b, '}')
 }
 
+// LimitKeyForm is what a key must be.
+const LimitKeyForm = "1 to 255 letters, digits, '.', '_', ':' or '-', the first a letter or a digit"
+
 // ValidLimitKey reports whether clients may name a partition so.
 func ValidLimitKey(key string) bool {
 	return key != "" && len(key) <= maxLimitKey && isAlphanumeric(key[0]) && payload.AllIn(key, isLimitKeyByte)
@@ -330,7 +333,7 @@ func (r *limitReader) key() string {
 	key, _ := rawjson.Text(v)
 	switch {
 	case !ValidLimitKey(key):
-		r.refuse("key", "1 to 255 letters, digits, '.', '_', ':' or '-', the first a letter or a digit", v)
+		r.refuse("key", LimitKeyForm, v)
 	case strings.HasPrefix(key, QueueLimitPrefix):
 		r.refuse("key", "a name that does not begin with 'queue:', which is for the limits of whole queues", v)
 	}

@@ -1,6 +1,8 @@
 package job
 
 import (
+	"time"
+
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/ojsd/ojsd/internal/payload"
@@ -11,13 +13,14 @@ import (
 // Nack reports that a job failed, or hands it back (docs/reference/http.md, Nack).
 type Nack struct {
 	JobID    [16]byte
-	WorkerID string // "": not sent, so ownership is not checked
-	Attempt  int32  // AnyAttempt: not sent
-	Requeue  bool   // hand the job back; Error is then empty
+	WorkerID string        // "": not sent, so ownership is not checked
+	Attempt  int32         // AnyAttempt: not sent
+	Requeue  bool          // hand the job back; Error is then empty
+	Delay    time.Duration // with Requeue: the job is not fetched for that long
 	Error    WorkerError
 }
 
-var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue"}
+var nackNames = []string{"job_id", "error", "worker_id", "attempt", "requeue", "delay_ms"}
 
 // DecodeNack reads the body of a NACK. What the error says is never refused, because a refusal would strand the job.
 func DecodeNack(raw []byte, lim Limits) (Nack, *ojs.Error) {
@@ -53,6 +56,12 @@ func decodeNack(v jsontext.Value, jobID string, lim Limits) (Nack, *ojs.Error) {
 	r := Nack{WorkerID: b.WorkerID(), Attempt: b.attempt(), Requeue: b.Boolean("requeue")}
 	id := b.idText(jobID)
 	failure := b.Get("error")
+	if ms, _ := b.Integer("delay_ms", 0, maxMS, "an integer >= 0 of milliseconds, at most 36500 days"); ms > 0 {
+		r.Delay = time.Duration(ms) * time.Millisecond
+		if !r.Requeue {
+			b.Refuse("delay_ms", "absent or 0 without requeue: the retry policy chooses the delay")
+		}
+	}
 	text, isText := rawjson.Text(failure)
 	switch {
 	case r.Requeue:

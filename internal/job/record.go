@@ -88,6 +88,14 @@ func (r *Record) Weight() int {
 // ClientBytes is the size of what the client has sent, as far as answers show it.
 func (j *Job) ClientBytes() int { return len(j.Args) + len(j.Meta) + len(j.Extra) }
 
+// SizeColumn is the column of a job whose client sent and whose worker returned so many bytes.
+func SizeColumn(bytes int32) pgtype.Int4 {
+	if bytes < smallSize {
+		return pgtype.Int4{}
+	}
+	return pgtype.Int4{Int32: bytes, Valid: true}
+}
+
 // StoredSize is the column size of a new job; 0: none. ojs.stored_size is the same in SQL.
 func (j *Job) StoredSize() int32 {
 	if size := j.ClientBytes(); size >= smallSize {

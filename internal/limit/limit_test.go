@@ -195,6 +195,69 @@ func TestBlockedByWorker(t *testing.T) {
 	require.False(t, time.Now().Before(until))
 }
 
+// A block that a worker has reported is not made shorter by another one.
+func TestLongerBlockHolds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`SELECT ojs.limit_set('k', '{"concurrency":1}')`)
+	b.Exec(`SELECT ojs.limit_failed('k', now() + interval '1 hour')`)
+	b.Exec(`SELECT ojs.limit_failed('k', now() + interval '1 minute')`)
+	require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.limits WHERE blocked_until > now() + interval '59 minutes'`))
+	b.Exec(`UPDATE ojs.limit_pending SET due_at = now()`)
+	_, err := b.Limits.AdmitDue(t.Context())
+	require.NoError(t, err)
+}
+
+// An override ends by itself, for jobs with a key and for a queue.
+func TestOverrideEnds(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	none := &job.LimitOverride{LimitPolicy: job.LimitPolicy{Concurrency: new(int64)}, ExpiresAt: time.Now().Add(time.Hour)}
+	first := b.added(limited(t, `{"key":"k","concurrency":1}`))
+	_, err := b.Limits.SetOverride(t.Context(), "k", none)
+	require.NoError(t, err)
+	require.Empty(t, b.fetched())
+	b.Exec(`UPDATE ojs.limits SET override_until = now()`)
+	b.Exec(`UPDATE ojs.limit_pending SET due_at = now()`)
+	b.untilFetched(first)
+
+	b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('other', '{"concurrency":1}')`)
+	require.NoError(t, b.Configured.Refresh(t.Context()))
+	second := b.Enqueued(domaintest.NewJob("other"))[0].ID
+	_, err = b.Limits.SetOverride(t.Context(), "queue:other", none)
+	require.NoError(t, err)
+	require.Empty(t, b.fetched("other"))
+	b.Exec(`UPDATE ojs.limits SET override_until = now()`)
+	require.Equal(t, [][16]byte{second}, b.fetched("other"))
+}
+
+// Starts count for the rate although the interval of the throttle is over.
+func TestRateAndThrottle(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const both = `{"key":"k","rate":{"limit":1,"period":"PT1H"},"throttle":{"limit":100,"period":"PT1S"}}`
+	first := b.added(limited(t, both))
+	b.added(limited(t, both))
+	require.Equal(t, [][16]byte{first}, b.fetched())
+	require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.limit_pending WHERE timer`), "the start sets a timer: no job may end before")
+	b.Exec(`UPDATE ojs.limit_starts SET at = at - interval '1 minute'`)
+	b.ack(first)
+	require.Empty(t, b.fetched())
+	require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.limit_starts`))
+}
+
+// More jobs than one statement admits.
+func TestManyAdmitted(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.added(limited(t, `{"key":"k","concurrency":0}`))
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, created_at, enqueued_at, args, limit_key, limit_seq)
+		SELECT ojs.new_id(now()), 't', 'q', 'available', now(), now(), '[]', 'k', nextval('ojs.ready_seq') FROM generate_series(1, 1500)`)
+	_, err := b.Limits.SetOverride(t.Context(), "k", &job.LimitOverride{LimitPolicy: job.LimitPolicy{Concurrency: new(int64(5000))}})
+	require.NoError(t, err)
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs WHERE limit_seq IS NOT NULL`))
+}
+
 func TestPolicyIsReplaced(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

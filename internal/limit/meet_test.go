@@ -94,3 +94,31 @@ func TestManyBlocked(t *testing.T) {
 	require.NoError(t, err)
 	require.Less(t, time.Since(began), 2*time.Second)
 }
+
+// TestMovedJobs is about a job that waits for a limit in a queue whose jobs move to another one: fetches from there meet it.
+func TestMovedJobs(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const drop = `{"key":"k","concurrency":1,"on_limit":"drop"}`
+	first, second := b.added(in(t, "from", drop)), b.added(in(t, "from", drop))
+	require.Equal(t, first, b.Fetched(1, "from")[0].ID)
+	n, err := b.MoveWaiting(t.Context(), [][16]byte{second}, "from", "q")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.limit_pending`), "an admission has followed")
+	require.Empty(t, b.fetched())
+	require.Equal(t, ojs.StateDiscarded, b.State(second))
+}
+
+// TestPriorityOfWaitingJob is about a job that waits behind one that was admitted, and then becomes more urgent.
+func TestPriorityOfWaitingJob(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const one = `{"key":"k","concurrency":1}`
+	first, second := b.added(limited(t, one)), b.added(limited(t, one))
+	_, _, err := b.SetPriority(t.Context(), second, 5)
+	require.NoError(t, err)
+	require.Equal(t, [][16]byte{second}, b.fetched())
+	b.ack(second)
+	require.Equal(t, [][16]byte{first}, b.fetched())
+}

@@ -21,22 +21,27 @@ func TestPlans(t *testing.T) {
 	b.added(in(t, "plans", `{"key":"plans","concurrency":2,"rate":{"limit":10,"period":"PT1H"},"throttle":{"limit":1000,"period":"PT1S"},"on_limit":"reschedule"}`))
 	b.added(in(t, "plans", `{"key":"plans","concurrency":2,"rate":{"limit":10,"period":"PT1H"},"throttle":{"limit":1000,"period":"PT1S"}}`))
 	b.added(in(t, "limited", `{"limit":10,"period":"PT1H"}`))
+	b.added(in(t, "full", `{"limit":1,"period":"PT1H","on_limit":"reschedule"}`))
+	b.added(in(t, "full", `{"limit":1,"period":"PT1H","on_limit":"reschedule"}`))
+	require.Len(t, b.Fetched(1, "full"), 1)
 	for _, state := range []struct{ name, change string }{
 		{"New", `SELECT 1`},
 		{"Grown", `INSERT INTO ojs.jobs (id, type, queue, state, created_at, args, ready_seq, limit_seq, limit_key)
 				SELECT gen_random_uuid(), 't', 'crowd', 'available', now(), '[]', CASE WHEN i % 4 > 0 THEN i END, CASE WHEN i % 4 = 0 THEN i END, CASE WHEN i % 4 < 2 THEN 'other' END
 				FROM generate_series(1, 100000) i;
 			INSERT INTO ojs.limits (key, policy) SELECT 'other' || i, '{}' FROM generate_series(1, 50000) i;
+			INSERT INTO ojs.queue_counts (queue, state, count) SELECT 'other' || i, 'active', 1 FROM generate_series(1, 50000) i;
 			INSERT INTO ojs.limit_starts (key, at) SELECT 'other', now() FROM generate_series(1, 50000) i;
 			INSERT INTO ojs.limit_pending (key, due_at, timer) SELECT 'other' || i, now() + interval '1 hour', true FROM generate_series(1, 50000) i`},
-		{"Analyzed", `ANALYZE ojs.jobs, ojs.limits, ojs.limit_starts, ojs.limit_pending`},
+		{"Analyzed", `ANALYZE ojs.jobs, ojs.queue_counts, ojs.limits, ojs.limit_starts, ojs.limit_pending`},
 		{"Emptied", `DELETE FROM ojs.jobs WHERE queue = 'crowd'; ANALYZE ojs.jobs`},
 	} {
 		b.Exec(state.change)
-		// TODO: limit_admit and limit_view, when they no longer read 1 900 buffers in the state Grown.
 		for _, statement := range []string{
+			`SELECT * FROM ojs.limit_admit('{plans}', 0)`, `SELECT v.* FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = 'plans'`,
+			`SELECT v.* FROM ojs.limits l CROSS JOIN LATERAL ojs.limit_view(l) v WHERE l.key = 'queue:limited'`,
 			`SELECT * FROM ojs.limit_meet('{plans}', 0)`, `SELECT * FROM ojs.limit_queue_rooms('{limited}', ARRAY['{}'::json])`,
-			`SELECT ojs.limit_started('plans', now())`, `SELECT ojs.limit_enqueued('plans', '{}', true)`,
+			`SELECT * FROM ojs.limit_prune(200)`, `SELECT * FROM ojs.limit_queue_meet('full', 'reschedule', '{""}', '{0}', '{0}', 10, 0)`, `SELECT ojs.limit_started('plans', now())`, `SELECT ojs.limit_enqueued('plans', '{}', true)`,
 			`SELECT p.key FROM ojs.limit_pending p WHERE p.due_at <= now() ORDER BY p.due_at LIMIT 1000`,
 			`SELECT 1 WHERE EXISTS (SELECT FROM ojs.jobs j WHERE j.queue = 'plans' AND COALESCE(j.limit_seq, 0) > 0)`,
 		} {

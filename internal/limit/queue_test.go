@@ -11,6 +11,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 func TestQueueRate(t *testing.T) {
@@ -73,6 +74,25 @@ func TestQueueConcurrency(t *testing.T) {
 	require.EqualValues(t, jobs, done.Load())
 }
 
+// Of the two bounds of a queue on its active jobs, the lower one holds.
+func TestQueueConcurrencyOfTwoSettings(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]string{
+		"OfTheQueue": `{"concurrency":1,"rate_limit":{"concurrency":2}}`, "OfTheLimit": `{"concurrency":2,"rate_limit":{"concurrency":1}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.Exec(`INSERT INTO ojs.queues (name, config) VALUES ('q', $1)`, config)
+			require.NoError(t, b.Configured.Refresh(t.Context()))
+			first, second := b.added(domaintest.NewJob("q")), b.added(domaintest.NewJob("q"))
+			require.Equal(t, [][16]byte{first}, b.fetched())
+			b.ack(first)
+			require.Equal(t, [][16]byte{second}, b.fetched())
+		})
+	}
+}
+
 func TestQueueConcurrencyZero(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -80,4 +100,50 @@ func TestQueueConcurrencyZero(t *testing.T) {
 	require.NoError(t, b.Configured.Refresh(t.Context()))
 	b.added(domaintest.NewJob("q"))
 	require.Empty(t, b.fetched())
+}
+
+func TestQueueOnLimit(t *testing.T) {
+	t.Parallel()
+	for effect, state := range map[string]ojs.JobState{"drop": ojs.StateDiscarded, "reschedule": ojs.StateScheduled, "wait": ojs.StateAvailable} {
+		t.Run(effect, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			policy := `{"limit":2,"period":"PT2S","on_limit":"` + effect + `"}`
+			var ids [][16]byte
+			for range 3 {
+				ids = append(ids, b.added(limited(t, policy)))
+			}
+			ids = append(ids, b.added(limited(t, policy, `"priority":-5`)))
+			require.Equal(t, ids[0], b.Fetched(1, "q")[0].ID)
+			require.Equal(t, ojs.StateAvailable, b.State(ids[3]), "no fetch with a slot left has met it")
+			require.Equal(t, ids[1:2], b.fetched())
+			b.fetched() // a fetch may have looked for jobs of one priority only
+			require.Equal(t, []ojs.JobState{state, state}, []ojs.JobState{b.State(ids[2]), b.State(ids[3])})
+			stored, err := b.Get(t.Context(), ids[2])
+			require.NoError(t, err)
+			switch effect {
+			case "drop":
+				require.Contains(t, string(stored.Error), `"code":"rate_limited"`)
+				require.Contains(t, string(stored.Error), `queue:q`)
+			case "reschedule":
+				require.Equal(t, b.One(`SELECT ojs.time_text(min(at) + interval '2 seconds') FROM ojs.limit_starts`), stored.ScheduledAt.Time.UTC().Format("2006-01-02T15:04:05.000Z"))
+				b.ApplyDueUntilLeft(ids[2], ojs.StateScheduled)
+				b.untilFetched(ids[2])
+			}
+		})
+	}
+
+	t.Run("Paused", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Exec(`INSERT INTO ojs.queues (name, config, status) VALUES ('q', '{"rate_limit":{"concurrency":0,"on_limit":"drop"}}', 'paused')`)
+		require.NoError(t, b.Configured.Refresh(t.Context()))
+		id := b.added(domaintest.NewJob("q"))
+		require.Empty(t, b.fetched())
+		require.Equal(t, ojs.StateAvailable, b.State(id))
+		b.Exec(`UPDATE ojs.queues SET status = 'active'`)
+		require.NoError(t, b.Configured.Refresh(t.Context()))
+		require.Empty(t, b.fetched())
+		require.Equal(t, ojs.StateDiscarded, b.State(id))
+	})
 }

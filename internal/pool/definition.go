@@ -105,7 +105,7 @@ func readQueues(b *payload.Body, d *Definition) {
 			}
 			n, ok := job.Weight(weight)
 			if !ok {
-				b.Problems.Add(ojs.KindInvalidPayload, "queues", "$.queues", job.WeightForm, weight)
+				b.Refuse("queues", "an object with weights that are "+job.WeightForm)
 			}
 			d.setWeight(name, n)
 		}

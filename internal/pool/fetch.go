@@ -13,18 +13,35 @@ import (
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
+	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
 // Fetch claims jobs for a worker by the rules of its pool, or by the strategy that the fetch names. Any other fetch is that of package
-// queue, without the queues of isolated pools.
+// queue, without the queues of isolated pools. A parked fetch is decided again when pools have changed.
 func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
-	v, err := s.known(ctx)
-	if err != nil {
-		return nil, err
+	end := time.Now().Add(f.Wait)
+	for {
+		changed := s.changed.wait() // before the pools are read, or a change between both would be missed
+		v, err := s.known(ctx)
+		if err != nil {
+			return nil, err
+		}
+		jobs, err := s.fetch(ctx, v, f, changed)
+		if err != nil || len(jobs) > 0 || f.Wait <= 0 || !isClosed(changed) || ctx.Err() != nil {
+			return jobs, err
+		}
+		if f.Wait = time.Until(end); f.Wait <= 0 {
+			return nil, nil
+		}
 	}
+}
+
+// fetch is Fetch by what is known of the pools. It ends, without jobs, when they have changed.
+func (s *Store) fetch(ctx context.Context, v *view, f job.Fetch, changed <-chan struct{}) ([]*job.Record, error) {
+	by := queue.By{Until: changed}
 	if len(v.pools) == 0 && f.Pool == "" && f.Strategy == "" {
-		return s.jobs.Fetch(ctx, f)
+		return s.jobs.FetchBy(ctx, f, by)
 	}
 	p, err := s.poolOf(ctx, v, f)
 	if err != nil {
@@ -39,15 +56,15 @@ func (s *Store) Fetch(ctx context.Context, f job.Fetch) ([]*job.Record, error) {
 		f.Queues = slices.DeleteFunc(slices.Clone(f.Queues), func(q string) bool { return v.isolated[q] })
 	}
 	switch {
-	case len(f.Queues) == 0:
-		pause(ctx, f.Wait)
-		return nil, nil
+	case len(f.Queues) == 0: // it parks all the same, so that its worker does not ask all the time
+		by.Claim = func(context.Context) ([]*job.Record, error) { return nil, nil }
 	case p != nil && p.Concurrency > 0:
-		return s.jobs.FetchBy(ctx, f, s.by(func(ctx context.Context) ([]*job.Record, error) { return s.reserve(ctx, p.Name, f, c) }))
-	case c.plain():
-		return s.jobs.Fetch(ctx, f)
+		by.Claim = func(ctx context.Context) ([]*job.Record, error) { return s.reserve(ctx, p.Name, f, c) }
+		by.Changed = s.freed.wait
+	case !c.plain():
+		by.Claim = func(ctx context.Context) ([]*job.Record, error) { return s.claim(ctx, f, c) }
 	}
-	return s.jobs.FetchBy(ctx, f, s.by(func(ctx context.Context) ([]*job.Record, error) { return s.claim(ctx, f, c) }))
+	return s.jobs.FetchBy(ctx, f, by)
 }
 
 // poolOf is the pool of a fetch, by its own word or that of the worker; nil: none. A pool that the worker has named and that does not
@@ -66,18 +83,8 @@ func (s *Store) poolOf(ctx context.Context, v *view, f job.Fetch) (*Pool, error)
 	return v.pools[name], err
 }
 
-// pause keeps a worker that can get nothing from asking all the time.
-func pause(ctx context.Context, wait time.Duration) {
-	if wait <= 0 {
-		return
-	}
-	timeout := time.NewTimer(wait)
-	defer timeout.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timeout.C:
-	}
-}
+// claimFor bounds the claims of one reservation: less than a minute, after which its room is given to others.
+const claimFor = 30 * time.Second
 
 // reserve claims within the concurrency of a pool. The room is reserved before the claim, in a transaction of its own, so whatever
 // else bounds the claim knows nothing of pools.
@@ -85,14 +92,19 @@ func (s *Store) reserve(ctx context.Context, pool string, f job.Fetch, c choice)
 	if s.jobs.Idle(f) {
 		return nil, nil
 	}
-	id := job.NewID()
+	id, before := job.NewID(), s.freed.calls.Load()
 	room, err := s.room(ctx, pool, id, f.Count)
-	if err != nil || room == 0 {
-		s.freed.await(err == nil)
+	if err != nil {
 		return nil, err
 	}
+	if room == 0 {
+		s.freed.await(before)
+		return nil, nil
+	}
 	f.Count = room
-	jobs, err := s.claim(ctx, f, c)
+	claiming, cancel := context.WithTimeout(ctx, claimFor)
+	defer cancel()
+	jobs, err := s.claim(claiming, f, c)
 	if held := s.hold(ctx, pool, id, jobs); held != nil {
 		s.jobs.HandBack(ctx, jobs) // nobody would count them
 		return nil, errors.Join(held, err)
@@ -118,37 +130,62 @@ func (s *Store) hold(ctx context.Context, pool string, id [16]byte, jobs []*job.
 	return pg.ClientError(pg.Retry(func() error { return s.db.Q.PoolHold(ctx, p) }))
 }
 
+// broadcast is a channel that is closed, and replaced, at each wake.
+type broadcast struct {
+	mu sync.Mutex
+	c  chan struct{}
+}
+
+func (b *broadcast) wait() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.c
+}
+
+func (b *broadcast) wake() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.c)
+	b.c = make(chan struct{})
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // freed wakes parked fetches of pools without room when jobs have ended somewhere.
 type freed struct {
-	waiting atomic.Bool // a fetch has found no room since the latest wake
+	broadcast
 
-	mu   sync.Mutex
-	c    chan struct{}
-	last time.Time
+	waiting atomic.Bool  // a fetch has found no room since the latest wake
+	calls   atomic.Int64 // of wake
+
+	gap  sync.Mutex
+	last time.Time // guarded by gap
 }
 
 // wakeGap is the least time between two wakes: each lets every parked fetch of pools look for room.
 const wakeGap = 20 * time.Millisecond
 
-func (f *freed) await(noRoom bool) {
-	if noRoom {
-		f.waiting.Store(true)
+// await lets the next wake wake the caller, who has found no room since there were so many calls. What has ended meanwhile wakes it, too.
+func (f *freed) await(calls int64) {
+	if f.waiting.Store(true); f.calls.Load() != calls {
+		f.wake()
 	}
-}
-
-func (f *freed) wait() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.c
 }
 
 // wake costs nothing while no fetch has found a pool full.
 func (f *freed) wake() {
-	if !f.waiting.Load() {
+	if f.calls.Add(1); !f.waiting.Load() {
 		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.gap.Lock()
+	defer f.gap.Unlock()
 	if gap := wakeGap - time.Since(f.last); gap > 0 {
 		if f.waiting.Swap(false) {
 			time.AfterFunc(gap, func() { f.waiting.Store(true); f.wake() })
@@ -157,8 +194,7 @@ func (f *freed) wake() {
 	}
 	f.waiting.Store(false)
 	f.last = time.Now()
-	close(f.c)
-	f.c = make(chan struct{})
+	f.broadcast.wake()
 }
 
 // Freed is called when jobs may have ended: after commits of this node, and when those of others are published.

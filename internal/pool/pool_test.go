@@ -12,7 +12,9 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/pool"
+	"github.com/ojsd/ojsd/ojs"
 )
 
 type bundle struct{ *domaintest.Bundle }
@@ -216,6 +218,78 @@ func TestPools(t *testing.T) {
 		require.Len(t, domaintest.Await(t, answer), 1)
 	})
 
+	t.Run("ANodeReadsThemAgainWithoutNotifications", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		away := b.Node()
+		_, err := away.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1})
+		require.Error(t, err)
+		b.put("p", `{"queues":["a"]}`)
+		require.Eventually(t, func() bool {
+			_, err := away.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1})
+			return err == nil
+		}, domaintest.WaitFor, 20*time.Millisecond)
+	})
+
+	t.Run("AJobThatCameBackCountsNoMore", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 2)
+		first := b.fetch(job.Fetch{Pool: "p", Count: 1})
+		_, err := b.Fail(t.Context(), job.Nack{JobID: first[0].ID, Attempt: -1, Requeue: true})
+		require.NoError(t, err)
+		b.add("a", 1)
+		require.Len(t, b.Fetched(2, "a"), 2, "by a worker of no pool")
+		require.Equal(t, ojs.StateActive, b.State(first[0].ID))
+		require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 1}), 1)
+	})
+
+	t.Run("AFetchThatGetsNothingKeepsNoRoom", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 1)
+		first := b.fetch(job.Fetch{Pool: "p", Count: 1})
+		b.ack(first)
+		b.Exec(`INSERT INTO ojs.queues (name, status) VALUES ('a', 'paused') ON CONFLICT (name) DO UPDATE SET status = 'paused'`)
+		b.add("a", 1)
+		require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 1}))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.pool_holds WHERE started_at IS NULL`))
+	})
+
+	t.Run("JobsThatCannotBeCountedGoBack", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 1)
+		b.Exec(`ALTER TABLE ojs.pool_holds ADD CONSTRAINT none CHECK (started_at IS NULL)`)
+		_, err := b.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1, WorkerID: "w1"})
+		require.Error(t, err)
+		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'available' AND attempt = 0`))
+	})
+
+	t.Run("ReservationsFollowOneAnother", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.add("a", 1)
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SELECT ojs.pool_reserve('p', gen_random_uuid(), 1)`)
+		require.NoError(t, err)
+		answer := make(chan []*job.Record, 1)
+		go func() {
+			jobs, _ := b.Pools.Fetch(context.Background(), job.Fetch{Pool: "p", Count: 1})
+			answer <- jobs
+		}()
+		require.Eventually(t, func() bool {
+			return len(answer) > 0 || b.Number(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) > 0
+		}, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Commit(t.Context()))
+		require.Empty(t, domaintest.Await(t, answer))
+	})
+
 	t.Run("AReservationOfANodeThatStoppedEnds", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -273,6 +347,8 @@ func TestConcurrencyOnTwoNodes(t *testing.T) {
 	}
 	wg.Wait()
 	require.LessOrEqual(t, most, concurrency)
+	require.LessOrEqual(t, b.Number(`SELECT max(n) FROM (SELECT sum(v.n) OVER (ORDER BY v.at, v.n) AS n
+		FROM ojs.jobs_done d CROSS JOIN LATERAL (VALUES (d.started_at, 1), (d.finished_at, -1)) v (at, n)) runs`), concurrency, "by the clock of the database")
 	require.Equal(t, jobs, done)
 	require.Zero(t, b.Number(`SELECT count(*) FROM ojs.jobs`))
 }
@@ -293,7 +369,166 @@ func TestDecode(t *testing.T) {
 		_, wire := pool.Decode([]byte(body))
 		require.NotNil(t, wire, body)
 	}
+	_, wire = pool.Decode([]byte(`{"queues":{"a":{"weight":0}}}`))
+	require.Equal(t, `'queues' must be an object with weights that are an integer from 1 to 1000, got {"a":{"weight":0}}.`, wire.Message)
 	for _, name := range []string{"", "a b", "a/b", "a\x00", strings.Repeat("x", 129), "ä"} {
 		require.False(t, pool.ValidName(name), name)
 	}
+}
+
+// parked fetches, and returns the answer when there is one.
+func (b *bundle) parked(f job.Fetch) chan answer {
+	b.T.Helper()
+	parked, c := b.Parked(), make(chan answer, 1)
+	f.Wait = domaintest.WaitFor
+	go func() {
+		jobs, err := b.Pools.Fetch(context.Background(), f)
+		c <- answer{jobs, err}
+	}()
+	require.Eventually(b.T, func() bool { return b.Parked() == parked+1 }, domaintest.WaitFor, time.Millisecond)
+	return c
+}
+
+type answer struct {
+	jobs []*job.Record
+	err  error
+}
+
+// Pools change while fetches are parked.
+func TestParkedFetchesFollowChanges(t *testing.T) {
+	t.Parallel()
+
+	t.Run("ThePoolIsDeleted", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":1}`)
+		b.Exec(`INSERT INTO ojs.workers (id, started_at, last_beat_at, facts) VALUES ('w', now(), now(), '{"pool":"p"}')`)
+		named, of := b.parked(job.Fetch{Pool: "p", Count: 1}), b.parked(job.Fetch{Queues: []string{"b"}, Count: 1, WorkerID: "w"})
+		require.NoError(t, b.Pools.Delete(t.Context(), "p"))
+		require.ErrorContains(t, domaintest.Await(t, named).err, "p")
+		require.Eventually(t, func() bool { return b.Parked() == 1 }, domaintest.WaitFor, time.Millisecond)
+		b.add("b", 1) // its worker fetches as if it had named none
+		require.Equal(t, "b", letters(domaintest.Await(t, of).jobs))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.pool_holds`))
+	})
+
+	t.Run("ItsQueuesChange", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"]}`)
+		got := b.parked(job.Fetch{Pool: "p", Count: 1})
+		b.put("p", `{"queues":["b"]}`)
+		b.add("b", 1)
+		require.Equal(t, "b", letters(domaintest.Await(t, got).jobs))
+	})
+
+	t.Run("AQueueBecomesIsolated", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		got := b.parked(job.Fetch{Queues: []string{"a", "b"}, Count: 1})
+		only := b.parked(job.Fetch{Queues: []string{"a"}, Count: 1})
+		b.put("p", `{"queues":["a"],"isolated":true}`)
+		b.add("a", 1)
+		b.add("b", 1)
+		require.Equal(t, "b", letters(domaintest.Await(t, got).jobs))
+		require.NoError(t, b.Pools.Delete(t.Context(), "p"))
+		require.Equal(t, "a", letters(domaintest.Await(t, only).jobs))
+	})
+
+	t.Run("TheServerDrains", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"isolated":true}`)
+		got := b.parked(job.Fetch{Queues: []string{"a"}, Count: 1}) // it can get nothing
+		b.Drain()
+		require.Empty(t, domaintest.Await(t, got).jobs)
+	})
+
+	t.Run("TheWorkerBecomesQuiet", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.put("p", `{"queues":["a"],"concurrency":2,"isolated":true}`)
+		b.put("other", `{"queues":["b"]}`)
+		f := job.Fetch{Pool: "p", Count: 1, WorkerID: "w"}
+		full := b.parked(f)
+		nothing := b.parked(job.Fetch{Queues: []string{"a"}, Pool: "other", Count: 1, WorkerID: "w"})
+		b.Cache.SetQuiet("w", true)
+		require.Empty(t, domaintest.Await(t, full).jobs)
+		require.Empty(t, domaintest.Await(t, nothing).jobs)
+		b.add("a", 1)
+		require.Empty(t, b.fetch(f))
+		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.pool_holds`), "nothing was reserved")
+		f.WorkerID = "other"
+		require.Len(t, b.fetch(f), 1)
+	})
+}
+
+// During maintenance pools give nothing and reserve nothing. Their parked fetches go on when it ends.
+func TestMaintenance(t *testing.T) {
+	t.Parallel()
+	for name, definition := range map[string]string{
+		"Concurrency": `{"queues":["a","b"],"concurrency":1}`,
+		"LeastLoaded": `{"queues":["a","b"],"strategy":"least-loaded"}`,
+		"Starvation":  `{"queues":["a","b"],"strategy":"strict","starvation_prevention":{"enabled":true}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.put("p", definition)
+			_, err := b.Maintenance.Start(t.Context(), maintenance.Start{Reason: "r", By: "t"})
+			require.NoError(t, err)
+			b.add("b", 1)
+			require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 1}))
+			got := b.parked(job.Fetch{Pool: "p", Count: 1})
+			require.Zero(t, b.Number(`SELECT count(*) FROM ojs.pool_holds`))
+			require.NoError(t, b.Maintenance.End(t.Context(), "t"))
+			b.NotifyAll() // as the follower of the switch does
+			require.Equal(t, "b", letters(domaintest.Await(t, got).jobs))
+		})
+	}
+}
+
+// A job that a limit reschedules is met by fetches of a pool, too, although none can be fetched.
+func TestPoolsMeetLimits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.put("p", `{"queues":["a"],"concurrency":5}`)
+	var jobs []*job.Job
+	for range 2 {
+		j, wire := job.DecodeItem([]byte(`{"type":"test.job","args":[1],"options":{"queue":"a","rate_limit":{"key":"k","concurrency":1,"on_limit":"reschedule"}}}`), job.Limits{})
+		require.Nil(t, wire)
+		jobs = append(jobs, j)
+	}
+	b.Enqueued(jobs...)
+	require.Eventually(t, func() bool {
+		b.fetch(job.Fetch{Pool: "p", Count: 1})
+		return b.Number(`SELECT count(*) FROM ojs.jobs WHERE state = 'scheduled'`) == 1
+	}, domaintest.WaitFor, time.Millisecond)
+}
+
+// What the pool holds is forgotten when its jobs do not run for it any more, whoever ended them.
+func TestHoldsThatAreOver(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.put("p", `{"queues":["a"],"concurrency":2}`)
+	b.add("a", 4)
+	lost := b.fetch(job.Fetch{Pool: "p", Count: 1, VisibilityMS: 1})[0]
+	back := b.fetch(job.Fetch{Pool: "p", Count: 1})[0]
+	require.Empty(t, b.fetch(job.Fetch{Pool: "p", Count: 1}))
+	b.ApplyDueUntilLeft(lost.ID, ojs.StateActive)
+	_, err := b.Fail(t.Context(), job.Nack{JobID: back.ID, Attempt: -1, Requeue: true})
+	require.NoError(t, err)
+	require.Len(t, b.Fetched(4, "a"), 4) // without the pool, both run again
+	p, err := b.Pools.Get(t.Context(), "p")
+	require.NoError(t, err)
+	require.Zero(t, p.ActiveJobs)
+	b.add("a", 3)
+	require.Len(t, b.fetch(job.Fetch{Pool: "p", Count: 3}), 2)
+}
+
+// What ends between the look for room and the wait wakes the fetch that waits.
+func TestRoomIsNotMissed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	require.True(t, b.Pools.WakesWhatEndedMeanwhile())
 }

@@ -52,6 +52,7 @@ type Store struct {
 
 	workers workerPools
 	turns   turns
+	changed broadcast // at Changed
 	freed   freed
 	draw    func(n int64) int64 // a random number below n; only tests change it
 	now     func() time.Time    // to measure how long a queue waits; only tests change it
@@ -61,8 +62,8 @@ type Store struct {
 func New(d Deps) *Store {
 	return &Store{
 		db: d.DB, jobs: d.Jobs, logger: d.Logger, began: time.Now(), listening: func() bool { return false },
-		workers: workerPools{of: map[string]workerPool{}}, turns: turns{of: map[string]*rotation{}}, freed: freed{c: make(chan struct{})},
-		draw: rand.Int64N, now: time.Now,
+		workers: workerPools{of: map[string]workerPool{}}, turns: turns{of: map[string]*rotation{}}, freed: freed{broadcast: broadcast{c: make(chan struct{})}},
+		draw: rand.Int64N, now: time.Now, changed: broadcast{c: make(chan struct{})},
 	}
 }
 
@@ -78,7 +79,10 @@ type view struct {
 func (s *Store) OnListening(f func() bool) { s.listening = f }
 
 // Changed is called when pools may have changed on any node. It does not block.
-func (s *Store) Changed() { s.changes.Add(1) }
+func (s *Store) Changed() {
+	s.changes.Add(1)
+	s.changed.wake()
+}
 
 // Forget drops everything, after a reset of the database.
 func (s *Store) Forget() {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/pg"
-	"github.com/ojsd/ojsd/internal/queue"
 	"github.com/ojsd/ojsd/ojs"
 )
 
@@ -27,13 +26,12 @@ func (c choice) plain() bool {
 
 func join(queues []string) string { return strings.Join(queues, ",") }
 
-func (s *Store) by(claim func(context.Context) ([]*job.Record, error)) queue.By {
-	return queue.By{Claim: claim, Changed: s.freed.wait}
-}
-
 // claim divides the slots of a fetch between its queues, and claims from one queue after the other. What a queue has too few jobs for
 // is divided again between the others. Inside a queue the order is that of every claim.
 func (s *Store) claim(ctx context.Context, f job.Fetch, c choice) (jobs []*job.Record, err error) {
+	if s.jobs.Idle(f) {
+		return nil, nil // nothing is asked, and no queue counts as served: in maintenance all have jobs perhaps
+	}
 	r := s.turns.get(c.key)
 	left := slices.Clone(f.Queues)
 	if c.starvation.Enabled {

@@ -77,6 +77,7 @@ type boundedQueue struct {
 	young        []int // those of them that are available, as far as this node can tell, and that no later one has pushed out
 	pushedOut    [][16]byte
 	dropped      []dbsqlc.JobDiscardWaitingRow
+	freed        int64 // bytes of the jobs that made room
 }
 
 func newBoundCheck(s *Store, q *dbsqlc.Queries, in *insertion) *boundCheck {
@@ -230,8 +231,9 @@ func (queue *boundedQueue) pressure() *job.Pressure {
 
 func (b *boundCheck) errFull(queue *boundedQueue) *ojs.Error {
 	depth, bytes := queue.depth, queue.bytes
-	if b.in.atomic { // nothing is stored: the jobs before this one are not in the queue either
-		depth -= int64(len(queue.accepted))
+	if b.in.atomic { // nothing is stored and nothing dropped: the queue stays as it was before the first of the jobs
+		depth += int64(len(queue.dropped) - len(queue.accepted))
+		bytes += queue.freed
 		for _, i := range queue.accepted {
 			bytes -= int64(b.in.jobs[i].ClientBytes())
 		}

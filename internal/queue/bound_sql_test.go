@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -51,6 +52,8 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		_, err := b.try()
 		full(t, err, 2, 2)
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.bound_notes`))
+		b.Exec(`UPDATE ojs.queues SET config = '{"backpressure":{"max_depth":2},"allowed_job_types":["u"]}' WHERE name = 'q'`)
+		require.ErrorContains(t, enqueue(begin(b), "q"), "queue q takes no jobs of type t", "admission is before the bound, as over HTTP")
 	})
 
 	t.Run("OpenTransactionsHoldUpNobody", func(t *testing.T) {
@@ -68,6 +71,26 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		sqlFull(t, other.Commit(t.Context()), "queue q reached its bound of 2 jobs.")
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'q'`))
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'a'`))
+	})
+
+	t.Run("CommitsFollowOneAnother", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":1}`)
+		b.Exec(`SELECT ojs.enqueue('t', '[]', 'q')`) // the queue has a row that can be locked
+		require.Len(t, b.Fetched(1, "q"), 1)
+		first, second := begin(b), begin(b)
+		require.NoError(t, enqueue(first, "q"))
+		require.NoError(t, enqueue(second, "q"))
+		_, err := first.Exec(t.Context(), `SET CONSTRAINTS ALL IMMEDIATE`) // as the commit begins
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() { done <- second.Commit(context.Background()) }()
+		require.Eventually(t, func() bool {
+			return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) > 0
+		}, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, first.Commit(t.Context()))
+		sqlFull(t, domaintest.Await(t, done), "queue q reached its bound of 1 jobs.")
 	})
 
 	t.Run("InBytes", func(t *testing.T) {

@@ -57,7 +57,15 @@ func TestBoundedQueue(t *testing.T) {
 		_, err = b.try()
 		full(t, err, 3, 3)
 		b.add("other", 0, "1")
-		require.Len(t, b.Fetched(1, "q"), 1) // active jobs take up no room
+		first := b.Fetched(1, "q")
+		require.Len(t, first, 1) // active jobs take up no room
+		_, err = b.Fail(t.Context(), job.Nack{JobID: first[0].ID, Attempt: -1, Error: job.WorkerError{Code: "broken", Retryable: true}})
+		require.NoError(t, err)
+		require.Equal(t, ojs.StateRetryable, b.State(first[0].ID))
+		_, err = b.try()
+		full(t, err, 3, 3)
+		_, err = b.Cancel(t.Context(), first[0].ID, queue.Cancel{By: "test"})
+		require.NoError(t, err)
 		b.add("q", 0, "2")
 		_, err = b.try()
 		full(t, err, 3, 3)
@@ -293,6 +301,25 @@ func TestDropOldest(t *testing.T) {
 		b.RequireCounts()
 	})
 
+	// A job that another one of its call has replaced has no place in the queue that could be given to a third one.
+	t.Run("ReplacedOnesOfTheSameCall", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_depth":2,"strategy":"drop_oldest"}`)
+		jobs := []*job.Job{}
+		for range 2 {
+			j, wire := job.DecodeJob([]byte(`{"type":"u","args":[],"queue":"q","unique":{"on_conflict":"replace"}}`), job.Limits{})
+			require.Nil(t, wire)
+			jobs = append(jobs, j)
+		}
+		jobs = append(jobs, domaintest.NewJob("q"), domaintest.NewJob("q"))
+		stored, errs := b.EnqueueEach(t.Context(), jobs)
+		require.Nil(t, errs)
+		require.Equal(t, []ojs.JobState{ojs.StateCancelled, ojs.StateDiscarded, ojs.StateAvailable, ojs.StateAvailable},
+			[]ojs.JobState{b.State(stored[0].ID), b.State(stored[1].ID), b.State(stored[2].ID), b.State(stored[3].ID)})
+		b.RequireCounts()
+	})
+
 	t.Run("NotEnough", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
@@ -302,7 +329,7 @@ func TestDropOldest(t *testing.T) {
 		require.NoError(t, err)
 		old := b.add("q", 0, "1")[0]
 		_, _, err = b.EnqueueAll(t.Context(), []*job.Job{domaintest.NewJob("q"), domaintest.NewJob("q")})
-		full(t, err, 1, 2)
+		full(t, err, 2, 2)
 		require.Equal(t, ojs.StateAvailable, b.State(old.ID), "nothing was dropped for a batch that was refused")
 		_, err = b.try(later)
 		require.NoError(t, err)
@@ -457,6 +484,38 @@ func TestBoundInBytes(t *testing.T) {
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.job_sizes`), "jobs that are gone are forgotten")
 		_, err = b.try(sized(1001))
 		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+	})
+
+	// What was measured last stays an upper limit when a job comes back that was active then.
+	t.Run("OfJobsThatComeBack", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_size_bytes":1000}`)
+		_, err := b.try(sized(600))
+		require.NoError(t, err)
+		active := b.Fetched(1, "q")[0]
+		for _, n := range []int{300, 200} { // the second has to be measured
+			_, err = b.try(sized(n))
+			require.NoError(t, err)
+		}
+		_, err = b.Fail(t.Context(), job.Nack{JobID: active.ID, Attempt: -1, Requeue: true})
+		require.NoError(t, err)
+		_, err = b.try(sized(400))
+		domaintest.RequireCode(t, err, ojs.KindQueueFull)
+	})
+
+	t.Run("OfReplacedJobsOfTheSameCall", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.bound("q", `{"max_size_bytes":1000}`)
+		one := func() *job.Job {
+			j, wire := job.DecodeJob([]byte(`{"type":"u","args":["`+strings.Repeat("x", 596)+`"],"queue":"q","unique":{"on_conflict":"replace"}}`), job.Limits{})
+			require.Nil(t, wire)
+			return j
+		}
+		_, errs := b.EnqueueEach(t.Context(), []*job.Job{one(), one(), domaintest.With(sized(300))})
+		require.Nil(t, errs)
+		require.Len(t, b.Fetched(5, "q"), 2)
 	})
 
 	t.Run("DropsAsManyAsNeeded", func(t *testing.T) {

@@ -45,6 +45,7 @@ func (b *boundCheck) makeRoom(ctx context.Context, queue *boundedQueue, n, bytes
 		}
 		for _, r := range rows {
 			queue.depth, queue.bytes = queue.depth-1, max(0, queue.bytes-byID[r.ID])
+			queue.freed += byID[r.ID]
 		}
 	}
 }

@@ -30,6 +30,8 @@ func (s *Store) outcomeEvent(state ojs.JobState) string {
 		return ojs.EventJobRetrying
 	case ojs.StateDiscarded:
 		return ojs.EventJobDiscarded
+	case ojs.StateScheduled:
+		return eventlog.StateChanged
 	}
 	return s.commits.RequeueEvent
 }
@@ -73,8 +75,8 @@ func discardChange(changes []eventlog.Change, r *dbsqlc.JobDiscardWaitingRow) []
 }
 
 // fetchChange has the time in the queue as its duration.
-func fetchChange(changes []eventlog.Change, r *dbsqlc.JobFetchRow) []eventlog.Change {
-	c := since(changeOf(ojs.EventJobStarted, (*job.Record)(r), r.StartedAt), r.EnqueuedAt)
+func fetchChange(changes []eventlog.Change, r *job.Record) []eventlog.Change {
+	c := since(changeOf(ojs.EventJobStarted, r, r.StartedAt), r.EnqueuedAt)
 	c.From = string(ojs.StateAvailable)
 	return append(changes, c)
 }
@@ -91,8 +93,8 @@ func progressChange(changes []eventlog.Change, ended eventlog.Change) []eventlog
 }
 
 // completeChange has the event of an unsent report before that of the end, as the statement writes them.
-func completeChange(changes []eventlog.Change, r *dbsqlc.JobCompleteRow) []eventlog.Change {
-	c := since(changeOf(ojs.EventJobCompleted, (*job.Record)(r), r.FinishedAt), r.StartedAt)
+func completeChange(changes []eventlog.Change, r *job.Record) []eventlog.Change {
+	c := since(changeOf(ojs.EventJobCompleted, r, r.FinishedAt), r.StartedAt)
 	c.From = string(ojs.StateActive)
 	return append(progressChange(changes, c), c)
 }
@@ -133,7 +135,7 @@ func failChange(changes []eventlog.Change, f *failure) []eventlog.Change {
 		failed.Type, failed.From, failed.To, failed.Reason = ojs.EventJobFailed, "", "", f.nack.Error.ServerMade
 		changes = append(changes, failed)
 	}
-	if f.job.State == string(ojs.StateAvailable) {
+	if f.nack.Requeue || f.job.State == string(ojs.StateAvailable) {
 		c.Reason, c.Started = f.nack.reason, f.started.Time
 	} else {
 		c.Reason = f.nack.Error.ServerMade

@@ -41,7 +41,7 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 		return nil, err
 	}
 	s.afterComplete(ctx, rows)
-	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows, func(r *dbsqlc.JobCompleteRow) ([16]byte, *job.Record) { return r.ID, (*job.Record)(r) })
+	jobs := InOrder(len(acks), func(i int) [16]byte { return acks[i].JobID }, rows, func(r *job.Record) ([16]byte, *job.Record) { return r.ID, r })
 	for i, job := range jobs {
 		if acks[i].WorkerID == "" && job != nil { // else Complete has recorded the beat
 			s.workers.Beat(job.WorkerID.String)
@@ -52,16 +52,16 @@ func (s *Store) flushComplete(ctx context.Context, acks []job.Ack) ([]*job.Recor
 
 // afterComplete does what follows the commit. It wakes the calls of this node that wait for the results; those of other nodes are
 // woken when the relay has published the events.
-func (s *Store) afterComplete(ctx context.Context, rows []dbsqlc.JobCompleteRow) {
+func (s *Store) afterComplete(ctx context.Context, rows []job.Record) {
 	eventlog.Emit(ctx, s.commits, rows, completeChange)
 	for i := range rows {
 		s.awaiting.ended(rows[i].ID)
 	}
-	leftActive(s, rows, func(r *dbsqlc.JobCompleteRow) string { return r.Queue })
+	leftActive(s, rows, func(r *job.Record) string { return r.Queue })
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
-	s.releaseCrons(ctx, namesOf(rows, func(r *dbsqlc.JobCompleteRow) pgtype.Text { return r.Cron }))
+	s.releaseCrons(ctx, namesOf(rows, func(r *job.Record) pgtype.Text { return r.Cron }))
 }
 
 // completeParams sorts the acks by job, as JobComplete wants them. Most acks of a flush share a few workers and have no
@@ -102,7 +102,7 @@ func ackSource(worker string) string {
 }
 
 // completeRows completes the jobs in one statement; those that have reported progress follow, because few have.
-func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobCompleteRow, error) {
+func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	rows, err := s.completeUnreported(ctx, acks)
@@ -124,7 +124,7 @@ func (s *Store) completeRows(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobC
 }
 
 // completeReported completes those of the jobs that have reported progress, with an event for the last report if it had none.
-func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobCompleteRow, error) {
+func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
 	p := dbsqlc.JobProgressFlushParams{Node: s.commits.Node}
 	for _, a := range acks {
 		p.Ids, p.Workers, p.Attempts = append(p.Ids, a.JobID), append(p.Workers, a.WorkerID), append(p.Attempts, a.Attempt)
@@ -133,7 +133,7 @@ func (s *Store) completeReported(ctx context.Context, acks []job.Ack) ([]dbsqlc.
 }
 
 // completeSome completes, in one transaction, the jobs that pick chooses.
-func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []dbsqlc.JobCompleteRow, err error) {
+func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool, pick func(q *dbsqlc.Queries) ([][16]byte, error)) (rows []job.Record, err error) {
 	err = s.db.InPartitionedTx(ctx, func(tx pgx.Tx) error {
 		rows = nil
 		q := dbsqlc.New(tx)
@@ -143,18 +143,18 @@ func (s *Store) completeSome(ctx context.Context, acks []job.Ack, reported bool,
 		}
 		p := s.completeParams(slices.DeleteFunc(slices.Clone(acks), func(a job.Ack) bool { return !slices.Contains(ids, a.JobID) }))
 		p.Reported = reported
-		rows, err = q.JobComplete(ctx, p)
+		rows, err = completeJobs(ctx, q, &p)
 		return err
 	})
 	return rows, err
 }
 
 // completeUnreported completes the jobs or, if that waited too long for a lock, the unlocked ones.
-func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []dbsqlc.JobCompleteRow, err error) {
+func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []job.Record, err error) {
 	p := s.completeParams(acks)
 	err = s.db.WithPartitions(ctx, func() error {
 		return s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-			rows, err = dbsqlc.New(conn).JobComplete(ctx, p)
+			rows, err = completeJobs(ctx, dbsqlc.New(conn), &p)
 			return err
 		})
 	})
@@ -165,7 +165,7 @@ func (s *Store) completeUnreported(ctx context.Context, acks []job.Ack) (rows []
 }
 
 // completeUnlocked completes the jobs that no other transaction has locked.
-func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]dbsqlc.JobCompleteRow, error) {
+func (s *Store) completeUnlocked(ctx context.Context, acks []job.Ack) ([]job.Record, error) {
 	ids := make([][16]byte, len(acks))
 	for i, a := range acks {
 		ids[i] = a.JobID

@@ -68,6 +68,8 @@ type probe struct {
 	got    int   // the jobs that were claimed
 	last   int64 // ready_seq of the last of them
 	turned bool  // want was taken from the turns of its lane
+
+	picks []*probe // of the first one of a priority whose lanes take turns: whose turn each slot was
 }
 
 // Place is where an available job is in the dispatch order.
@@ -167,8 +169,7 @@ func (c *cursors) end(probes []*probe, full bool) {
 	if full {
 		reached = 1 + lastWithJob(probes)
 	}
-	for i := len(probes) - 1; i >= 0; i-- { // backwards, so that those that were not reached have the next turn in their order
-		p := probes[i]
+	for i, p := range slices.Backward(probes) { // so that those that were not reached have the next turn in their order
 		switch {
 		case i >= reached:
 			p.end(p.level.low)

@@ -77,6 +77,24 @@ func TestCursorStaysBelowWhatIsAnnounced(t *testing.T) {
 		require.EqualValues(t, 15, c.queues["q"].level("", 0).low)
 	})
 
+	// The level of a lane is forgotten when it has no jobs, but not while a claim reads it: it may find some that another claim has locked.
+	t.Run("ALaneStaysWhileAClaimReadsIt", func(t *testing.T) {
+		t.Parallel()
+		c := knowing("q")
+		c.lower(Place{"q", "a", 0, 1})
+		l := c.queues["q"].level("a", 0)
+		locking, _ := c.begin(plainWant("q", 1))
+		other, _ := c.begin(plainWant("q", 1))
+		c.end(other, false)
+		c.lower(Place{"q", "a", 0, 7})
+		require.Same(t, l, c.queues["q"].level("a", 0))
+		c.claimed(locking, 1, 9, true)
+		require.EqualValues(t, 7, l.low)
+		last, _ := c.begin(plainWant("q", 1))
+		c.end(last, false)
+		require.Zero(t, c.queues["q"].lanes)
+	})
+
 	t.Run("RisesOtherwise", func(t *testing.T) {
 		t.Parallel()
 		c := knowing("q")

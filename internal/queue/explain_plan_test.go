@@ -35,8 +35,8 @@ func TestExplainReadsLittle(t *testing.T) {
 		return plans[0].Plan.Hit + plans[0].Plan.Read
 	}
 	crowd := func(count int) {
-		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, priority, ready_seq, limit_key, limit_seq, created_at, args)
-			SELECT ojs.new_id(now()), 't', CASE i % 10 WHEN 0 THEN 'other' ELSE 'q' END, 'available', i % 3, CASE WHEN i % 4 > 0 THEN -i END, CASE WHEN i % 4 = 0 THEN 'k' END,
+		b.Exec(`INSERT INTO ojs.jobs (id, type, queue, lane, state, priority, ready_seq, limit_key, limit_seq, created_at, args)
+			SELECT ojs.new_id(now()), 't', CASE i % 10 WHEN 0 THEN 'other' ELSE 'q' END, CASE i % 7 WHEN 0 THEN 't' || i % 1000 ELSE '' END, 'available', i % 3, CASE WHEN i % 4 > 0 THEN -i END, CASE WHEN i % 4 = 0 THEN 'k' END,
 				CASE WHEN i % 4 = 0 THEN -i END, now(), '[]' FROM generate_series(1, $1) i`, count)
 	}
 	for _, state := range []struct {
@@ -51,14 +51,17 @@ func TestExplainReadsLittle(t *testing.T) {
 	} {
 		state.change()
 		id := b.Enqueued(domaintest.With(func(j *job.Job) { j.Priority = -1 }))[0].ID
+		inLane := b.Enqueued(domaintest.With(func(j *job.Job) { j.Lane = "t5/x" }))[0].ID
 		var waiting [16]byte
 		require.NoError(t, b.Pool.QueryRow(t.Context(), `INSERT INTO ojs.jobs (id, type, queue, state, priority, limit_key, limit_seq, created_at, args)
 			VALUES (ojs.new_id(now()), 't', 'q', 'available', 0, 'k', 1, now(), '[]') RETURNING id`).Scan(&waiting))
 		for call := range 7 { // from the sixth call on with a generic plan, if that looks cheaper
 			of := buffers(`SELECT ojs.explain($1)`, id)
+			ofLane := buffers(`SELECT ojs.explain($1)`, inLane)
 			ofWaiting := buffers(`SELECT ojs.explain_waiting(j, 10001) FROM ojs.jobs j WHERE j.id = $1`, waiting)
 			if call > 0 { // the first reader of dead rows marks their index entries
 				require.LessOrEqual(t, of, 2500, state.name)
+				require.LessOrEqual(t, ofLane, 2500, state.name)
 				require.LessOrEqual(t, ofWaiting, 2500, state.name)
 			}
 		}

@@ -110,6 +110,11 @@ func TestExplainAvailable(t *testing.T) {
 		e = b.explain(id)
 		require.Equal(t, "queue_paused", e.codes())
 		require.Nil(t, e.Estimate)
+		b.Exec(`INSERT INTO ojs.maintenance (started_at, ends_at, reason, started_by) VALUES (now() - interval '2 hours', now() - interval '1 hour', 'r', 'a')`)
+		require.Equal(t, "queue_paused", b.explain(id).codes(), "the maintenance is over")
+		b.Exec(`UPDATE ojs.maintenance SET ends_at = now() + interval '1 hour'`)
+		require.Equal(t, "maintenance queue_paused", b.explain(id).codes())
+		b.Exec(`DELETE FROM ojs.maintenance`)
 		b.Exec(`UPDATE ojs.queues SET status = 'active', paused_at = NULL`)
 		b.Exec(`UPDATE ojs.workers SET directive = 'quiet'`)
 		require.Equal(t, "workers_quiet", b.explain(id).codes())
@@ -144,16 +149,53 @@ func TestExplainAvailable(t *testing.T) {
 		require.Equal(t, ojs.FormatID(jobs[0].ID), e.Reasons[0]["running_job_id"])
 	})
 
-	t.Run("OnlyItsLane", func(t *testing.T) {
+	t.Run("ItsLane", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)
 		b.served()
-		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
-		b.Exec(`UPDATE ojs.jobs SET lane = 'acme' WHERE id <> $1`, jobs[0].ID)
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"), domaintest.NewJob("q"))
+		b.Exec(`UPDATE ojs.jobs SET lane = 'acme' WHERE id = ANY($1)`, [][16]byte{jobs[1].ID, jobs[2].ID})
+		b.Exec(`UPDATE ojs.jobs SET lane = 'zeta' WHERE id = $1`, jobs[3].ID)
 		e := b.explain(jobs[2].ID)
 		require.Equal(t, "jobs_ahead turns", e.codes())
+		require.Equal(t, "1 job of its lane in queue q is fetched before it.", e.Summary)
 		require.Equal(t, 1.0, e.Reasons[0]["ahead"])
-		require.Equal(t, "acme", e.Reasons[1]["lane"])
+		require.Equal(t, []any{"acme", 2.0, 2.0, false}, []any{e.Reasons[1]["lane"], e.Reasons[1]["position"], e.Reasons[1]["other_lanes"], e.Reasons[1]["more"]})
+		require.Equal(t, "The lanes of queue q take turns: the job is number 2 of lane acme, and 2 other lanes have jobs.", e.Reasons[1]["message"])
+		b.Exec(`INSERT INTO ojs.queue_counts (queue, state, count) VALUES ('q', 'available', 4)`)
+		require.InDelta(t, 5, b.explain(jobs[2].ID).Estimate.WaitSeconds, 1, "all others may come first")
+		require.Equal(t, "turns", b.explain(jobs[0].ID).codes())
+		b.Exec(`UPDATE ojs.jobs SET queue = 'other' WHERE lane <> 'acme'`)
+		require.Equal(t, "jobs_ahead", b.explain(jobs[2].ID).codes(), "no other lane has jobs")
+		b.Exec(`UPDATE ojs.jobs SET queue = 'q', lane = 'l' || ready_seq % 3 || id WHERE id <> $1`, jobs[2].ID)
+		require.Equal(t, 3.0, b.explain(jobs[2].ID).Reasons[0]["other_lanes"])
+	})
+
+	t.Run("Pools", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.served()
+		jobs := b.Enqueued(domaintest.NewJob("q"), domaintest.NewJob("q"))
+		id := jobs[1].ID
+		b.Exec(`INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('open', '{"queues":["q"],"isolated":false}', 1), ('elsewhere', '{"queues":["other"],"isolated":true}', 1)`)
+		require.Equal(t, "jobs_ahead", b.explain(id).codes())
+		b.Exec(`INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('p', '{"queues":["other","q"],"strategy":"strict","isolated":true,"starvation_prevention":{"rotation_interval":"PT30S"}}', 1)`)
+		require.Equal(t, "jobs_ahead", b.explain(id).codes(), "it starts jobs")
+		b.Exec(`DELETE FROM ojs.stats_minute`)
+		e := b.explain(id)
+		require.Equal(t, "jobs_ahead pool_no_workers", e.codes())
+		require.Equal(t, []any{"p"}, e.Reasons[1]["pools"])
+		require.Nil(t, e.Estimate)
+		b.Exec(`UPDATE ojs.workers SET facts = '{"pool":"p"}'`)
+		require.Equal(t, "jobs_ahead", b.explain(id).codes())
+		running, err := b.Pools.Fetch(t.Context(), job.Fetch{Pool: "p", Count: 1})
+		require.NoError(t, err)
+		e = b.explain(id)
+		require.Equal(t, "pool_limited", e.codes())
+		require.Equal(t, []any{1.0, 1.0}, []any{e.Reasons[0]["active"], e.Reasons[0]["concurrency"]})
+		_, err = b.Complete(t.Context(), job.Ack{JobID: running[0].ID, Attempt: -1})
+		require.NoError(t, err)
+		require.Equal(t, "next", b.explain(id).codes())
 	})
 }
 
@@ -178,7 +220,9 @@ func TestExplainOtherStates(t *testing.T) {
 	b.Exec(`UPDATE ojs.queues SET status = 'active', paused_at = NULL`)
 
 	pending := b.Enqueued(domaintest.With(func(j *job.Job) { j.Pending = true }))[0].ID
-	require.Equal(t, "pending", b.explain(pending).codes())
+	e = b.explain(pending)
+	require.Equal(t, "pending", e.codes())
+	require.Nil(t, e.Estimate, "nobody knows when it will be activated")
 
 	large := `["` + strings.Repeat("x\\u0000", 100_000) + `"]`
 	id := b.Enqueued(domaintest.With(func(j *job.Job) {

@@ -35,7 +35,7 @@ func (n *nack) concerns(job *dbsqlc.JobListForFailRow) bool {
 		(!n.startedAt.Valid || n.startedAt.Time.Equal(job.StartedAt.Time))
 }
 
-// Fail moves an active job to retryable, discarded or, with Requeue, available. A job that was cancelled during this
+// Fail moves an active job to retryable, discarded or, with Requeue, available or scheduled. A job that was cancelled during this
 // run is returned with ojs.StateCancelled and no error; nothing has changed then.
 func (s *Store) Fail(ctx context.Context, n job.Nack) (*job.Record, error) {
 	s.workers.Beat(n.WorkerID)

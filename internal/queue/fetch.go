@@ -34,6 +34,9 @@ type By struct {
 
 	// Changed returns a channel that is closed when a claim that found nothing may find something, although no job became available.
 	Changed func() <-chan struct{}
+
+	// Until ends the wait of a parked fetch when it is closed, for callers that may decide again how to fetch. nil: never.
+	Until <-chan struct{}
 }
 
 // FetchBy is Fetch with another way to claim. What parks by it is woken for jobs, but claims itself: no enqueue claims for it.
@@ -228,7 +231,7 @@ func (s *Store) claimFor(ctx context.Context, claimants []claimant, owners []int
 	}
 	r := run{probes: probes, claim: s.newClaim(claimants, probes, owners, bytes)}
 	err := s.db.Write(ctx, func(conn *pgxpool.Conn) (err error) {
-		r.rows, err = dbsqlc.New(conn).JobFetch(ctx, r.claim.params)
+		r.rows, err = claimJobs(ctx, dbsqlc.New(conn), &r.claim.params)
 		return err
 	})
 	if err != nil {
@@ -283,7 +286,7 @@ func (s *Store) beginClaim(claimants []claimant) (claim, bool) {
 	if len(owners) == 0 {
 		return claim{}, false
 	}
-	probes, _ := s.cursors.begin(want{claimants[0].queues, claimants[0].tenant, len(owners), minSpare, s.weights})
+	probes, _ := s.cursors.begin(want{s.withoutPaused(claimants[0].queues), claimants[0].tenant, len(owners), minSpare, s.weights})
 	if len(probes) == 0 {
 		return claim{}, false
 	}
@@ -303,7 +306,7 @@ func (s *Store) newClaim(claimants []claimant, probes []*probe, owners []int, by
 
 // endClaim raises the cursors, and returns the bytes of the jobs and whether the claim was cut at them. A claim that was cut is like one that got
 // all that it wanted: it has not read beyond its last job.
-func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (bytes int64, cut bool) {
+func (s *Store) endClaim(c claim, rows []job.Record) (bytes int64, cut bool) {
 	bytes, cut = c.weigh(rows)
 	open := s.openProbes(c.probes)
 	tally(open, rows)
@@ -312,9 +315,9 @@ func (s *Store) endClaim(c claim, rows []dbsqlc.JobFetchRow) (bytes int64, cut b
 }
 
 // weigh returns the bytes of the jobs, and whether the claim ended because of them.
-func (c claim) weigh(rows []dbsqlc.JobFetchRow) (bytes int64, cut bool) {
+func (c claim) weigh(rows []job.Record) (bytes int64, cut bool) {
 	for i := range rows {
-		bytes += int64((*job.Record)(&rows[i]).Weight())
+		bytes += int64(rows[i].Weight())
 	}
 	return bytes, bytes > c.params.MaxBytes
 }
@@ -338,12 +341,12 @@ func (s *Store) openProbes(probes []*probe) []*probe {
 }
 
 // afterClaim emits the events and returns the jobs of each claimant.
-func (s *Store) afterClaim(ctx context.Context, c claim, rows []dbsqlc.JobFetchRow) [][]*job.Record {
+func (s *Store) afterClaim(ctx context.Context, c claim, rows []job.Record) [][]*job.Record {
 	res := make([][]*job.Record, len(c.params.Workers))
 	eventlog.Emit(ctx, s.commits, rows, fetchChange)
 	limited := false
 	for slot := range rows {
-		job, owner := (*job.Record)(&rows[slot]), c.owners[slot]
+		job, owner := &rows[slot], c.owners[slot]
 		res[owner] = append(res[owner], job)
 		s.timer.Schedule(job.DueAt.Time.Sub(job.StartedAt.Time))
 		limited = limited || job.LimitKey.Valid
@@ -405,7 +408,7 @@ func assignSlots(claimants []claimant, quiet func(worker string) bool) []int {
 }
 
 // tally counts the claimed jobs of each probe. They come in the order of the probes.
-func tally(probes []*probe, rows []dbsqlc.JobFetchRow) {
+func tally(probes []*probe, rows []job.Record) {
 	at := 0
 	for i := range rows {
 		r := &rows[i]
@@ -420,6 +423,8 @@ func tally(probes []*probe, rows []dbsqlc.JobFetchRow) {
 	}
 }
 
-// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim and it is too early to look again, or the
-// server is in maintenance.
-func (s *Store) Idle(f job.Fetch) bool { return s.maintenance.On() || s.cursors.idle(f) }
+// Idle reports whether a claim would send no statement: nothing is known that the fetch could claim or would meet, and it is too early to
+// look again, or the server is in maintenance.
+func (s *Store) Idle(f job.Fetch) bool {
+	return s.maintenance.On() || len(s.parked.waiting(f.Queues)) == 0 && s.cursors.idle(f)
+}

@@ -316,6 +316,20 @@ func TestLongPolling(t *testing.T) {
 		require.Empty(t, jobs)
 	})
 
+	t.Run("WakesWhenALimitedQueueHasRoomAgain", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.configure("q", `{"concurrency":1}`)
+		first, second := b.add("q", 0, "1")[0], b.add("q", 0, "2")[0]
+		require.Len(t, b.Fetched(2, "q"), 1)
+		answers := b.parked("w2")
+		_, err := b.Complete(t.Context(), job.Ack{JobID: first.ID, WorkerID: "w1", Attempt: -1})
+		require.NoError(t, err)
+		got := domaintest.Await(t, answers[0])
+		require.Len(t, got, 1)
+		require.Equal(t, second.ID, got[0].ID)
+	})
+
 	t.Run("OneJobForManyWaiters", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

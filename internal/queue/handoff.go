@@ -78,7 +78,7 @@ func (s *Store) enqueueAndClaim(ctx context.Context, jobs []*job.Job, h *handoff
 
 // insertAndClaim sends both statements in one round trip. They are one transaction, so the claim reads the jobs of the insert, and no
 // other node can claim them in between.
-func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []dbsqlc.JobFetchRow, err error) {
+func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (inserted []dbsqlc.JobInsertRow, claimed []job.Record, err error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	if err := s.createQueues(ctx, s.db.Pool, in.open()); err != nil {
@@ -92,7 +92,7 @@ func (s *Store) insertAndClaim(ctx context.Context, in *insertion, h *handoff) (
 				return err
 			},
 			func(db dbsqlc.DBTX) (err error) {
-				claimed, err = dbsqlc.New(db).JobFetch(ctx, h.claim.params)
+				claimed, err = claimJobs(ctx, dbsqlc.New(db), &h.claim.params)
 				return err
 			})
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/maintenance"
 	"github.com/ojsd/ojsd/internal/queue"
 )
 
@@ -85,6 +86,33 @@ func TestEnqueueClaimsForParkedFetches(t *testing.T) {
 		require.EqualValues(t, "available", b.State(id))
 		require.Empty(t, answers[0])
 		b.Exec(`UPDATE ojs.queues SET status = 'active'`)
+		b.NotifyAll()
+		require.Len(t, domaintest.Await(t, answers[0]), 1)
+	})
+
+	t.Run("NotFromLimitedQueues", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.configure("q", `{"concurrency":1}`)
+		b.seen() // the only job that may run
+		answers := b.parked("w1")
+		id := b.add("q", 0, "new")[0].ID
+		require.EqualValues(t, "available", b.State(id))
+		require.Empty(t, answers[0])
+	})
+
+	t.Run("NotInMaintenance", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.seen()
+		answers := b.parked("w1")
+		_, err := b.Maintenance.Start(t.Context(), maintenance.Start{Reason: "test"})
+		require.NoError(t, err)
+		id := b.add("q", 0, "new")[0].ID
+		require.EqualValues(t, "available", b.State(id))
+		require.Empty(t, b.Fetched(1, "q"))
+		require.Empty(t, answers[0])
+		require.NoError(t, b.Maintenance.End(t.Context(), "test"))
 		b.NotifyAll()
 		require.Len(t, domaintest.Await(t, answers[0]), 1)
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	"github.com/ojsd/ojsd/internal/job"
@@ -16,6 +17,9 @@ import (
 // maxFairKey bounds the bytes of a fairness key in a lane. A longer one is replaced by its hash.
 const maxFairKey = 128
 
+// maxMetas bounds the metas that are read at once, of at most 64 KiB each.
+const maxMetas = 100
+
 // assignLanes puts jobs of fair queues into the lane of their fairness key, within that of their tenant. What the node does not know
 // yet of a queue does no harm: the jobs wait with those without a key.
 func (s *Store) assignLanes(ctx context.Context, db pg.Conn, jobs []*job.Job) {
@@ -23,10 +27,46 @@ func (s *Store) assignLanes(ctx context.Context, db pg.Conn, jobs []*job.Job) {
 		_, _ = s.configured.View(ctx) // the first call reads the configurations; the insert itself tells whether the database answers
 	}
 	for _, j := range jobs {
-		if q := s.configured.Known(j.Queue); q != nil && q.Config.Fairness != nil {
-			j.Lane = job.Lane(job.TenantOf(j.Lane), fairKey(q.Config.Fairness, j.Meta))
+		if s.isFair(j.Queue) {
+			j.Lane = job.Lane(job.TenantOf(j.Lane), s.fairKeyIn(j.Queue, j.Meta))
 		}
 	}
+}
+
+// isFair reports whether a queue has lanes of fairness keys, as far as this node knows.
+func (s *Store) isFair(queue string) bool {
+	q := s.configured.Known(queue)
+	return q != nil && q.Config.Fairness != nil
+}
+
+// fairKeyIn is the fairness key that a job with this meta has in a queue; "": none.
+func (s *Store) fairKeyIn(queue string, meta []byte) string {
+	if q := s.configured.Known(queue); q != nil && q.Config.Fairness != nil {
+		return fairKey(q.Config.Fairness, meta)
+	}
+	return ""
+}
+
+// fairKeys are those of stored jobs in a queue, in their order; nil if the queue is not fair.
+func (s *Store) fairKeys(ctx context.Context, queue string, ids [][16]byte) ([]string, error) {
+	if !s.isFair(queue) {
+		return nil, nil
+	}
+	keys := make([]string, 0, len(ids))
+	for part := range slices.Chunk(ids, maxMetas) {
+		rows, err := s.db.Q.JobListMeta(ctx, part)
+		if err != nil {
+			return nil, err
+		}
+		found := make(map[[16]byte]string, len(rows))
+		for _, r := range rows {
+			found[r.ID] = s.fairKeyIn(queue, r.Meta)
+		}
+		for _, id := range part {
+			keys = append(keys, found[id])
+		}
+	}
+	return keys, nil
 }
 
 // fairKey is the value of the fairness key in the meta of a job; "": it has none, or the queue is fair between tenants only. The

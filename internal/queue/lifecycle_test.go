@@ -87,6 +87,19 @@ func TestLifecycle(t *testing.T) {
 		require.Len(t, b.Fetched(1, "q"), 1)
 	})
 
+	t.Run("RequeueWithADelay", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		j := b.Enqueued(domaintest.NewJob("q"))[0]
+		b.Fetched(1, "q")
+		back, err := b.Fail(t.Context(), job.Nack{JobID: j.ID, Attempt: 1, WorkerID: "w1", Requeue: true, Delay: time.Hour})
+		require.NoError(t, err)
+		require.Equal(t, "scheduled", back.State)
+		require.Zero(t, back.Attempt)
+		require.Empty(t, b.Fetched(1, "q"))
+		require.Equal(t, []string{"job.enqueued>available", "job.started:available>active", "job.state_changed:active>scheduled"}, b.EventTypes(j.ID))
+	})
+
 	t.Run("CancelFromEveryLiveState", func(t *testing.T) {
 		t.Parallel()
 		b := setup(t)

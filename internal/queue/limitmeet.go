@@ -124,24 +124,36 @@ func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err e
 		return false, pg.ClientError(err)
 	}
 	met := map[string]bool{}
+	for i := range rows {
+		met[rows[i].Queue] = true
+		if rows[i].Outcome == "admitted" {
+			admitted = true
+		} else {
+			s.limited(rows[i].LimitKey)
+		}
+	}
+	s.parked.met(due, met, time.Since(began))
+	s.afterMeet(ctx, rows)
+	return admitted, nil
+}
+
+// afterMeet does what follows from jobs that were admitted, dropped or scheduled.
+func (s *Store) afterMeet(ctx context.Context, rows []dbsqlc.LimitMeetRow) {
+	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
+		return
+	}
 	var a afterCommit
 	for i := range rows {
 		r := &rows[i]
-		met[r.Queue] = true
 		switch r.Outcome {
 		case "admitted":
 			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{Int64: r.ReadySeq, Valid: true}, pgtype.Text{})
-			admitted = true
 		case "dropped":
 			a.add(r.Queue, r.Lane, r.Priority, pgtype.Int8{}, pg.Text(r.Cron))
 			s.awaiting.ended(r.ID)
 		case "rescheduled":
 			s.timer.Schedule(time.Duration(r.DueUs) * time.Microsecond)
 		}
-	}
-	s.parked.met(due, met, time.Since(began))
-	if !slices.ContainsFunc(rows, func(r dbsqlc.LimitMeetRow) bool { return r.Outcome != "met" }) {
-		return false, nil
 	}
 	eventlog.Emit(ctx, s.commits, rows, meetChange)
 	s.notify(ctx, a)
@@ -152,7 +164,13 @@ func (s *Store) meet(ctx context.Context, queues []string) (admitted bool, err e
 		}
 		return root
 	}))
-	return admitted, nil
+}
+
+// limited counts that a limit kept a fetch from a job.
+func (s *Store) limited(key string) {
+	if s.config.OnLimited != nil {
+		s.config.OnLimited(key, 1)
+	}
 }
 
 func meetChange(changes []eventlog.Change, r *dbsqlc.LimitMeetRow) []eventlog.Change {

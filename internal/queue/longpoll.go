@@ -15,6 +15,7 @@ type waiter struct {
 	handed chan []*job.Record // the answer of the enqueue that has taken the waiter (handoff.go)
 
 	changed <-chan struct{} // of By.Changed; nil for most
+	until   <-chan struct{} // of By.Until
 
 	waiting bool // guarded by cursors.mu: it sends no claim of its own
 	taken   bool // guarded by cursors.mu: an enqueue claims for it
@@ -23,6 +24,7 @@ type waiter struct {
 // longPoll claims jobs, and parks while there are none.
 func (s *Store) longPoll(ctx context.Context, f job.Fetch, by By) ([]*job.Record, error) {
 	w := s.cursors.park(f) // before the claim, or a job that commits after it would not wake the fetch
+	w.until = by.Until
 	defer s.cursors.leave(w)
 	defer s.workers.Beat(f.WorkerID) // the worker was connected all the time
 	timeout := time.NewTimer(f.Wait)
@@ -72,6 +74,8 @@ func (s *Store) await(ctx context.Context, w *waiter, timeout <-chan time.Time) 
 		case <-changed:
 		case <-w.changed:
 			return nil, true, false
+		case <-w.until:
+			return nil, false, false
 		case <-w.wake:
 			return nil, true, false
 		case jobs := <-w.handed:

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -77,6 +78,13 @@ func (s *Store) retryRows(ctx context.Context, q *dbsqlc.Queries, r manualRetry)
 		}
 		if locked[0].Extra, err = applyOverride(&p, *r.override, locked[0]); err != nil {
 			return nil, nil, err
+		}
+		if p.Queue.Valid || p.Meta != nil {
+			to, meta := cmp.Or(p.Queue.String, locked[0].Queue), p.Meta
+			if meta == nil {
+				meta = locked[0].Meta
+			}
+			p.Lane = pgtype.Text{String: job.Lane(job.TenantOf(locked[0].Lane), s.fairKeyIn(to, meta)), Valid: true}
 		}
 	}
 	for _, j := range locked {

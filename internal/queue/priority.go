@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/eventlog"
@@ -62,6 +63,7 @@ func (s *Store) afterSetPriority(ctx context.Context, rows []dbsqlc.JobSetPriori
 	}
 	eventlog.Emit(ctx, s.commits, rows, priorityChange)
 	s.commits.Committed()
+	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobSetPriorityRow) pgtype.Text { return r.LimitKey }))
 }
 
 // refusePriority chooses the error for a job that JobSetPriority left out.

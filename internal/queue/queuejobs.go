@@ -47,8 +47,12 @@ func (s *Store) DiscardWaiting(ctx context.Context, ids [][16]byte, code string)
 func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string) (int, error) {
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
+	keys, err := s.fairKeys(ctx, to, ids)
+	if err != nil {
+		return 0, pg.ClientError(err)
+	}
 	rows, err := s.db.Q.JobMoveQueue(ctx, dbsqlc.JobMoveQueueParams{
-		Ids: ids, Queue: from, Target: to, EventType: eventlog.StateChanged, Node: s.commits.Node,
+		Ids: ids, Queue: from, Target: to, FairKeys: keys, EventType: eventlog.StateChanged, Node: s.commits.Node,
 	})
 	if err != nil {
 		return 0, pg.ClientError(err)
@@ -57,6 +61,9 @@ func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string
 	for i := range rows {
 		if r := &rows[i]; r.State == string(ojs.StateAvailable) {
 			a.add(r.Queue, r.Lane, r.Priority, r.ReadySeq, pgtype.Text{})
+			if r.LimitKey.Valid && !r.ReadySeq.Valid {
+				s.parked.park(to)
+			}
 		}
 	}
 	eventlog.Emit(ctx, s.commits, rows, func(changes []eventlog.Change, r *dbsqlc.JobMoveQueueRow) []eventlog.Change {
@@ -69,5 +76,6 @@ func (s *Store) MoveWaiting(ctx context.Context, ids [][16]byte, from, to string
 	if len(rows) > 0 {
 		s.commits.Committed()
 	}
+	s.FollowLimits(ctx, namesOf(rows, func(r *dbsqlc.JobMoveQueueRow) pgtype.Text { return r.LimitKey }))
 	return len(rows), nil
 }

@@ -104,7 +104,8 @@ type run struct {
 	full   bool   // its limit permits no more
 	probes []*probe
 	claim  claim
-	rows   []dbsqlc.JobFetchRow
+	rows   []job.Record
+	met    []dbsqlc.LimitMeetRow // jobs that its limit did not let start, and that its policy drops or schedules
 }
 
 // claimLimited claims in a transaction that has locked the partitions of the limited queues.
@@ -122,7 +123,22 @@ func (s *Store) claimLimited(ctx context.Context, claimants []claimant, owners [
 		return nil, err
 	}
 	s.awaitRoom(rooms)
+	for i := range runs {
+		if runs[i].full {
+			s.limited(job.QueueLimitPrefix + runs[i].queue)
+		}
+		s.afterMeet(ctx, runs[i].met)
+	}
 	return runs, nil
+}
+
+// KnownLimits are the bound of a queue by depth, 0 for none, and whether the queue has a limit, as far as this node knows.
+func (s *Store) KnownLimits(queue string) (maxDepth int64, limited bool) {
+	q := s.configured.Known(queue)
+	if bound := boundOf(q); bound != nil {
+		maxDepth = bound.MaxDepth
+	}
+	return maxDepth, limitOf(q) != nil
 }
 
 // runsOf splits the probes, which are in dispatch order.
@@ -142,7 +158,7 @@ func runsOf(probes []*probe, limited []queueLimit) (runs []run) {
 }
 
 // claimRuns claims run by run, as many jobs as there are slots left and as the limit of a run permits. A claim that was cut at its
-// bytes is the last.
+// bytes, which are those of all runs together, is the last.
 func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, limited []queueLimit, runs []run, owners []int, number, bytes int64) ([]dbsqlc.LimitQueueRoomsRow, error) {
 	q := dbsqlc.New(tx)
 	names, policies := make([]string, len(limited)), make([][]byte, len(limited))
@@ -157,7 +173,7 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 	var startedAt []pgtype.Timestamptz
 	for i := range runs {
 		r := &runs[i]
-		r.claim, r.rows, r.full = claim{}, nil, false
+		r.claim, r.rows, r.full, r.met = claim{}, nil, false, nil
 		want := len(owners)
 		if r.queue != "" {
 			at := slices.IndexFunc(rooms, func(l dbsqlc.LimitQueueRoomsRow) bool { return l.Queue == r.queue })
@@ -167,9 +183,12 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 		if want == 0 {
 			continue
 		}
+		if want < len(owners) {
+			s.cursors.cut(r.probes, want)
+		}
 		r.claim = s.newClaim(claimants, r.probes, owners[:want], bytes)
 		r.claim.params.Claim = number
-		if r.rows, err = q.JobFetch(ctx, r.claim.params); err != nil {
+		if r.rows, err = claimJobs(ctx, q, &r.claim.params); err != nil {
 			return nil, err
 		}
 		owners, r.full = owners[len(r.rows):], r.full && len(r.rows) == want
@@ -178,14 +197,43 @@ func (s *Store) claimRuns(ctx context.Context, tx pgx.Tx, claimants []claimant, 
 				from, startedAt = append(from, r.queue), append(startedAt, r.rows[n].StartedAt)
 			}
 		}
-		if _, cut := r.claim.weigh(r.rows); cut {
+		weight, cut := r.claim.weigh(r.rows)
+		if bytes += weight; cut {
 			break
 		}
 	}
-	if from == nil {
-		return rooms, nil
+	if from != nil {
+		if err := q.LimitQueueStarted(ctx, from, startedAt); err != nil {
+			return nil, err
+		}
 	}
-	return rooms, q.LimitQueueStarted(ctx, from, startedAt)
+	return rooms, s.meetInQueues(ctx, q, limited, runs, len(owners))
+}
+
+// maxMet bounds the jobs that one claim drops or schedules in a queue.
+const maxMet = 100
+
+// meetInQueues drops or schedules the next jobs of queues that have no more room, as many as there are slots left, if their policy says so.
+func (s *Store) meetInQueues(ctx context.Context, q *dbsqlc.Queries, limited []queueLimit, runs []run, slots int) error {
+	for i := range runs {
+		r := &runs[i]
+		at := slices.IndexFunc(limited, func(l queueLimit) bool { return l.queue == r.queue })
+		if !r.full || slots == 0 || limited[at].policy.OnLimit == "" {
+			continue
+		}
+		p := dbsqlc.LimitQueueMeetParams{Queue: r.queue, Effect: limited[at].policy.OnLimit, MaxJobs: int64(min(slots, maxMet)), Node: s.commits.Node}
+		for _, probe := range r.probes {
+			p.Lanes, p.Priorities, p.Lows = append(p.Lanes, probe.level.lane), append(p.Priorities, probe.level.party.rank.priority), append(p.Lows, probe.low)
+		}
+		rows, err := q.LimitQueueMeet(ctx, p)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			r.met = append(r.met, dbsqlc.LimitMeetRow(row))
+		}
+	}
+	return nil
 }
 
 // setQueueLimits stores the limits that new jobs were sent for their whole queues, in the configuration of these. A limit that the queue has

@@ -25,6 +25,9 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 		state = ojs.StateDiscarded
 	case retry.Release, retry.LoseToAvailable:
 		state = ojs.StateAvailable
+		if outcome.Delay > 0 {
+			state = ojs.StateScheduled
+		}
 	}
 	worker := n.WorkerID
 	if worker == "" {
@@ -63,7 +66,7 @@ func (s *Store) addFailure(ctx context.Context, p *dbsqlc.JobFailParams, n nack,
 // failure collects the values that the decision depends on.
 func (s *Store) failure(n nack, job *dbsqlc.JobListForFailRow, policy retry.Policy) retry.Failure {
 	f := n.Error.Failure()
-	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue
+	f.Attempt, f.MaxAttempts, f.Policy, f.Requeue, f.Delay = int64(job.Attempt), job.MaxAttempts, policy, n.Requeue, n.Delay
 	f.Elapsed = job.Now.Time.Sub(job.EnteredAt.Time)
 	f.RunTimeout = s.config.DefaultTimeout
 	if job.TimeoutMs.Valid {

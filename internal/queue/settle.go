@@ -154,11 +154,16 @@ func wasStored(c dbsqlc.EventListOwnByJobRow) bool { return c.FromState == "" &&
 // before, which the next run has again.
 func (r Run) ended(c dbsqlc.EventListOwnByJobRow) bool {
 	attempt := c.Attempt
-	if c.ToState == string(ojs.StateAvailable) {
+	if wentBack(c) {
 		attempt++
 	}
 	return c.FromState == string(ojs.StateActive) && (r.Attempt < 0 || r.Attempt == attempt) &&
 		(r.WorkerID == "" || c.WorkerID == "" || r.WorkerID == c.WorkerID)
+}
+
+// wentBack reports whether a change of an active job is that of one that was handed back.
+func wentBack(c dbsqlc.EventListOwnByJobRow) bool {
+	return c.ToState == string(ojs.StateAvailable) || c.ToState == string(ojs.StateScheduled)
 }
 
 // settleEnqueues replaces the errors of inserts whose outcome did not arrive. It returns the jobs that were stored; some may be

@@ -121,6 +121,10 @@ func TestLostAnswer(t *testing.T) {
 			_, err := b.Fail(b.T.Context(), job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true})
 			return err
 		}},
+		"RequeueLater": {"name: JobFail ", ojs.StateActive, ojs.StateScheduled, func(b *lossyBundle, id [16]byte) error {
+			_, err := b.Fail(b.T.Context(), job.Nack{JobID: id, WorkerID: "w1", Attempt: 1, Requeue: true, Delay: time.Hour})
+			return err
+		}},
 		"Cancel": {"commit", ojs.StateAvailable, ojs.StateCancelled, func(b *lossyBundle, id [16]byte) error {
 			_, err := b.Cancel(b.T.Context(), id, queue.Cancel{By: "test"})
 			return err

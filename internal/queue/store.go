@@ -50,6 +50,10 @@ type Config struct {
 	// OnFull is called with the number of jobs that a full queue has refused. It must not block. May be nil.
 	OnFull func(queue string, refused int)
 
+	// OnLimited is called with the key of a limit that kept a fetch from jobs, and how many it was known to keep it from. It must not
+	// block. May be nil.
+	OnLimited func(key string, n int)
+
 	// OnFlush is called after each statement that callers share, with the operation, the number of requests and the time it
 	// took. It must not block. May be nil.
 	OnFlush func(operation string, requests int, took time.Duration)
@@ -141,11 +145,11 @@ func New(deps Deps, config Config) *Store {
 		return ackedRun(a).ended(c) && c.ToState == string(ojs.StateCompleted)
 	}
 	s.complete.after = func(ctx context.Context, j *job.Record) {
-		s.afterComplete(ctx, []dbsqlc.JobCompleteRow{dbsqlc.JobCompleteRow(*j)})
+		s.afterComplete(ctx, []job.Record{*j})
 	}
 	s.fail = newOperation(s, "fail", s.flushFail, nackedRun, nack.bytes)
 	s.fail.did = func(n nack, c dbsqlc.EventListOwnByJobRow) bool {
-		return nackedRun(n).ended(c) && (c.ToState == string(ojs.StateAvailable)) == n.Requeue
+		return nackedRun(n).ended(c) && wentBack(c) == n.Requeue
 	}
 	s.fail.after = func(ctx context.Context, j *job.Record) { s.afterFail(ctx, []dbsqlc.JobFailRow{dbsqlc.JobFailRow(*j)}) }
 	s.cancel = newOperation(s, "cancel", s.flushCancel, cancelledRun, func(c cancellation) int { return len(c.data) })

@@ -181,7 +181,8 @@ func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 		return append(probes, r.next(w.tenant).begin(w.slots)), false
 	}
 	weights := r.queue.weights
-	for n := 0; n < w.slots+w.spare; n++ {
+	picks := make([]*probe, 0, w.slots)
+	for n := range w.slots + w.spare {
 		l := r.next(w.tenant)
 		if l == nil {
 			break
@@ -200,6 +201,12 @@ func (r *rank) pick(probes []*probe, w want) (_ []*probe, last bool) {
 		l.picked.want += jobs
 		l.picked.turned = true
 		l.takeTurn(jobs)
+		if n < w.slots {
+			picks = append(picks, l.picked)
+		}
+	}
+	if len(picks) > 0 {
+		picks[0].picks = picks
 	}
 	for _, p := range probes[first:] {
 		p.level.picked = nil
@@ -224,4 +231,20 @@ func (l *level) giveBackTurn(jobs int) {
 	w := p.rank.queue.weights
 	l.giveBack(&p.turns, jobs, w.level(l))
 	p.giveBack(&p.rank.turns, jobs, w.party(p))
+}
+
+// cut lowers what probes that take turns may give to fewer jobs, for a claim that learns of a limit after it has begun. The turns behind
+// those jobs are given back, the last one first. Spare levels stay: they are read only if those before have too few.
+func (c *cursors) cut(probes []*probe, jobs int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range probes {
+		for len(p.picks) > jobs {
+			last := len(p.picks) - 1
+			of := p.picks[last]
+			p.picks = p.picks[:last]
+			of.want--
+			of.level.giveBackTurn(1)
+		}
+	}
 }

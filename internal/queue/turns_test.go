@@ -176,6 +176,20 @@ func TestTurns(t *testing.T) {
 		require.Len(t, slices.Compact(slices.Sorted(slices.Values(got))), 21, "each other lane once")
 	})
 
+	t.Run("AClaimThatFailsCostsNoTurn", func(t *testing.T) {
+		t.Parallel()
+		m := newModel()
+		for _, lane := range []string{"a", "b", "c"} {
+			m.add(place{lane, 0}, 100, true)
+		}
+		for range 2 {
+			probes, _ := m.begin(plainWant("q", 2))
+			m.fail(probes)
+		}
+		require.Equal(t, []string{"a", "b"}, lanes(m.claim(2, "")))
+		require.Equal(t, []string{"c", "a"}, lanes(m.claim(2, "")))
+	})
+
 	t.Run("Weights", func(t *testing.T) {
 		t.Parallel()
 		for _, slots := range []int{1, 2, 8} {
@@ -268,6 +282,43 @@ func TestMoreLanesThanAreRemembered(t *testing.T) {
 		m.survey("")
 	}
 	require.Len(t, got, all)
+}
+
+// Lanes beyond those of one survey, and beyond those that are remembered, are found although the others never run out of jobs.
+func TestLanesBehindFullOnes(t *testing.T) {
+	t.Parallel()
+
+	t.Run("OfOneSurvey", func(t *testing.T) {
+		t.Parallel()
+		m := newModel()
+		for n := range maxSurveyed + 500 {
+			m.add(place{fmt.Sprintf("t%06d", n), 0}, 2, false)
+		}
+		m.survey("")
+		require.Equal(t, maxSurveyed, m.queues["q"].lanes)
+		m.survey("")
+		require.Equal(t, maxSurveyed+500, m.queues["q"].lanes)
+	})
+
+	t.Run("OfTheMemory", func(t *testing.T) {
+		t.Parallel()
+		m := newModel()
+		m.cursors.maxLanes = maxSurveyed + 500
+		m.queues = map[string]*queueCursor{}
+		m.surveys(scope{"q", ""})
+		const all = 2*maxSurveyed + 500
+		for n := range all {
+			m.add(place{fmt.Sprintf("t%06d", n), 0}, 50, false)
+		}
+		got := map[string]bool{}
+		for range 40 {
+			m.survey("")
+			for _, j := range m.claim(500, "") {
+				got[j.lane] = true
+			}
+		}
+		require.Greater(t, len(got), m.cursors.maxLanes, "lanes that were served give up their place")
+	})
 }
 
 // Random jobs, claims, failures and late commits: everything is claimed once, in the order of its lane and priority, and a
@@ -387,4 +438,40 @@ func count(names []string, name string) (n int) {
 		}
 	}
 	return n
+}
+
+// A claim that learns of a limit divides what it permits, and gives the other turns back.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	m := newModel()
+	for _, lane := range []string{"a", "b", "c"} {
+		m.add(place{lane, 0}, 100, true)
+	}
+	var got []string
+	for range 6 {
+		probes, _ := m.begin(want{[]string{"q"}, "", 12, minSpare, func(string) weights { return m.weights }})
+		m.cut(probes, 4)
+		jobs := m.fetch(probes, 4)
+		require.Len(t, jobs, 4)
+		m.end(probes, true)
+		got = append(got, lanes(jobs)...)
+		for _, lane := range []string{"a", "b", "c"} {
+			require.InDelta(t, float64(len(got))/3, count(got, lane), 1, got)
+		}
+	}
+}
+
+// A claim fails whose lanes were forgotten meanwhile: they are found again, and have their turn.
+func TestFailedClaimOfForgottenLanes(t *testing.T) {
+	t.Parallel()
+	m := newModel()
+	m.add(place{"a", 0}, 1, true)
+	m.add(place{"b", 0}, 1, true)
+	locking, _ := m.begin(plainWant("q", 2))
+	other, _ := m.begin(plainWant("q", 2))
+	m.end(other, false) // all are locked, so it finds none
+	m.fail(locking)
+	require.ElementsMatch(t, []string{"a", "b"}, lanes(m.claim(2, "")))
+	require.Empty(t, m.claim(1, ""))
+	require.Zero(t, m.queues["q"].lanes)
 }

@@ -87,7 +87,7 @@ func (s *Store) checkDeletion(ctx context.Context, d Deletion) error {
 }
 
 func errNotEmpty(name string, c counts) error {
-	return ojs.ErrQueueState(name, fmt.Sprintf("queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
+	return ojs.ErrQueueState(name, fmt.Sprintf("Queue %s has %d unfinished jobs; delete it with strategy discard or move, or drain it first.", name, c.waiting+c.active),
 		map[string]any{"waiting": c.waiting, "active": c.active})
 }
 

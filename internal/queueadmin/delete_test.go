@@ -1,11 +1,13 @@
 package queueadmin_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/queueadmin"
@@ -172,6 +174,48 @@ func TestDelete(t *testing.T) {
 		_, err = b.Enqueue(t.Context(), domaintest.NewJob("q"))
 		requireKind(t, ojs.KindQueuePaused, err)
 		require.NoError(t, <-done)
+		require.Empty(t, b.status("q"))
+	})
+
+	t.Run("WaitsForOpenTransactions", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Enqueued(domaintest.NewJob("q"))
+		tx, err := b.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SELECT ojs.enqueue('test.job', '[]', 'q', '{"notify":false}')`)
+		require.NoError(t, err)
+		done := make(chan queueadmin.Deleted, 1)
+		go func() {
+			res, _ := b.Queues.Delete(context.Background(), queueadmin.Deletion{Queue: "q", Strategy: queueadmin.Discard})
+			done <- res
+		}()
+		require.Eventually(t, func() bool { return len(done) > 0 || b.status("q") == "draining deleting" }, domaintest.WaitFor, time.Millisecond)
+		require.NoError(t, tx.Commit(t.Context()))
+		require.EqualValues(t, 2, domaintest.Await(t, done).Affected)
+	})
+
+	t.Run("NotWhatWasResumedMeanwhile", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Exec(`INSERT INTO ojs.queues (name) VALUES ('q')`)
+		deleted, err := dbsqlc.New(b.Pool).QueueDelete(t.Context(), dbsqlc.QueueDeleteParams{Name: "q"})
+		require.NoError(t, err)
+		require.Zero(t, deleted)
+		require.Equal(t, "active", b.status("q"))
+	})
+
+	t.Run("TheFinisherLeavesNewOnesAlone", func(t *testing.T) {
+		t.Parallel()
+		b := setup(t)
+		b.Queues.SetSettled(time.Millisecond, time.Minute)
+		b.Exec(`INSERT INTO ojs.queues (name, status, deletion)
+			VALUES ('q', 'draining', json_build_object('strategy', 'discard', 'previous', 'active', 'began', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.USZ')))`)
+		require.NoError(t, b.Configured.Refresh(t.Context()))
+		require.NoError(t, b.Queues.Finish(t.Context()))
+		require.Equal(t, "draining deleting", b.status("q"), "the request that has begun it finishes it")
+		b.Queues.SetSettled(time.Millisecond, 0)
+		require.NoError(t, b.Queues.Finish(t.Context()))
 		require.Empty(t, b.status("q"))
 	})
 

@@ -42,12 +42,17 @@ type Cache struct {
 	kick      chan struct{}
 	stale     atomic.Bool
 	listening func() bool
+	onRead    func(name string)
 }
 
 // NewCache returns a cache that has read nothing yet.
 func NewCache(db *pg.DB, logger *slog.Logger) *Cache {
-	return &Cache{db: db, logger: logger, began: time.Now(), kick: make(chan struct{}, 1), listening: func() bool { return false }}
+	return &Cache{db: db, logger: logger, began: time.Now(), kick: make(chan struct{}, 1), listening: func() bool { return false }, onRead: func(string) {}}
 }
+
+// OnRead sets what is called for each queue of which a look has read something new, before any look follows; "": for all, because Default
+// has changed. What waits because of the old settings goes on then: a notification comes too early for it. It must not block.
+func (c *Cache) OnRead(f func(name string)) { c.onRead = f }
 
 // OnListening sets how the cache learns whether notifications arrive: then no request waits for a look. Without it, a request
 // looks itself if nobody has looked for Settled.
@@ -168,6 +173,9 @@ func (c *Cache) look(ctx context.Context, q *dbsqlc.Queries, fresh time.Duration
 	next := c.newView(ctx, view, rows)
 	c.view.Store(next)
 	c.looked.Store(int64(now))
+	for _, name := range next.changedSince(view) {
+		c.onRead(name)
+	}
 	return next, nil
 }
 

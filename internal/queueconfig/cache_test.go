@@ -81,6 +81,28 @@ func TestCacheLooksWithoutNotifications(t *testing.T) {
 }
 
 // A node that listens reads in the background, so that no request waits.
+// Who is told of a change sees it: fetches that a resume wakes must not find the queue paused.
+func TestCacheTellsWhatItHasRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(t, `INSERT INTO ojs.queues (name, status, config) VALUES ('paused', 'paused', NULL), ('set', 'active', '{"concurrency":3}'), ('other', 'paused', NULL)`)
+	told := map[string]bool{}
+	b.cache.OnRead(func(name string) { told[name] = b.cache.Known(name) != nil })
+	look := func() map[string]bool {
+		clear(told)
+		require.NoError(t, b.cache.Refresh(t.Context()))
+		return told
+	}
+	require.Empty(t, look(), "nothing was known")
+	require.Empty(t, look())
+	b.exec(t, `UPDATE ojs.queues SET status = 'active' WHERE name = 'paused'`)
+	require.Equal(t, map[string]bool{"paused": false}, look())
+	b.exec(t, `UPDATE ojs.queues SET config = '{"concurrency":4}' WHERE name = 'set'`)
+	require.Equal(t, map[string]bool{"set": true}, look())
+	b.exec(t, `INSERT INTO ojs.queues (name, config) VALUES ('_default', '{"concurrency":5}')`)
+	require.Contains(t, look(), "", "all queues")
+}
+
 func TestWatcherReadsAfterNotification(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -93,6 +115,28 @@ func TestWatcherReadsAfterNotification(t *testing.T) {
 	b.exec(t, `INSERT INTO ojs.queues (name, status) VALUES ('a', 'draining')`)
 	b.cache.Changed()
 	require.Eventually(t, func() bool { return b.cache.Known("a") != nil }, 5*time.Second, time.Millisecond)
+}
+
+// A node without notifications learns of changes although nobody asks: jobs are decoded with what is known.
+func TestWatcherReadsWithoutNotification(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	_, err := b.cache.Get(t.Context(), "a")
+	require.NoError(t, err)
+	watcher := queueconfig.NewWatcher(riversharedtest.BaseServiceArchetype(t), b.cache)
+	require.NoError(t, watcher.Start(t.Context()))
+	t.Cleanup(watcher.Stop)
+	b.exec(t, `INSERT INTO ojs.queues (name, status, paused_at) VALUES ('a', 'paused', '2026-01-01Z')`)
+	known := func(at string) func() bool {
+		return func() bool {
+			q := b.cache.Known("a")
+			return q != nil && q.PausedAt.UTC().Format(time.DateOnly) == at
+		}
+	}
+	require.Eventually(t, known("2026-01-01"), 10*time.Second, time.Millisecond)
+	b.exec(t, `UPDATE ojs.queues SET paused_at = '2026-01-02Z'`) // resumed and paused again between two looks
+	require.NoError(t, b.cache.Refresh(t.Context()))
+	require.True(t, known("2026-01-02")())
 }
 
 func TestWatcherStartStopStress(t *testing.T) {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/ojsd/ojsd/internal/job"
+	"github.com/ojsd/ojsd/internal/job/retry"
 	"github.com/ojsd/ojsd/internal/payload"
 	"github.com/ojsd/ojsd/internal/rawjson"
 	"github.com/ojsd/ojsd/ojs"
@@ -56,7 +58,7 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 		if storable(v) {
 			expected = specs[f].read(&config, v)
 		}
-		if expected != "" {
+		if expected != "" && !addInPolicy(&problems, field(f), v, where) {
 			problems.Add(ojs.KindInvalidPayload, path, where+"."+path, expected, v)
 		}
 	}
@@ -69,6 +71,22 @@ func ParseChange(object jsontext.Value, where string) (Change, *ojs.Error) {
 		}
 	}
 	return change, nil
+}
+
+// addInPolicy names the member of a policy that was refused. It reports whether there is one.
+func addInPolicy(ps *payload.Problems, f field, v jsontext.Value, where string) bool {
+	before := len(*ps)
+	switch {
+	case !storable(v):
+	case f == rateLimit:
+		job.ParseQueueLimit(v, "rate_limit", where+".rate_limit", ps)
+	case f == defaultRetry && v[0] == '{':
+		if _, wire := retry.Parse(v, retry.Default()); wire != nil {
+			name := fmt.Sprint("default_", wire.Details["field"])
+			*ps = append(*ps, payload.Problem{Kind: ojs.KindInvalidPayload, Field: name, Path: where + "." + name, Message: "default_" + wire.Message})
+		}
+	}
+	return len(*ps) > before
 }
 
 // storable reports whether SQL functions can read the value, too.

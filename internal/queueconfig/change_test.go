@@ -64,7 +64,9 @@ func TestParseChangeRefuses(t *testing.T) {
 		"backpressure.warning_threshold": {`0`, `1.1`, `"0.5"`, `1e999`},
 		"visibility_timeout":             {`0`, `-1`, `"P"`, `"P8D"`, `604801`, `1e40`, `9223372036854775807`},
 		"default_timeout":                {`0`, `true`, `"PT"`, `9223372036854775807`},
-		"default_retry":                  {`5`, `{"max_attempts":-1}`, `{"backoff_strategy":"x"}`, `{"max_attempts":1,"x":"\u0000"}`},
+		"default_retry":                  {`5`, `{"max_attempts":1,"x":"\u0000"}`},
+		"default_retry.max_attempts":     {`-1`},
+		"default_retry.backoff_strategy": {`"x"`},
 		"retention.completed":            {`5`, `"P"`, `"PT0S"`, `"7 days"`, `"P99999D"`},
 		"retention":                      {`5`, `[]`},
 		"dead_letter_queue":              {`5`, `""`, `"a\u0000"`, `"\ud800"`},
@@ -72,7 +74,9 @@ func TestParseChangeRefuses(t *testing.T) {
 		"allowed_job_types":              {`"a"`, `[]`, `[5]`, `[""]`, `["a*b"]`, many},
 		"producers":                      {`{}`, `["*a"]`},
 		"fairness":                       {`5`, `{}`, `{"key":"meta."}`, `{"key":"args"}`, `{"key":"tenant","weights":{"a":0}}`, `{"key":"tenant","weights":[]}`},
-		"rate_limit":                     {`5`, `[]`, `"1/s"`, `{"limit":0,"period":"PT1S"}`, `{"key":"a","limit":1,"period":"PT1S"}`},
+		"rate_limit":                     {`5`, `[]`, `"1/s"`, `{}`},
+		"rate_limit.limit":               {`0,"period":"PT1S"`},
+		"rate_limit.key":                 {`"a","limit":1,"period":"PT1S"`},
 	} {
 		for _, value := range values {
 			t.Run(field+value[:min(len(value), 20)], func(t *testing.T) {
@@ -87,6 +91,7 @@ func TestParseChangeRefuses(t *testing.T) {
 				require.NotNil(t, refused)
 				require.Equal(t, "invalid_payload", refused.Code)
 				require.Equal(t, field, refused.Details["field"])
+				require.LessOrEqual(t, strings.Count(refused.Message, ", got "), 1, refused.Message)
 			})
 		}
 	}

@@ -1,6 +1,9 @@
 package queueconfig
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+)
 
 // View is what a node knows of all queues at one time. It does not change.
 type View struct {
@@ -38,6 +41,27 @@ func (v *View) Each(f func(q *Queue)) {
 	for _, q := range v.queues {
 		f(q)
 	}
+}
+
+// changedSince names the queues that differ from those of an older view; "" if Default does. nil for the first view.
+func (v *View) changedSince(old *View) (names []string) {
+	if old == nil {
+		return nil
+	}
+	for name, q := range v.queues {
+		if old.queues[name] != q {
+			names = append(names, name)
+		}
+	}
+	for name := range old.queues {
+		if v.queues[name] == nil {
+			names = append(names, name)
+		}
+	}
+	if slices.Contains(names, Default) {
+		return []string{""}
+	}
+	return names
 }
 
 // same reports whether a queue is as it was, so that its configuration need not be decoded again.

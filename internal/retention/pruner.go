@@ -1,5 +1,5 @@
-// Package retention owns the deletion of discarded jobs and of ended workflows whose retention time is over, dead letters included, in small
-// statements. It must never delete a job in another state; package eventlog drops the partitions of completed and cancelled
+// Package retention owns the deletion of discarded jobs and of ended workflows whose retention time is over, dead letters included, and of
+// partitions of rate limits that nothing uses any more, in small statements. It must never delete a job in another state; package eventlog drops the partitions of completed and cancelled
 // jobs by the day.
 package retention
 
@@ -77,7 +77,7 @@ type prunerSignals struct {
 func (ts *prunerSignals) Init(tb testutil.TestingTB) { ts.Pruned.Init(tb) }
 
 // Pruned counts what one run removed.
-type Pruned struct{ DeadLetters, Discarded, Workflows, Early int64 }
+type Pruned struct{ DeadLetters, Discarded, Workflows, Early, Partitions int64 }
 
 // Deps are the parts of a node that the pruner uses.
 type Deps struct {
@@ -162,7 +162,7 @@ func (p *Pruner) run(ctx context.Context) {
 	}
 	if pruned != (Pruned{}) {
 		p.Logger.InfoContext(ctx, p.Name+": old discarded jobs and workflows deleted", slog.Int64("dead_letters", pruned.DeadLetters),
-			slog.Int64("discarded", pruned.Discarded), slog.Int64("workflows", pruned.Workflows), slog.Int64("early", pruned.Early))
+			slog.Int64("discarded", pruned.Discarded), slog.Int64("workflows", pruned.Workflows), slog.Int64("early", pruned.Early), slog.Int64("rate_limit_partitions", pruned.Partitions))
 	}
 	p.TestSignals.Pruned.Signal(pruned)
 }
@@ -185,6 +185,9 @@ func (p *Pruner) runOnce(ctx context.Context) (n Pruned, err error) {
 			return n, err
 		}
 	}
-	n.Early, err = p.pruneQueues(ctx, view)
+	if n.Early, err = p.pruneQueues(ctx, view); err != nil {
+		return n, err
+	}
+	n.Partitions, err = p.prunePartitions(ctx)
 	return n, err
 }

@@ -144,16 +144,26 @@ func (s *Server) serveQueues(path []string, r *ojs.Request) answer {
 	case len(path) == 0:
 		all := []object{}
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
-			all = append(all, object{"name": name, "status": "active", "paused": false})
+			all = append(all, object{"name": name, "status": s.queueStatus(name), "paused": s.paused[name]})
 		}
 		return page(r, "queues", all)
+	case len(path) == 2 && (path[1] == "pause" || path[1] == "resume"):
+		s.paused[path[0]] = path[1] == "pause"
+		return ok(object{"queue": path[0], "status": s.queueStatus(path[0])})
 	case len(path) == 2 && path[1] == "stats":
 		c := counts[path[0]]
-		return ok(object{"queue": path[0], "status": "active", "computed_at": s.now(), "stats": object{
+		return ok(object{"queue": path[0], "status": s.queueStatus(path[0]), "computed_at": s.now(), "stats": object{
 			"available": c[ojs.StateAvailable], "active": c[ojs.StateActive], "scheduled": c[ojs.StateScheduled], "retryable": c[ojs.StateRetryable], "discarded": c[ojs.StateDiscarded],
 		}})
 	}
 	return noRoute(r)
+}
+
+func (s *Server) queueStatus(name string) string {
+	if s.paused[name] {
+		return "paused"
+	}
+	return "active"
 }
 
 func (s *Server) serveWebhooks(path []string, r *ojs.Request) answer {

@@ -29,6 +29,7 @@ type Server struct {
 	crons      map[string]map[string]any
 	webhooks   map[string]map[string]any
 	workers    map[string]*worker
+	paused     map[string]bool // queues
 	events     []*ojs.Event
 	requests   []Request
 	faults     []*fault
@@ -59,15 +60,16 @@ type fault struct {
 // Option changes a new server.
 type Option func(*Server)
 
-// WithoutExtensions hides what other servers do not have: long polling, batches of acks, streams of events.
+// WithoutExtensions hides what other servers do not have: long polling, batches of acks and fetches in them, delays of jobs that are handed
+// back, streams of events.
 func WithoutExtensions() Option { return func(s *Server) { s.extensions = nil } }
 
 // New makes an empty server.
 func New(options ...Option) *Server {
 	s := &Server{
-		extensions: []string{ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, "urn:ojs:ext:realtime"},
+		extensions: []string{ojs.ExtensionLongPolling, ojs.ExtensionBatchAck, ojs.ExtensionRequeueDelay, "urn:ojs:ext:realtime"},
 		jobs:       map[string]*record{}, workflows: map[string]*workflow{}, crons: map[string]map[string]any{},
-		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, changed: make(chan struct{}),
+		webhooks: map[string]map[string]any{}, workers: map[string]*worker{}, paused: map[string]bool{}, changed: make(chan struct{}),
 	}
 	for _, o := range options {
 		o(s)
@@ -101,7 +103,7 @@ func (s *Server) FailNext(times int, method, path string, status int, header htt
 }
 
 // CutNext breaks the connection of the next requests of a method and path: before the server sees them, or after it has carried
-// them out.
+// them out. Jobs that were fetched by them are handed back.
 func (s *Server) CutNext(times int, method, path string, carriedOut bool) {
 	s.addFault(&fault{method: method, path: path, times: times, before: !carriedOut, err: errors.New("connection reset by ojstest")})
 }
@@ -146,6 +148,7 @@ func (s *Server) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) 
 		return nil, &ojs.TransportError{Method: r.Method, Path: r.Path, Sent: true, Err: err}
 	}
 	if f != nil {
+		s.handBack(a.jobs)
 		return f.answer(r)
 	}
 	return a.response()
@@ -190,6 +193,7 @@ type answer struct {
 	status int
 	header http.Header
 	body   any
+	jobs   []ojs.JobInfo // that were claimed for it
 	stream io.ReadCloser
 }
 

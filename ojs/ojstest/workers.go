@@ -14,15 +14,18 @@ import (
 
 const lease = 30 * time.Second
 
+// fetchBody is the body of a fetch, and the member fetch of a batch of acks or nacks.
+type fetchBody struct {
+	Queues              []string `json:"queues"`
+	Count               int      `json:"count"`
+	WorkerID            string   `json:"worker_id"`
+	WaitMS              int64    `json:"wait_ms"`
+	VisibilityTimeoutMS int64    `json:"visibility_timeout_ms"`
+}
+
 // fetch gives out jobs, and waits for some if it is asked to.
 func (s *Server) fetch(ctx context.Context, r *ojs.Request) answer {
-	var body struct {
-		Queues              []string `json:"queues"`
-		Count               int      `json:"count"`
-		WorkerID            string   `json:"worker_id"`
-		WaitMS              int64    `json:"wait_ms"`
-		VisibilityTimeoutMS int64    `json:"visibility_timeout_ms"`
-	}
+	var body fetchBody
 	if err := json.Unmarshal(r.Body, &body); err != nil || len(body.Queues) == 0 {
 		return invalid("queues", cmp.Or(err, errNoType))
 	}
@@ -31,16 +34,16 @@ func (s *Server) fetch(ctx context.Context, r *ojs.Request) answer {
 	for {
 		s.mu.Lock()
 		s.promote()
-		jobs := []ojs.JobInfo{}
-		w := s.workers[body.WorkerID]
-		open := w == nil || (cmp.Or(w.directive, w.reported) == "" || cmp.Or(w.directive, w.reported) == ojs.DirectiveRunning) && w.reported != ojs.DirectiveTerminate
+		jobs, open := []ojs.JobInfo{}, s.open(body.WorkerID)
 		if open && ctx.Err() == nil {
-			jobs = s.claim(body.Queues, max(body.Count, 1), body.WorkerID, time.Duration(body.VisibilityTimeoutMS)*time.Millisecond)
+			jobs = s.claim(body)
 		}
 		changed := s.changed
 		s.mu.Unlock()
 		if len(jobs) > 0 || !open || body.WaitMS == 0 || !s.has(ojs.ExtensionLongPolling) {
-			return ok(object{"jobs": jobs})
+			a := ok(object{"jobs": jobs})
+			a.jobs = jobs
+			return a
 		}
 		select {
 		case <-changed:
@@ -52,13 +55,41 @@ func (s *Server) fetch(ctx context.Context, r *ojs.Request) answer {
 	}
 }
 
+// open reports whether a worker may get jobs.
+func (s *Server) open(worker string) bool {
+	w := s.workers[worker]
+	if w == nil {
+		return true
+	}
+	state := cmp.Or(w.directive, w.reported, ojs.DirectiveRunning)
+	return state == ojs.DirectiveRunning && w.reported != ojs.DirectiveTerminate
+}
+
+// handBack makes jobs available whose answer nobody gets.
+func (s *Server) handBack(jobs []ojs.JobInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range jobs {
+		s.release(s.jobs[j.ID])
+	}
+	s.wake()
+}
+
+// release makes an active job available again without counting the attempt.
+func (s *Server) release(j *record) {
+	j.Attempt--
+	j.StartedAt = time.Time{}
+	s.available(j)
+}
+
 func (s *Server) has(extension string) bool { return slices.Contains(s.extensions, extension) }
 
 // claim takes available jobs: by queue as listed, then priority, then age.
-func (s *Server) claim(queues []string, count int, worker string, visibility time.Duration) []ojs.JobInfo {
+func (s *Server) claim(body fetchBody) []ojs.JobInfo {
 	var found []*record
+	queues, visibility := body.Queues, time.Duration(body.VisibilityTimeoutMS)*time.Millisecond
 	for _, j := range s.order {
-		if j.State == ojs.StateAvailable && slices.Contains(queues, j.Queue) {
+		if j.State == ojs.StateAvailable && slices.Contains(queues, j.Queue) && !s.paused[j.Queue] {
 			found = append(found, j)
 		}
 	}
@@ -66,12 +97,12 @@ func (s *Server) claim(queues []string, count int, worker string, visibility tim
 		return cmp.Or(cmp.Compare(slices.Index(queues, a.Queue), slices.Index(queues, b.Queue)), cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.tick, b.tick))
 	})
 	jobs := []ojs.JobInfo{}
-	for _, j := range found[:min(count, len(found))] {
+	for _, j := range found[:min(max(body.Count, 1), len(found))] {
 		j.lease = cmp.Or(visibility, time.Duration(j.VisibilityTimeoutMS)*time.Millisecond, lease)
-		j.State, j.WorkerID, j.StartedAt, j.reserved = ojs.StateActive, worker, s.now(), s.now().Add(j.lease)
+		j.State, j.WorkerID, j.StartedAt, j.reserved = ojs.StateActive, body.WorkerID, s.now(), s.now().Add(j.lease)
 		j.Attempt++
 		j.LastCheckpoint = j.checkpoint
-		s.emit(ojs.EventJobStarted, j, object{"worker_id": worker, "attempt": j.Attempt})
+		s.emit(ojs.EventJobStarted, j, object{"worker_id": body.WorkerID, "attempt": j.Attempt})
 		jobs = append(jobs, j.JobInfo)
 	}
 	return jobs
@@ -84,6 +115,7 @@ type outcome struct {
 	Attempt  int             `json:"attempt"`
 	Result   json.RawMessage `json:"result"`
 	Requeue  bool            `json:"requeue"`
+	DelayMS  int64           `json:"delay_ms"`
 	Error    ojs.JobError    `json:"error"`
 }
 
@@ -94,9 +126,9 @@ func (s *Server) serveWorkers(path []string, r *ojs.Request) answer {
 	case "nack":
 		return s.one(r, s.nack)
 	case "ack/batch":
-		return s.many(r, "acks", s.ack)
+		return s.many(r, s.ack)
 	case "nack/batch":
-		return s.many(r, "nacks", s.nack)
+		return s.many(r, s.nack)
 	case "heartbeat":
 		return s.heartbeat(r)
 	case "progress":
@@ -119,20 +151,33 @@ func (s *Server) one(r *ojs.Request, act func(outcome) (*record, *ojs.Error)) an
 	return ok(object{"acknowledged": j.State != ojs.StateCancelled, "job_id": j.ID, "state": j.State, "job": j.JobInfo})
 }
 
-func (s *Server) many(r *ojs.Request, member string, act func(outcome) (*record, *ojs.Error)) answer {
-	var body map[string][]outcome
+func (s *Server) many(r *ojs.Request, act func(outcome) (*record, *ojs.Error)) answer {
+	var body struct {
+		Acks  []outcome  `json:"acks"`
+		Nacks []outcome  `json:"nacks"`
+		Fetch *fetchBody `json:"fetch"`
+	}
 	if err := json.Unmarshal(r.Body, &body); err != nil || !s.has(ojs.ExtensionBatchAck) {
 		return noRoute(r)
 	}
 	items := []object{}
-	for _, o := range body[member] {
+	for _, o := range append(body.Acks, body.Nacks...) {
 		if j, refused := act(o); refused != nil {
 			items = append(items, object{"job_id": o.JobID, "status": "failed", "error": refused})
 		} else {
 			items = append(items, object{"job_id": o.JobID, "status": "ok", "job": j.JobInfo})
 		}
 	}
-	return ok(object{"items": items})
+	if body.Fetch == nil {
+		return ok(object{"items": items})
+	}
+	jobs := []ojs.JobInfo{}
+	if s.open(body.Fetch.WorkerID) {
+		jobs = s.claim(*body.Fetch)
+	}
+	a := ok(object{"items": items, "jobs": jobs})
+	a.jobs = jobs
+	return a
 }
 
 // held finds the job of an outcome, if it is that of its present run.
@@ -169,9 +214,11 @@ func (s *Server) nack(o outcome) (*record, *ojs.Error) {
 		return j, refused
 	}
 	if o.Requeue {
-		j.Attempt--
-		j.StartedAt = time.Time{}
-		s.available(j)
+		s.release(j)
+		if o.DelayMS > 0 && s.has(ojs.ExtensionRequeueDelay) {
+			j.State, j.due = ojs.StateScheduled, s.now().Add(time.Duration(o.DelayMS)*time.Millisecond)
+			j.ScheduledAt = j.due
+		}
 		return j, nil
 	}
 	s.fail(j, o.Error, o.Error.Code)

@@ -180,7 +180,7 @@ func (a *API) confirmedBulk(op job.BulkOp) func(c echo.Context, body []byte) err
 		if err != nil {
 			return err
 		}
-		return a.once(c, queue.IdempotencyKey{}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
+		return a.once(c, queue.IdempotencyKey{Operation: string(op)}, len(sel.ids), func(ctx context.Context, tx *queue.Tx) (queue.Answer, bool, error) {
 			res, err := tx.Bulk(ctx, queue.BulkChange{
 				Op: op, IDs: sel.ids, States: queue.Eligible(op), Cancel: queue.Cancel{By: a.actor(c, "cancelled_by")},
 			})

@@ -244,9 +244,13 @@ func (a *API) queueCommand(c echo.Context, body []byte, member string) (name, by
 }
 
 // adminPutQueueConfig is putQueueConfig with the detail of the queue as its answer.
+// adminPutQueueConfig answers with the whole queue. The standard configuration belongs to none, so it is shown alone.
 func (a *API) adminPutQueueConfig(c echo.Context, body []byte) error {
-	name, err := queueName(c, false)
-	if err != nil {
+	name := param(c, "name")
+	if name == queueconfig.Default {
+		return a.putQueueConfig(c, body)
+	}
+	if err := api.CheckQueue("name", name); err != nil {
 		return err
 	}
 	object, wire := rawjson.Check(body)

@@ -25,7 +25,7 @@ func (a *API) idempotency(c echo.Context, operation, inBody string, body []byte)
 		return queue.IdempotencyKey{}, err
 	}
 	if key == "" {
-		return queue.IdempotencyKey{}, nil
+		return queue.IdempotencyKey{Operation: operation}, nil
 	}
 	hash := sha256.Sum256(rawjson.Compact(body))
 	return queue.IdempotencyKey{Holder: a.caller(c.Request()).Principal, Operation: operation, Key: key, Hash: hash[:]}, nil
@@ -72,12 +72,18 @@ func (a *API) once(c echo.Context, k queue.IdempotencyKey, items int, do func(ct
 	if err != nil {
 		return err
 	}
-	h := c.Response().Header()
-	h.Set("X-OJS-Batch-Size", strconv.Itoa(items))
+	a.bulkDone(c, k.Operation, items)
 	if answer.Replayed {
-		h.Set("Idempotent-Replayed", "true")
+		c.Response().Header().Set("Idempotent-Replayed", "true")
 	}
 	return send(c, answer.Status, answer.Body)
+}
+
+func (a *API) bulkDone(c echo.Context, operation string, items int) {
+	c.Response().Header().Set("X-OJS-Batch-Size", strconv.Itoa(items))
+	if a.countBulk != nil {
+		a.countBulk(operation, items)
+	}
 }
 
 // postBulk enqueues with an outcome per item (docs/reference/http.md, Bulk enqueue).
@@ -109,7 +115,7 @@ func (a *API) postBulk(c echo.Context, body []byte) error {
 		if err := outage(stored, errs); err != nil {
 			return err
 		}
-		c.Response().Header().Set("X-OJS-Batch-Size", strconv.Itoa(len(jobs)))
+		a.bulkDone(c, key.Operation, len(jobs))
 		status, succeeded := bulkOutcome(stored, errs)
 		return respondEach(c, status, shownBytes(stored), func(b []byte, next flush) []byte {
 			return a.appendBulk(b, c, bulkItems{jobs, stored, errs}, succeeded, next)

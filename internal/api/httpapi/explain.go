@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/ojsd/ojsd/internal/rawjson"
 )
 
 // getExplanation tells why a job is not running (docs/reference/jobs.md, Explain).
@@ -16,5 +18,5 @@ func (a *API) getExplanation(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	return send(c, http.StatusOK, explanation)
+	return send(c, http.StatusOK, rawjson.Compact(explanation))
 }

@@ -85,6 +85,7 @@ type API struct {
 	templates   []template // of all routes, for the answer to a request that matches none
 	tracer      *tracing.Tracer
 	requestDone func(method, route string, status int, took time.Duration)
+	countBulk   func(operation string, items int)
 	metrics     Metrics
 	sse, socket eventlog.StreamCounter
 }
@@ -118,6 +119,9 @@ type Deps struct {
 	// route, each one of few values, and the status, 499 if nobody waited for the answer. Nil: nobody is told.
 	RequestDone func(method, route string, status int, took time.Duration)
 
+	// BulkDone is told of every bulk call that was carried out or replayed: enqueue, cancel, retry or delete, and its number of items.
+	BulkDone func(operation string, items int)
+
 	// Metrics are shown by /metrics. Zero: there are no such routes.
 	Metrics Metrics
 }
@@ -127,7 +131,7 @@ func New(config Config, deps Deps) *API {
 	return &API{
 		config: config, Domains: deps.Domains, streams: deps.Streams, memory: cmp.Or(deps.Memory, &api.Memory{}), logger: deps.Logger,
 		keys: api.NewKeys(config.APIKeys), prune: deps.NextPrune, health: deps.Health, reset: deps.Reset, webhooks: deps.Webhooks,
-		tracer: deps.Tracer, requestDone: deps.RequestDone, metrics: deps.Metrics,
+		tracer: deps.Tracer, requestDone: deps.RequestDone, countBulk: deps.BulkDone, metrics: deps.Metrics,
 	}
 }
 

@@ -97,8 +97,8 @@ func (a *API) postQueue(c echo.Context, body []byte) error {
 	if !isText {
 		return ojs.ErrInvalidPayload("name", "the name of the queue", rawjson.Show(fields.Find(object, "name")), "'name' is required: send the name of the queue.")
 	}
-	if err := api.CheckQueue("name", name); err != nil {
-		return err
+	if _, kind, expected := job.QueueProblem(fields.Quote(name)); kind != "" {
+		return ojs.ErrInvalidField(kind, "name", expected, name, "'name' must be "+expected+".")
 	}
 	change, wire := queueconfig.ParseChange(object, "$") // as the CLI sends it
 	if wire != nil {

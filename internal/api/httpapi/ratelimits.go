@@ -79,9 +79,9 @@ func (a *API) getRateLimit(c echo.Context) error {
 }
 
 func (a *API) putRateLimit(c echo.Context, body []byte) error {
-	key, err := limitKey(c)
-	if err != nil {
-		return err
+	key := param(c, "key")
+	if !job.ValidLimitKey(key) { // it would be created
+		return ojs.ErrInvalidRequest("key", job.LimitKeyForm, key, "The key must be "+job.LimitKeyForm+".")
 	}
 	o, wire := job.DecodeLimitOverride(body)
 	if wire != nil {

@@ -60,7 +60,7 @@ func (a *API) getManifest(c echo.Context) error {
 		"implementation":    map[string]string{"name": api.Name, "version": a.config.Version, "language": api.Language, "homepage": "https://github.com/ojsd/ojsd"},
 		"conformance_level": api.ConformanceLevel, "conformance_tier": "runtime", "protocols": api.Protocols(a.config.GRPC), "backend": api.Backend,
 		"capabilities": map[string]bool{
-			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "job_ttl": true,
+			"batch_enqueue": true, "cron": true, "cron_jobs": true, "dead_letter": true, "delayed_jobs": true, "fair_scheduling": true, "job_ttl": true,
 			"priority_queues": true, "rate_limiting": true, "schema_validation": true, "unique_jobs": true, "workflows": true,
 			"pause_resume": true, "bulk_operations": true, "events": true, "webhooks": a.webhooks.Enabled, "realtime": true, "grpc": a.config.GRPC,
 		},

@@ -135,6 +135,8 @@ func appendNacked(b []byte, job *job.Record) []byte {
 		b = appendTime(b, "completed_at", job.FinishedAt)
 	case ojs.StateAvailable:
 		b = appendTime(b, "enqueued_at", job.EnqueuedAt)
+	case ojs.StateScheduled:
+		b = appendTime(b, "scheduled_at", job.ScheduledAt)
 	}
 	b = append(b, `,"job":`...)
 	b = appendJob(b, job, shape{})

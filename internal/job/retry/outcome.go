@@ -17,8 +17,9 @@ type Failure struct {
 	MaxAttempts int64 // of the job; Policy.MaxAttempts plays no part
 	Policy      Policy
 
-	Requeue      bool   // the worker hands the job back; the error does not matter
-	Code         string // of the normalised error
+	Requeue      bool          // the worker hands the job back; the error does not matter
+	Delay        time.Duration // with Requeue: how long it is not to be fetched
+	Code         string        // of the normalised error
 	Type         string
 	ErrorClass   string // details.error_class, if it is a string
 	Retryable    bool   // the error's flag
@@ -36,7 +37,7 @@ type Kind int
 // The transitions that a failure can take, numbered as in docs/reference/jobs.md, Transitions.
 const (
 	Retry           Kind = iota // T8: wait for Delay in retryable
-	Release                     // T10: back to available, the attempt is not counted
+	Release                     // T10: back to available, or with a Delay to scheduled; the attempt is not counted
 	Discard                     // T9
 	LoseToAvailable             // T10: back to available at once, the attempt is counted
 )
@@ -45,14 +46,14 @@ const (
 type Outcome struct {
 	Kind       Kind
 	DeadLetter bool          // with Discard: the job becomes a dead letter
-	Delay      time.Duration // with Retry
+	Delay      time.Duration // with Retry and Release
 }
 
 // Decide applies docs/reference/retries.md, Failure; the first rule that fits wins.
 func Decide(in Failure) Outcome {
 	switch {
 	case in.Requeue:
-		return Outcome{Kind: Release}
+		return Outcome{Kind: Release, Delay: in.Delay}
 	case in.Code == "DISCARD" || in.Code == "FAIL":
 		return Outcome{Kind: Discard}
 	case in.Code == "DEAD_LETTER":

@@ -162,20 +162,24 @@ func (g *Gauges) readBusy(maxQueues int) func(context.Context, *dbsqlc.Queries) 
 	}
 }
 
-// ReadyHead is the next job to be fetched of a queue and priority.
+// ReadyHead is the next job to be fetched of a queue, lane and priority.
 type ReadyHead struct {
 	Queue    string
+	Lane     string
 	Priority int16
 	Seq      int64
 	Age      time.Duration // since the job became available
 }
 
+// maxReadyHeads bounds the heads of all queues together: 5 000 are read in about 50 ms.
+const maxReadyHeads = 5000
+
 // ReadyHeads finds the heads from the start of the index. Under a pinned xmin that reads all dead index entries there.
 func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []ReadyHead, err error) {
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
-		rows, err := q.MetricsReadyHeads(ctx, queues)
+		rows, err := q.MetricsReadyHeads(ctx, maxReadyHeads, queues)
 		for _, r := range rows {
-			heads = append(heads, ReadyHead{r.Queue, r.Priority, r.ReadySeq, r.Now.Time.Sub(r.EnqueuedAt.Time)})
+			heads = append(heads, ReadyHead{r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Now.Time.Sub(r.EnqueuedAt.Time)})
 		}
 		return err
 	})
@@ -186,12 +190,12 @@ func (d *Database) ReadyHeads(ctx context.Context, queues []string) (heads []Rea
 func (d *Database) ReadyHeadsFrom(ctx context.Context, were []ReadyHead) (heads []ReadyHead, err error) {
 	var p dbsqlc.MetricsReadyHeadsFromParams
 	for _, h := range were {
-		p.Queues, p.Priorities, p.Lows = append(p.Queues, h.Queue), append(p.Priorities, h.Priority), append(p.Lows, h.Seq)
+		p.Queues, p.Lanes, p.Priorities, p.Lows = append(p.Queues, h.Queue), append(p.Lanes, h.Lane), append(p.Priorities, h.Priority), append(p.Lows, h.Seq)
 	}
 	err = d.gaugeTx(ctx, func(ctx context.Context, q *dbsqlc.Queries) error {
 		rows, err := q.MetricsReadyHeadsFrom(ctx, p)
 		for _, r := range rows {
-			heads = append(heads, ReadyHead{r.Queue, r.Priority, r.ReadySeq, r.Now.Time.Sub(r.EnqueuedAt.Time)})
+			heads = append(heads, ReadyHead{r.Queue, r.Lane, r.Priority, r.ReadySeq, r.Now.Time.Sub(r.EnqueuedAt.Time)})
 		}
 		return err
 	})

@@ -24,6 +24,7 @@ type gauges struct {
 	relay       cached[*RelayHolder]
 	tables      cached[[]TableStats]
 	webhooks    cached[webhookGauges]
+	limits      cached[[]LimitUse]
 
 	survey readySurvey
 }
@@ -44,6 +45,7 @@ func (g *gauges) init(every time.Duration, logger *slog.Logger) {
 	}
 	g.overview.onFailure, g.ready.onFailure, g.deadLetters.onFailure = failed("queues and events"), failed("oldest ready jobs"), failed("dead letters")
 	g.xmin.onFailure, g.tables.onFailure, g.webhooks.onFailure = failed("xmin"), failed("tables"), failed("webhooks")
+	g.limits.onFailure, g.limits.every = failed("rate limits"), every
 	g.relay.onFailure, g.relay.every = failed("holder of the relay lock"), every
 	g.overview.every, g.ready.every, g.deadLetters.every, g.xmin.every, g.webhooks.every = every, every, every, every, every
 	g.tables.every = max(every, tablesEvery)
@@ -93,6 +95,8 @@ func (m *Metrics) databaseFamilies(ctx context.Context, r *round) []family {
 	}
 	families := eventFamilies(g.Events)
 	families = append(families, m.queueFamilies(ctx, g, r)...)
+	families = append(families, m.boundFamilies(g)...)
+	families = append(families, m.limitFamilies(ctx, g, r)...)
 	families = append(families, m.xminFamilies(ctx, r)...)
 	families = append(families, m.relayFamilies(ctx, r)...)
 	families = append(families, m.tableFamilies(ctx, r)...)

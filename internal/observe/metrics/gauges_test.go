@@ -135,6 +135,37 @@ func TestReadyHeads(t *testing.T) {
 	require.Contains(t, b.Plan(`SELECT j.ready_seq FROM ojs.jobs j WHERE j.state = 'available' AND j.queue = 'q' AND j.priority = 0 AND j.ready_seq >= 5 ORDER BY j.ready_seq LIMIT 1`), "jobs_fetch")
 }
 
+// A job waits in one of thousands of lanes. It is found by whichever read, and each reads a bounded number of pages.
+func TestReadyHeadsOfLanes(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, lane, state, priority, ready_seq, created_at, enqueued_at, args)
+		SELECT ojs.new_id(now()), 't', 'q', '/l' || i % 3000, 'available', i % 2, CASE i WHEN 4501 THEN 0 ELSE i END, now(), now() - CASE i WHEN 4501 THEN interval '1 hour' ELSE '0' END, '[]'
+		FROM generate_series(1, 6000) i`)
+	b.Exec(`INSERT INTO ojs.jobs (id, type, queue, state, ready_seq, created_at, enqueued_at, args) SELECT ojs.new_id(now()), 't', 'plain', 'available', 0, now(), now() - interval '1 minute', '[]'`)
+	for range 2 { // planned when empty, and with statistics
+		heads, err := b.Gauges.ReadyHeads(t.Context(), []string{"q", "plain"})
+		require.NoError(t, err)
+		require.Len(t, heads, 3001)
+		require.InDelta(t, time.Hour, oldestOf(heads, "q"), float64(time.Minute))
+		require.InDelta(t, time.Minute, oldestOf(heads, "plain"), float64(time.Minute/2))
+		heads, err = b.Gauges.ReadyHeadsFrom(t.Context(), heads)
+		require.NoError(t, err)
+		require.Len(t, heads, 3001)
+		require.InDelta(t, time.Hour, oldestOf(heads, "q"), float64(time.Minute))
+		b.Exec(`ANALYZE ojs.jobs`)
+	}
+}
+
+func oldestOf(heads []metrics.ReadyHead, queue string) (oldest time.Duration) {
+	for _, h := range heads {
+		if h.Queue == queue {
+			oldest = max(oldest, h.Age)
+		}
+	}
+	return oldest
+}
+
 func TestDeadLetterCounts(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

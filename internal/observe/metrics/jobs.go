@@ -29,7 +29,7 @@ type jobKey struct{ jobType, queue string }
 
 // jobCounters count the events of jobs of one type in one queue.
 type jobCounters struct {
-	enqueued, scheduled, completed, attemptsFailed, retrying, discarded, cancelled, expired, progress atomic.Int64
+	enqueued, scheduled, started, completed, attemptsFailed, retrying, discarded, cancelled, expired, progress atomic.Int64
 
 	waited histogram
 	ran    [len(outcomes)]histogram
@@ -76,6 +76,7 @@ func (m *Metrics) Changes(_ context.Context, changes []eventlog.Change) {
 func (j *jobCounters) count(c *eventlog.Change) {
 	switch c.Type {
 	case ojs.EventJobStarted:
+		j.started.Add(1)
 		if c.Timed {
 			j.waited.observe(waitCompatBounds, c.Milliseconds())
 		}
@@ -149,6 +150,7 @@ func (m *Metrics) jobFamilies() []family {
 		cancelled  = counter("ojs.jobs.cancelled", "{job}", "Jobs that were cancelled.")
 		expired    = counter("ojs.jobs.expired", "{job}", "Jobs that were discarded because they expired before they were started.")
 		scheduled  = counter("ojs.jobs.scheduled", "{job}", "Jobs that were accepted for later.")
+		dispatched = counter("ojs.scheduling.dispatch", "{job}", "Jobs that were handed to workers, retries included.")
 		progress   = counter("ojs.progress.updates", "{event}", "Progress events: at most one a second and job, whatever workers report.")
 		lost       = counter("ojs.lease.losses", "{attempt}", "Attempts that the server ended because the worker was too late, too silent or dead.")
 		ran        = histogramOf("ojs.jobs.duration_ms", "ms", "How long attempts ran.", ranBounds, 1)
@@ -171,6 +173,7 @@ func (m *Metrics) jobFamilies() []family {
 		cancelled.add(labels, j.cancelled.Load())
 		expired.add(labels, j.expired.Load())
 		scheduled.add(labels, j.scheduled.Load())
+		dispatched.add(labels, j.started.Load())
 		progress.add(labels, j.progress.Load())
 		for i, reason := range losses {
 			if n := j.lost[i].Load(); n > 0 {
@@ -192,7 +195,7 @@ func (m *Metrics) jobFamilies() []family {
 		}
 	})
 	return []family{
-		enqueued, completed, failed, attempts, retrying, cancelled, expired, scheduled, progress, lost, ran, waited,
+		enqueued, completed, failed, attempts, retrying, cancelled, expired, scheduled, dispatched, progress, lost, ran, waited,
 		byOutcome, queued, cEnqueued, cCompleted, cFailed, cRetried, cCancelled, cExpired,
 	}
 }

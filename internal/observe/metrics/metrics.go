@@ -69,6 +69,9 @@ type Sources struct {
 	// Components reports the state of this node's services by name, as health does.
 	Components func() map[string]string
 
+	// QueueLimits are the bound of a queue by depth, 0 for none, and whether it has a rate or concurrency limit.
+	QueueLimits func(queue string) (maxDepth int64, limited bool)
+
 	// Webhooks counts the subscriptions, and the deliveries that are not finished.
 	Webhooks func(ctx context.Context) (subscriptions, pending int64, err error)
 }
@@ -82,9 +85,11 @@ type Metrics struct {
 	jobs       *vec[jobKey, jobCounters]
 	published  *vec[string, atomic.Int64]
 	bounded    *vec[string, backpressure]
+	limited    *vec[string, atomic.Int64]
 	requests   *vec[requestKey, histogram]
 	rpcs       *vec[rpcKey, histogram]
 	batches    *vec[string, batchCounters]
+	bulks      *vec[string, bulkCounters]
 	attempts   *vec[attemptKey, atomic.Int64]
 	deliveries *vec[deliveryKey, deliveryCounters]
 	delivered  *vec[string, histogram]
@@ -102,6 +107,7 @@ func New(config Config) (*Metrics, error) {
 	m.jobs = m.newJobs()
 	m.published = newVec[string, atomic.Int64](same, func(kind string) attribute.Set { return label("type", kind) })
 	m.newBackpressure()
+	m.newLimits()
 	m.newTraffic()
 	m.newWebhooks()
 	m.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -121,6 +127,7 @@ func same(key string) string { return key }
 func (m *Metrics) Produce(ctx context.Context) ([]metricdata.ScopeMetrics, error) {
 	families := m.jobFamilies()
 	families = append(families, m.backpressureFamilies()...)
+	families = append(families, m.limitedFamily())
 	families = append(families, m.trafficFamilies()...)
 	families = append(families, m.webhookFamilies()...)
 	families = append(families, m.nodeFamilies()...)

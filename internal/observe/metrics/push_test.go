@@ -92,6 +92,9 @@ func (s *sink) requireSent(t *testing.T) {
 	require.InDelta(t, 80, h.GetSum(), 0)
 	require.Equal(t, 4, slices.Index(h.GetBucketCounts(), 1))
 	require.Contains(t, s.metrics, "ojs.jobs.wait_ms")
+	exceeded := s.metrics["ojs.rate_limit.exceeded"].GetSum().GetDataPoints()[0]
+	require.EqualValues(t, 2, exceeded.GetAsInt())
+	require.Equal(t, map[string]string{"key": "geo-api"}, stringsOf(exceeded.GetAttributes()))
 	require.Contains(t, s.metrics, "go_goroutines")
 	require.Contains(t, s.metrics, "process_start_time_seconds")
 	require.Equal(t, "shop", s.about["service.name"])
@@ -109,6 +112,7 @@ func TestPush(t *testing.T) {
 		m, err := New(Config{MaxLabelValues: MaxLabelValues, Service: "shop", Version: "1.2.3", Protocol: protocol, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NoError(t, err)
 		m.Changes(t.Context(), life())
+		m.Limited("geo-api", 2)
 		require.NoError(t, m.Push(t.Context()))
 		return m, &log
 	}

@@ -10,7 +10,7 @@ import (
 
 // readySurvey caches the positions of the heads of the queues. Under a pinned xmin a full read, from the start of the index,
 // reads all dead entries there (0.6 µs each); a read from an earlier head reads few. Only a full read finds jobs that became
-// visible late, and priorities that had no jobs before. Full reads take a twentieth of the time at most.
+// visible late, and lanes and priorities that had no jobs before. Full reads take a twentieth of the time at most.
 type readySurvey struct {
 	heads map[readyLevel]ReadyHead
 	at    time.Time     // of the last full read
@@ -19,6 +19,7 @@ type readySurvey struct {
 
 type readyLevel struct {
 	queue    string
+	lane     string
 	priority int16
 }
 
@@ -32,7 +33,7 @@ func (s *readySurvey) ages(ctx context.Context, st *Database, queues []string) (
 	}
 	ages := make(map[string]time.Duration, len(queues))
 	for _, h := range heads {
-		s.heads[readyLevel{h.Queue, h.Priority}] = h
+		s.heads[readyLevel{h.Queue, h.Lane, h.Priority}] = h
 		ages[h.Queue] = max(ages[h.Queue], h.Age)
 	}
 	return ages, nil

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -31,6 +32,9 @@ type rpcKey struct{ method, code string }
 // batchCounters count the statements that callers of one operation share.
 type batchCounters struct{ size, took histogram }
 
+// bulkCounters count the bulk calls of one operation.
+type bulkCounters struct{ requests, items atomic.Int64 }
+
 func (m *Metrics) newTraffic() {
 	m.requests = newVec[requestKey, histogram](func(k requestKey) requestKey { return k }, func(k requestKey) attribute.Set {
 		return attribute.NewSet(attribute.String("method", k.method), attribute.String("route", k.route), attribute.String("status", strconv.Itoa(k.status)))
@@ -39,6 +43,7 @@ func (m *Metrics) newTraffic() {
 	m.rpcs = newVec[rpcKey, histogram](func(k rpcKey) rpcKey { return rpcKey{methods.label(k.method), k.code} }, func(k rpcKey) attribute.Set {
 		return attribute.NewSet(attribute.String("method", k.method), attribute.String("code", k.code))
 	})
+	m.bulks = newVec[string, bulkCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
 	m.batches = newVec[string, batchCounters](same, func(operation string) attribute.Set { return label("operation", operation) })
 }
 
@@ -57,6 +62,23 @@ func (m *Metrics) Flush(operation string, requests int, took time.Duration) {
 	b := m.batches.at(operation)
 	b.size.observe(batchBounds, int64(requests))
 	b.took.observe(requestBounds, took.Nanoseconds())
+}
+
+// Bulk counts a bulk call that was answered with an outcome per item.
+func (m *Metrics) Bulk(operation string, items int) {
+	b := m.bulks.at(operation)
+	b.requests.Add(1)
+	b.items.Add(int64(items))
+}
+
+func (m *Metrics) bulkFamilies() []family {
+	requests := counter("ojs.bulk.requests", "{request}", "Bulk calls that were answered with an outcome per item.")
+	items := counter("ojs.bulk.items", "{job}", "Items of these calls, whatever became of them.")
+	m.bulks.each(func(_ string, labels attribute.Set, b *bulkCounters) {
+		requests.add(labels, b.requests.Load())
+		items.add(labels, b.items.Load())
+	})
+	return []family{requests, items}
 }
 
 func (m *Metrics) trafficFamilies() []family {
@@ -82,5 +104,5 @@ func (m *Metrics) trafficFamilies() []family {
 		size.add(labels, &b.size, batchBounds)
 		flushed.add(labels, &b.took, requestBounds)
 	})
-	return []family{requests, took, rpcs, rpcTook, size, flushed}
+	return append(m.bulkFamilies(), requests, took, rpcs, rpcTook, size, flushed)
 }

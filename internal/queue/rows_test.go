@@ -1,0 +1,59 @@
+package queue_test
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/internal/domaintest"
+	"github.com/ojsd/ojsd/internal/job"
+)
+
+// JobFetch and JobComplete return some of the columns, and the others are set here. So a job that has everything that a job can have
+// has to come back as it is stored, and a column that is new has to be named below or to be returned.
+func TestRecordsAreAsStored(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	j := domaintest.NewJob("q")
+	j.Priority = 5
+	j.Retry, j.Meta, j.Extra = []byte(`{"max_attempts":5}`), []byte(`{"trace_id":"abc"}`), []byte(`{"x":1}`)
+	id := b.Enqueued(j)[0].ID
+	b.Exec(`UPDATE ojs.jobs SET scheduled_at = now(), expires_at = now() + interval '1 day', total_due_at = now() + interval '1 day',
+		ttl_due_at = now() + interval '1 day', visibility_ms = 60000, timeout_ms = 61000, grace_ms = 1, stall_ms = 50000, retry_delay_ms = 5, result_ttl_s = 99,
+		attempt = 2, re_enqueued_at = now(), replay_count = 3, trace_id = 'abc', cron = 'c', cron_serial = true, unique_key = repeat('a', 64),
+		on_limit = 'drop', error = '{"code":"e"}', errors = ARRAY['{"code":"e"}']::json[], previous_errors = ARRAY['{"code":"f"}']::json[], checkpoint = '{"at":1}',
+		checkpoint_seq = 4, checkpoint_at = now(), size = 9000`)
+
+	fetched := b.Fetched(1, "q")[0]
+	stored, err := b.Get(t.Context(), id)
+	require.NoError(t, err)
+	place := fetched.ReadySeq
+	require.Positive(t, place.Int64, "its place, not the number of the claim")
+	fetched.ReadySeq = stored.ReadySeq
+	require.Equal(t, stored, fetched)
+	requireSet(t, fetched, "FinishedAt", "NextAttemptAt", "TtlDueAt", "PreviousState", "Failed", "DeadLetteredAt", "WorkflowID", "Lane", "LimitKey", "LimitSeq",
+		"Progress", "ProgressMessage", "ProgressData", "ProgressAt", "Result")
+
+	b.Exec(`UPDATE ojs.jobs SET progress = 0.5, progress_message = 'half', progress_data = '{}', progress_at = date_trunc('second', now())`)
+	done, err := b.Complete(t.Context(), job.Ack{JobID: id, WorkerID: "w1", Attempt: -1, Result: []byte(`{"r":1}`)})
+	require.NoError(t, err)
+	stored, err = b.Get(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, stored, done)
+	require.Equal(t, pgtype.Int4{Int32: 9007, Valid: true}, done.Size)
+	requireSet(t, done, "ReadySeq", "DueAt", "NextAttemptAt", "TotalDueAt", "TtlDueAt", "LeaseUntil", "LeaseMs", "StallDueAt", "StallMs", "Failed", "DeadLetteredAt",
+		"CronSerial", "WorkflowID", "Lane", "LimitKey", "LimitSeq", "OnLimit", "Error")
+}
+
+// requireSet checks that every field but those named has a value.
+func requireSet(t *testing.T, r *job.Record, unset ...string) {
+	t.Helper()
+	v := reflect.ValueOf(r).Elem()
+	for i := range v.NumField() {
+		if name := v.Type().Field(i).Name; v.Field(i).IsZero() {
+			require.Contains(t, unset, name)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package ojs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/ojsd/ojsd/ojs"
+	"github.com/ojsd/ojsd/ojs/ojstest"
+)
+
+// inTheWay changes what passes between a worker and a server.
+type inTheWay struct {
+	*ojstest.Server
+	before func(r *ojs.Request)
+	after  func(r *ojs.Request)
+}
+
+func (i inTheWay) Do(ctx context.Context, r *ojs.Request) (*ojs.Response, error) {
+	if i.before != nil {
+		i.before(r)
+	}
+	answer, err := i.Server.Do(ctx, r)
+	if i.after != nil {
+		i.after(r)
+	}
+	return answer, err
+}
+
+func (i inTheWay) client(t *testing.T) *ojs.Client {
+	t.Helper()
+	c, err := ojs.NewClient(ojs.Config{Logger: silent, Transport: i})
+	require.NoError(t, err)
+	return c
+}
+
+// withFetch reports whether a request is a batch of reports with a fetch in it.
+func withFetch(r *ojs.Request) bool {
+	return strings.HasSuffix(r.Path, "ack/batch") && bytes.Contains(r.Body, []byte(`"fetch":`))
+}
+
+// TestFetchesWithReports: the next jobs come with the answer to the reports of those before.
+func TestFetchesWithReports(t *testing.T) {
+	t.Parallel()
+	// counts has the requests of a run: fetches alone, reports with a fetch, reports without.
+	counts := func(s *ojstest.Server) (alone, with, without int) {
+		for _, r := range s.Requests() {
+			switch {
+			case r.Path == "/workers/fetch":
+				alone++
+			case withFetch(&ojs.Request{Path: r.Path, Body: r.Body}):
+				with++
+			case strings.HasSuffix(r.Path, "ack/batch"):
+				without++
+			}
+		}
+		return alone, with, without
+	}
+
+	t.Run("OneRoundTripForEachJob", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
+		w.Register("a", func(_ context.Context, j *ojs.JobContext) error {
+			if j.ID[35]%2 == 0 {
+				return errors.New("the fetch goes with a nack, too")
+			}
+			return nil
+		})
+		const jobs = 20
+		for range jobs {
+			enqueue(t, c, ojs.WithMaxAttempts(1))
+		}
+		s.Drain(t, w, waitFor)
+		alone, with, _ := counts(s)
+		require.GreaterOrEqual(t, with, jobs-1)
+		require.LessOrEqual(t, alone, 3, "the first one, and those that wait for more jobs")
+	})
+
+	t.Run("NeverMoreThanThereAreSlots", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		const slots, jobs = 7, 300
+		var running, most, ended atomic.Int64
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: slots}))
+		w.Register("a", func(context.Context, *ojs.JobContext) error {
+			n := running.Add(1)
+			defer running.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			runtime.Gosched()
+			ended.Add(1)
+			return nil
+		})
+		for range jobs {
+			enqueue(t, c)
+		}
+		s.Drain(t, w, waitFor)
+		require.LessOrEqual(t, most.Load(), int64(slots))
+		require.Equal(t, int64(jobs), ended.Load())
+	})
+
+	t.Run("NotWhenQuiet", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
+		first, second := enqueue(t, c), enqueue(t, c)
+		start(t, b.Worker)
+		receive(t, b.began)
+		eventually(t, func() bool { return lastHeartbeat(s, "state") == "running" })
+		s.Direct(ojs.DirectiveQuiet)
+		eventually(t, func() bool { return lastHeartbeat(s, "state") == "quiet" })
+		close(b.release)
+		eventually(t, func() bool { return s.Job(first).State == ojs.StateCompleted })
+		_, with, _ := counts(s)
+		require.Zero(t, with)
+		s.RequireState(t, second, ojs.StateAvailable)
+	})
+
+	t.Run("NotWhenStopping", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
+		enqueue(t, c)
+		second := enqueue(t, c)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- b.Run(ctx) }()
+		receive(t, b.began)
+		cancel()
+		close(b.release)
+		require.NoError(t, receive(t, done))
+		_, with, _ := counts(s)
+		require.Zero(t, with)
+		s.RequireState(t, second, ojs.StateAvailable)
+	})
+
+	t.Run("HandsBackWhatComesDuringAStop", func(t *testing.T) {
+		t.Parallel()
+		s := ojstest.New()
+		ctx, cancel := context.WithCancel(t.Context())
+		c := inTheWay{Server: s, after: func(r *ojs.Request) {
+			if withFetch(r) {
+				cancel() // the server has given out the second job
+			}
+		}}.client(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
+		close(b.release)
+		first, second := enqueue(t, c), enqueue(t, c)
+		require.NoError(t, b.Run(ctx))
+		s.RequireState(t, first, ojs.StateCompleted)
+		require.Zero(t, s.RequireState(t, second, ojs.StateAvailable).Attempt)
+	})
+
+	t.Run("PausedQueuesGiveNothing", func(t *testing.T) {
+		t.Parallel()
+		s, c := setup(t)
+		b := newBlocked(c, ojs.WorkerConfig{Concurrency: 1})
+		first, second := enqueue(t, c), enqueue(t, c)
+		start(t, b.Worker)
+		receive(t, b.began)
+		require.NoError(t, c.PauseQueue(t.Context(), "default"))
+		close(b.release)
+		eventually(t, func() bool { return s.Job(first).State == ojs.StateCompleted })
+		s.RequireState(t, second, ojs.StateAvailable)
+		require.NoError(t, c.ResumeQueue(t.Context(), "default"))
+		eventually(t, func() bool { return s.Job(second).State == ojs.StateCompleted })
+	})
+
+	t.Run("ServersThatPassOverThem", func(t *testing.T) {
+		t.Parallel()
+		s := ojstest.New()
+		var with atomic.Int64
+		c := inTheWay{Server: s, before: func(r *ojs.Request) {
+			if withFetch(r) {
+				with.Add(1)
+				r.Body = bytes.Replace(r.Body, []byte(`"fetch":`), []byte(`"unknown":`), 1)
+			}
+		}}.client(t)
+		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 1}))
+		w.Register("a", func(context.Context, *ojs.JobContext) error { return nil })
+		for range 5 {
+			enqueue(t, c)
+		}
+		s.Drain(t, w, waitFor)
+		require.Len(t, s.Jobs(ojstest.InState(ojs.StateCompleted)), 5)
+		require.Equal(t, int64(1), with.Load())
+	})
+}
