@@ -136,7 +136,9 @@ func TestSDKAdmin(t *testing.T) {
 			require.NotEmpty(t, info.Override["expires_at"])
 			require.NoError(t, c.EndRateLimitOverride(t.Context(), q))
 			found := false
-			for l, err := range ojs.All(func(page ojs.PageOptions) (*ojs.Page[ojs.RateLimitInfo], error) { return c.ListRateLimits(t.Context(), page) }) {
+			for l, err := range ojs.All(func(page ojs.PageOptions) (*ojs.Page[ojs.RateLimitInfo], error) {
+				return c.ListRateLimits(t.Context(), page)
+			}) {
 				require.NoError(t, err)
 				found = found || l.Key == q && l.Concurrency.Limit == 1
 			}

@@ -179,7 +179,7 @@ func TestExplainAvailable(t *testing.T) {
 		id := jobs[1].ID
 		b.Exec(`INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('open', '{"queues":["q"],"isolated":false}', 1), ('elsewhere', '{"queues":["other"],"isolated":true}', 1)`)
 		require.Equal(t, "jobs_ahead", b.explain(id).codes())
-		b.Exec(`INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('p', '{"queues":["other","q"],"strategy":"strict","isolated":true,"starvation_prevention":{"rotation_interval":"PT30S"}}', 1)`)
+		b.Exec(`INSERT INTO ojs.pools (name, definition, concurrency) VALUES ('p', '{"queues":["other","q"],"concurrency":1,"strategy":"strict","isolated":true,"starvation_prevention":{"rotation_interval":"PT30S"}}', 1)`)
 		require.Equal(t, "jobs_ahead", b.explain(id).codes(), "it starts jobs")
 		b.Exec(`DELETE FROM ojs.stats_minute`)
 		e := b.explain(id)

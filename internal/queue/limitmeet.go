@@ -109,8 +109,8 @@ func (s *Store) surveyLimits(ctx context.Context, queues []string) error {
 	return err
 }
 
-// meet does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no others. It
-// reports whether jobs may be fetched now that could not before.
+// meet does what is to be done about jobs that wait for limits when a fetch had slots left: those of its tenant, if it takes no
+// others. It reports whether jobs may be fetched now that could not before.
 func (s *Store) meet(ctx context.Context, queues []string, tenant string) (admitted bool, err error) {
 	due := s.parked.due(queues)
 	if len(due) == 0 {
