@@ -28,6 +28,10 @@ SELECT EXISTS (SELECT FROM ojs.workers w WHERE w.id = @id AND w.tenant = @tenant
 -- Whether a worker with this id lives that is not the tenant's.
 SELECT EXISTS (SELECT FROM ojs.workers w WHERE w.id = @id AND w.tenant <> @tenant::text AND w.stale_at IS NULL)::boolean AS found;
 
+-- name: TenancyGet :one
+-- Whether jobs that ojs.enqueue stores belong to tenants.
+SELECT t.enabled FROM ojs.tenancy t;
+
 -- name: TenancyConfigure :exec
 -- Stores for ojs.enqueue whether jobs belong to tenants.
 UPDATE ojs.tenancy SET enabled = @enabled WHERE enabled <> @enabled;

@@ -21,6 +21,18 @@ func (q *Queries) TenancyConfigure(ctx context.Context, enabled bool) error {
 	return err
 }
 
+const tenancyGet = `-- name: TenancyGet :one
+SELECT t.enabled FROM ojs.tenancy t
+`
+
+// Whether jobs that ojs.enqueue stores belong to tenants.
+func (q *Queries) TenancyGet(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, tenancyGet)
+	var enabled bool
+	err := row.Scan(&enabled)
+	return enabled, err
+}
+
 const tenantCount = `-- name: TenantCount :one
 WITH RECURSIVE name AS (
     (SELECT c.tenant, 1 AS n FROM ojs.tenant_counts c ORDER BY c.tenant LIMIT 1)

@@ -27,7 +27,7 @@ type planNode struct {
 }
 
 // fromTheStart are statements that read an index from its beginning, one row or up to their LIMIT.
-var fromTheStart = []string{"tenantCount", "jobListPage", "jobListFloor", "jobCountPage"}
+var fromTheStart = []string{"tenantCount", "tenancyGet", "jobListPage", "jobListFloor", "jobCountPage"}
 
 func (n planNode) problems(statement string) (found []string) {
 	grows := strings.HasPrefix(n.Relation, "jobs") || strings.HasPrefix(n.Relation, "events_") || n.Relation == "tenant_counts" || n.Relation == "workflows"

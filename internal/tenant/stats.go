@@ -175,7 +175,11 @@ func (s *Store) queues(ctx context.Context, tenant string, f Filter) (queues []Q
 	return queues, len(rows) > f.Limit, nil
 }
 
-// Configure stores the mode for ojs.enqueue.
+// Configure stores the mode for ojs.enqueue. Nearly always it is stored already: then nothing is written, which a hot standby would refuse.
 func (s *Store) Configure(ctx context.Context, m Mode) error {
+	enabled, err := s.db.Q.TenancyGet(ctx)
+	if err != nil || enabled == (m != Off) {
+		return err
+	}
 	return s.db.Q.TenancyConfigure(ctx, m != Off)
 }
