@@ -137,8 +137,9 @@ CREATE INDEX jobs_unique ON ojs.jobs (unique_key, state, created_at, id) WHERE u
 -- unique_key = …, the planner answered UniqueListHolders by reading this whole index for each key (2.9 ms for 16 keys, and 0.2 without it).
 CREATE INDEX jobs_unique_page ON ojs.jobs (id) WHERE octet_length(unique_key) = 64;
 
--- JobListPage, JobListFloor, JobCountPage, JobListForBulk for a tenant: its jobs by id.
-CREATE INDEX jobs_tenant ON ojs.jobs (split_part(lane, '/', 1), id) WHERE lane <> '';
+-- JobListPage, JobListFloor, JobCountPage, JobListForBulk for a tenant: its jobs by id. With the predicate lane <> '', which follows from
+-- lane > …, the planner answered ojs.explain_lanes by reading this whole index for each lane (14 500 buffers).
+CREATE INDEX jobs_tenant ON ojs.jobs (split_part(lane, '/', 1), id) WHERE split_part(lane, '/', 1) <> '';
 
 -- LimitAdmit: the jobs that wait for a rate limit, in the order in which it lets them through.
 CREATE INDEX jobs_waiting ON ojs.jobs (limit_key, priority DESC, limit_seq) WHERE limit_seq IS NOT NULL;
@@ -161,7 +162,7 @@ CREATE INDEX jobs_done_id ON ojs.jobs_done (id);
 CREATE INDEX jobs_done_unique ON ojs.jobs_done (unique_key, state, created_at, id) WHERE unique_key IS NOT NULL;
 
 -- JobListPage, JobListFloor, JobCountPage, JobListForBulk for a tenant: its completed and cancelled jobs by id.
-CREATE INDEX jobs_done_tenant ON ojs.jobs_done (split_part(lane, '/', 1), id) WHERE lane <> '';
+CREATE INDEX jobs_done_tenant ON ojs.jobs_done (split_part(lane, '/', 1), id) WHERE split_part(lane, '/', 1) <> '';
 
 -- queues has a row for each queue that has a job, had one in the last 30 days, or was paused or set up.
 CREATE TABLE ojs.queues (

@@ -156,7 +156,7 @@ BEGIN
     ELSE
         RETURN;
     END IF;
-    RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'queue ' || name || ' reached its bound of ' || bound || '.',
+    RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded', MESSAGE = 'Queue ' || name || ' reached its bound of ' || bound || '.',
         HINT = 'Enqueue again when workers have fetched jobs of the queue.';
 END
 $$;
@@ -195,7 +195,7 @@ BEGIN
         RETURN;
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'queue ' || bound_note.name || ' has a bound; the transaction must be READ COMMITTED, because no other sees what was committed since it began.';
+            MESSAGE = 'Queue ' || bound_note.name || ' has a bound; the transaction must be READ COMMITTED, because no other sees what was committed since it began.';
     END IF;
     PERFORM ojs.queue_bounds_check(bound_note.name, bound_note.tenant, 1, bound_note.bytes, false);
     INSERT INTO ojs.bound_notes (queue, tenant) SELECT bound_note.name, bound_note.tenant

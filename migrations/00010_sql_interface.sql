@@ -288,7 +288,7 @@ BEGIN
     IF allowed IS NOT NULL AND NOT EXISTS (
         SELECT FROM json_array_elements_text(allowed) a (pattern)
         WHERE a.pattern = job_type OR right(a.pattern, 1) = '*' AND starts_with(job_type, left(a.pattern, -1))) THEN
-        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' takes no jobs of type ' || job_type || ' (allowed_job_types).';
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'Queue ' || queue || ' takes no jobs of type ' || job_type || ' (allowed_job_types).';
     END IF;
     timeout_ms := ojs.setting_ms(COALESCE(own -> 'default_timeout', general -> 'default_timeout'));
     visible_ms := ojs.setting_ms(COALESCE(own -> 'visibility_timeout', general -> 'visibility_timeout'));
@@ -484,7 +484,7 @@ BEGIN
         INSERT INTO ojs.queue_notes (name) SELECT queue WHERE NOT EXISTS (SELECT FROM ojs.queue_notes n WHERE n.name = queue);
     END IF;
     IF status = 'draining' THEN
-        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'queue ' || queue || ' is draining and takes no new jobs.';
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value', MESSAGE = 'Queue ' || queue || ' is draining and takes no new jobs.';
     END IF;
     IF EXISTS (SELECT FROM ojs.queues q WHERE q.name IN (queue, '_default') AND q.config IS NOT NULL) THEN
         inherited := ojs.queue_inherited(queue, type);

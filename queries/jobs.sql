@@ -762,12 +762,12 @@ SELECT s.id, s.type, s.queue, s.state, s.priority, s.attempt, s.max_attempts, s.
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT t.* FROM ojs.jobs t
-     WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
         AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT f.* FROM ojs.job_finished f
-     WHERE @tenant::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
         AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
 ) p ORDER BY p.id DESC LIMIT @max_looked::bigint) l
@@ -789,12 +789,12 @@ SELECT p.id FROM (
      ORDER BY d.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT t.id FROM ojs.jobs t
-     WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text
         AND (split_part(t.lane, '/', 1), t.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)
     UNION ALL
     (SELECT f.id FROM ojs.jobs_done f
-     WHERE @tenant::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
+     WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) >= @tenant::text
         AND (split_part(f.lane, '/', 1), f.id) < (@tenant::text, COALESCE(sqlc.narg('before')::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
      ORDER BY split_part(f.lane, '/', 1) DESC, f.id DESC LIMIT @max_looked::bigint)
 ) p ORDER BY p.id DESC OFFSET (-1 + @max_looked::bigint) LIMIT 1;
@@ -806,7 +806,7 @@ SELECT count(*) FROM (
         (SELECT o.state, o.queue, o.type FROM ojs.jobs o WHERE @tenant::text = '' ORDER BY o.id DESC LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT t.state, t.queue, t.type FROM ojs.jobs t
-         WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
          ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)) j
      WHERE (cardinality(@states::text[]) = 0 OR j.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR j.queue = ANY(@queues::text[]))
@@ -817,7 +817,7 @@ SELECT count(*) FROM (
         (SELECT o.state, o.queue, o.type FROM ojs.jobs_done o WHERE @tenant::text = '' ORDER BY o.id DESC LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT t.state, t.queue, t.type FROM ojs.jobs_done t
-         WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) >= @tenant::text AND split_part(t.lane, '/', 1) <= @tenant::text
          ORDER BY split_part(t.lane, '/', 1) DESC, t.id DESC LIMIT @max_looked::bigint)) d
      WHERE (cardinality(@states::text[]) = 0 OR d.state = ANY(@states::text[]))
         AND (cardinality(@queues::text[]) = 0 OR d.queue = ANY(@queues::text[]))
@@ -847,12 +847,12 @@ SELECT l.id, l.state, l.meta, l.looked::bigint AS looked, l.matches::boolean AS 
          ORDER BY d.id LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT t.id, t.state, t.meta, t.type, t.queue, t.priority, COALESCE(t.enqueued_at, t.created_at) FROM ojs.jobs t
-         WHERE @tenant::text <> '' AND t.lane <> '' AND split_part(t.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND split_part(t.lane, '/', 1) <> '' AND split_part(t.lane, '/', 1) <= @tenant::text
             AND (split_part(t.lane, '/', 1), t.id) > (@tenant::text, COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000'))
          ORDER BY split_part(t.lane, '/', 1), t.id LIMIT @max_looked::bigint)
         UNION ALL
         (SELECT f.id, f.state, f.meta, f.type, f.queue, f.priority, COALESCE(f.enqueued_at, f.created_at) FROM ojs.jobs_done f
-         WHERE @tenant::text <> '' AND f.lane <> '' AND split_part(f.lane, '/', 1) <= @tenant::text
+         WHERE @tenant::text <> '' AND split_part(f.lane, '/', 1) <> '' AND split_part(f.lane, '/', 1) <= @tenant::text
             AND (split_part(f.lane, '/', 1), f.id) > (@tenant::text, COALESCE(sqlc.narg('after')::uuid, '00000000-0000-0000-0000-000000000000'))
          ORDER BY split_part(f.lane, '/', 1), f.id LIMIT @max_looked::bigint)
         ORDER BY id LIMIT @max_looked::bigint

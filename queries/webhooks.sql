@@ -286,16 +286,15 @@ WITH outcome AS MATERIALIZED (
     ON CONFLICT DO NOTHING
 ), next_due AS (
     UPDATE ojs.webhook_deliveries s SET next_attempt_at = clock.now
-    FROM clock, (
+    FROM clock
+    WHERE s.id = ANY(ARRAY(
         SELECT n.id FROM recorded d CROSS JOIN LATERAL (
             SELECT c.id, c.next_attempt_at FROM ojs.webhook_deliveries c
             WHERE c.webhook_id = d.webhook_id AND c.subject = d.subject AND c.completed_at IS NULL
                 AND c.id <> ALL(ARRAY(SELECT o.id FROM recorded o WHERE o.status <> 'failed'))
             ORDER BY c.event_seq, c.event_sub LIMIT 1
         ) n
-        WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL
-    ) f
-    WHERE s.id = f.id
+        WHERE d.status <> 'failed' AND n.next_attempt_at IS NULL))
 ), report AS (
     SELECT d.webhook_id, count(*) FILTER (WHERE d.status = 'delivered') AS delivered, count(*) FILTER (WHERE d.status = 'dead') AS dead,
         count(*) FILTER (WHERE d.status <> 'delivered') AS failed, array_agg(d.gone_url) AS gone_urls,

@@ -46,14 +46,14 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		require.NoError(t, enqueue(tx, "q"))
 		require.NoError(t, enqueue(tx, "q"))
 		require.NoError(t, enqueue(tx, "other"))
-		sqlFull(t, enqueue(tx, "q"), "queue q reached its bound of 2 jobs.")
+		sqlFull(t, enqueue(tx, "q"), "Queue q reached its bound of 2 jobs.")
 		require.NoError(t, tx.Rollback(t.Context()))
 		b.Exec(`SELECT ojs.enqueue('t', '[]', 'q') FROM generate_series(1, 2)`)
 		_, err := b.try()
 		full(t, err, 2, 2)
 		require.Zero(t, b.Number(`SELECT count(*) FROM ojs.bound_notes`))
 		b.Exec(`UPDATE ojs.queues SET config = '{"backpressure":{"max_depth":2},"allowed_job_types":["u"]}' WHERE name = 'q'`)
-		require.ErrorContains(t, enqueue(begin(b), "q"), "queue q takes no jobs of type t", "admission is before the bound, as over HTTP")
+		require.ErrorContains(t, enqueue(begin(b), "q"), "Queue q takes no jobs of type t", "admission is before the bound, as over HTTP")
 	})
 
 	t.Run("OpenTransactionsHoldUpNobody", func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		require.NoError(t, enqueue(other, "q"))
 		b.add("q", 0, "1")
 		require.NoError(t, tx.Commit(t.Context()))
-		sqlFull(t, other.Commit(t.Context()), "queue q reached its bound of 2 jobs.")
+		sqlFull(t, other.Commit(t.Context()), "Queue q reached its bound of 2 jobs.")
 		require.Equal(t, 2, b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'q'`))
 		require.Equal(t, 1, b.Number(`SELECT count(*) FROM ojs.jobs WHERE queue = 'a'`))
 	})
@@ -90,7 +90,7 @@ func TestBoundsHoldForSQL(t *testing.T) {
 			return len(done) > 0 || b.Number(`SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'`) > 0
 		}, domaintest.WaitFor, time.Millisecond)
 		require.NoError(t, first.Commit(t.Context()))
-		sqlFull(t, domaintest.Await(t, done), "queue q reached its bound of 1 jobs.")
+		sqlFull(t, domaintest.Await(t, done), "Queue q reached its bound of 1 jobs.")
 	})
 
 	t.Run("InBytes", func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		b.bound("_default", `{"max_size_bytes":20}`)
 		b.Exec(`SELECT ojs.enqueue('t', '[1,2,3]', 'q') FROM generate_series(1, 2)`)
 		_, err := b.Pool.Exec(t.Context(), `SELECT ojs.enqueue('t', '[1,2,3]', 'q')`)
-		sqlFull(t, err, "queue q reached its bound of 20 bytes.")
+		sqlFull(t, err, "Queue q reached its bound of 20 bytes.")
 		_, err = b.try(func(j *job.Job) { j.Args = []byte(`[1,2,3]`) })
 		domaintest.RequireCode(t, err, ojs.KindQueueFull)
 		require.Len(t, b.Fetched(1, "q"), 1)
@@ -129,6 +129,6 @@ func TestBoundsHoldForSQL(t *testing.T) {
 		require.NoError(t, enqueue(tx, "q"))
 		_, err = tx.Exec(t.Context(), `SET CONSTRAINTS ALL IMMEDIATE`)
 		require.NoError(t, err)
-		sqlFull(t, enqueue(tx, "q"), "queue q reached its bound of 1 jobs.")
+		sqlFull(t, enqueue(tx, "q"), "Queue q reached its bound of 1 jobs.")
 	})
 }
