@@ -57,7 +57,7 @@ func (w *Worker) report(r *report) {
 func (w *Worker) queueReport(r *report) {
 	switch {
 	case r.run.lost:
-	case r.due.IsZero(), len(w.delayed) >= heldMax, w.state == DirectiveTerminate && r.tries == 0:
+	case r.due.IsZero(), r.tries == 0 && (len(w.delayed) >= heldMax || w.state == DirectiveTerminate):
 		w.ready = append(w.ready, r)
 	default:
 		w.delayed = append(w.delayed, r)

@@ -282,7 +282,8 @@ func TestWorkerReports(t *testing.T) {
 
 	t.Run("ThatWaitAreBounded", func(t *testing.T) {
 		t.Parallel()
-		s, c := setup(t)
+		s, c := setup(t, ojstest.WithoutExtensions()) // so that snoozed jobs wait in the worker
+		s.FailNext(1_000_000, http.MethodPost, "/workers/nack", 503, http.Header{"Retry-After": {"60"}})
 		w := ojs.NewWorker(c, fast(ojs.WorkerConfig{Concurrency: 100}))
 		w.Register("a", func(context.Context, *ojs.JobContext) error { return ojs.Snooze(time.Hour) })
 		for range 1001 {
@@ -290,6 +291,10 @@ func TestWorkerReports(t *testing.T) {
 		}
 		stop := start(t, w)
 		eventually(t, func() bool { return requested(s, "/workers/nack") > 0 }) // one more than the worker keeps
+		before := requested(s, "/workers/heartbeat")
+		eventually(t, func() bool { return requested(s, "/workers/heartbeat") >= before+3 })
+		require.Less(t, requested(s, "/workers/nack"), 10, "a report that failed waits for its time, too")
+		s.Heal()
 		require.NoError(t, stop())
 	})
 
