@@ -179,7 +179,10 @@ func (n *Node) prepare(ctx context.Context) error {
 	if err := n.domains.DB.EnsurePartitions(ctx); err != nil {
 		return fmt.Errorf("create partitions: %w", err)
 	}
-	if err := n.domains.Tenants.Configure(ctx, n.config.Tenancy); err != nil {
+	switch err := n.domains.Tenants.Configure(ctx, n.config.Tenancy); {
+	case pg.IsReadOnly(err):
+		n.config.Logger.WarnContext(ctx, "OJS_TENANCY is not what ojs.enqueue goes by, and the database is read-only; start a server again when it is not", slog.String("category", "lifecycle"), slog.String("tenancy", string(n.config.Tenancy)))
+	case err != nil:
 		return fmt.Errorf("store OJS_TENANCY: %w", err)
 	}
 	if err := n.domains.Workers.Prepare(ctx); err != nil {

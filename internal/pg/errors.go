@@ -78,6 +78,12 @@ func IsUnavailable(err error) bool {
 		errors.Is(err, net.ErrClosed) || pgconn.SafeToRetry(err) || strings.Contains(err.Error(), "conn closed")
 }
 
+// IsReadOnly reports whether a write was refused because the database is a standby, or was made read-only.
+func IsReadOnly(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == readOnly
+}
+
 // connecting reports whether the error occurred before there was a connection.
 func connecting(err error) bool {
 	var connect *pgconn.ConnectError
