@@ -207,7 +207,9 @@ BEGIN
     reason := ojs.explain_reason('limited', format('Its rate limit %s lets %s start now, and %s before it.', j.limit_key,
             CASE WHEN COALESCE(l.room, 0) = 0 THEN 'no job' ELSE ojs.explain_count(l.room, 2147483647, 'job') END, ojs.explain_count(ahead, most, 'job')
             || CASE WHEN ahead = 1 THEN ' waits' ELSE ' wait' END),
-        json_build_object('key', j.limit_key, 'room', l.room, 'waiting_ahead', LEAST(ahead, most - 1), 'more', ahead >= most, 'concurrency', l.concurrency, 'active', CASE WHEN l.concurrency IS NOT NULL THEN l.active END,
+        json_build_object('key', j.limit_key, 'room', l.room, 'waiting_ahead', LEAST(ahead, most - 1), 'more', ahead >= most, 'concurrency', l.concurrency,
+            'active', CASE WHEN l.concurrency IS NOT NULL THEN ( -- limit_usage counts up to the limit
+                SELECT count(*) FROM (SELECT FROM ojs.jobs o WHERE o.limit_key = j.limit_key AND o.limit_seq IS NULL AND o.state = 'active' LIMIT 10000) n) END,
             'rate_limit', l.rate, 'rate_period_ms', l.rate_us / 1000, 'started_in_period', CASE WHEN l.rate IS NOT NULL THEN l.started END,
             'throttle_interval_ms', l.throttle_us / 1000, 'admitted', l.admitted, 'blocked_until', CASE WHEN l.blocked_until > now THEN ojs.time_text(l.blocked_until) END));
 END

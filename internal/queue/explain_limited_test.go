@@ -28,6 +28,7 @@ func TestExplainLimited(t *testing.T) {
 	e = b.explain(jobs[2].ID)
 	require.Equal(t, "limited", e.codes())
 	require.Nil(t, e.Estimate, "no job may start")
+	require.Equal(t, []any{0.0, 1.0}, []any{e.Reasons[0]["concurrency"], e.Reasons[0]["active"]})
 	b.Exec(`SELECT ojs.limit_set('k', '{"rate":{"limit":2,"us":10000000}}')`)
 	b.Exec(`INSERT INTO ojs.limit_starts (key, at) VALUES ('k', now()), ('k', now())`)
 	require.InDelta(t, 10, b.explain(jobs[2].ID).Estimate.WaitSeconds, 0.5)
