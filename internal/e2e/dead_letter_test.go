@@ -48,6 +48,7 @@ func TestDeadLetterList(t *testing.T) {
 		require.Equal(t, []string{dead}, admin.list("items", "id"))
 		require.Equal(t, "2", admin.at("pagination.page"))
 		require.Equal(t, "1", admin.at("pagination.per_page"))
+		require.Equal(t, "20", a.get("/ojs/v1/admin/dead-letter?queue=nobody").is(200).at("pagination.per_page"))
 		require.Equal(t, `{"jobs":[],"total":0,"pagination":{"total":0,"limit":50,"offset":0,"page":1,"per_page":50,"has_more":false}}`,
 			a.get("/ojs/v1/dead-letter?queue=nobody").is(200).body)
 

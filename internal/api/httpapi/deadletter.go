@@ -21,7 +21,7 @@ func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	reading := []string{http.MethodGet, http.MethodHead}
 	one, many := bodyLimit{a.config.Limits.Envelope(), "envelope"}, bodyLimit{a.config.MaxBatchBytes, "batch"}
 
-	v1.Match(reading, "/dead-letter", a.listDeadLetters("jobs"))
+	v1.Match(reading, "/dead-letter", a.listDeadLetters("jobs", api.DefaultPage, api.MaxPage))
 	v1.DELETE("/dead-letter", a.purgeConfirmed)
 	v1.Match(reading, "/dead-letter/stats", a.getDeadLetterStats)
 	v1.POST("/dead-letter/retry", a.withBody(many, a.retryDeadLetters))
@@ -30,7 +30,7 @@ func (a *API) deadLetterRoutes(v1 *echo.Group) {
 	v1.DELETE("/dead-letter/:id", notCommand(a.deleteDeadLetter))
 	v1.POST("/dead-letter/:id/retry", a.withBody(one, a.retryDeadLetter))
 
-	v1.Match(reading, "/admin/dead-letter", a.listDeadLetters("items"))
+	v1.Match(reading, "/admin/dead-letter", a.listDeadLetters("items", defaultAdminPage, maxAdminPage))
 	v1.DELETE("/admin/dead-letter", a.withBody(one, a.adminPurge))
 	v1.Match(reading, "/admin/dead-letter/stats", a.getDeadLetterStats)
 	v1.POST("/admin/dead-letter/retry", a.withBody(many, a.retryDeadLetters))
@@ -129,9 +129,9 @@ func (a *API) adminDeleteDeadLetter(c echo.Context) error {
 }
 
 // listDeadLetters gives full envelopes under the name.
-func (a *API) listDeadLetters(name string) echo.HandlerFunc {
+func (a *API) listDeadLetters(name string, standard, largest int) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		page, err := readPage(c)
+		page, err := readPageOf(c, standard, largest)
 		if err != nil {
 			return err
 		}
