@@ -1,9 +1,14 @@
 package e2e_test
 
 import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -203,4 +208,45 @@ func TestRequestHeaders(t *testing.T) {
 			a.post(path, c.body, "Idempotency-Key: "+repeated('k', 257)).fails(400, "invalid_request", "invalid_request")
 		}
 	})
+}
+
+// TestRefusedBodyIsRead: clients such as those of Python send the whole body before they read the answer.
+func TestRefusedBodyIsRead(t *testing.T) {
+	t.Parallel()
+	a := setup(t)
+	const bytes = 16 << 20 // more than the buffers of a connection take
+	for name, c := range map[string]struct {
+		headers string
+		status  int
+	}{
+		"TooLarge":    {"Content-Length: 16777216", 413},
+		"Chunked":     {"Transfer-Encoding: chunked", 413},
+		"Compression": {"Content-Encoding: br\r\nContent-Length: 16777216", 415},
+		"MediaType":   {"Content-Type: text/csv\r\nContent-Length: 16777216", 400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn, err := net.Dial("tcp", a.app.Addr())
+			require.NoError(t, err)
+			defer func() { _ = conn.Close() }()
+			require.NoError(t, conn.SetDeadline(time.Now().Add(waitFor)))
+			body := strings.Repeat(" ", bytes)
+			if name == "Chunked" {
+				body = "1000000\r\n" + body + "\r\n0\r\n\r\n"
+			}
+			_, err = io.WriteString(conn, "POST /ojs/v1/jobs HTTP/1.1\r\nHost: x\r\n"+c.headers+"\r\n\r\n"+body)
+			require.NoError(t, err)
+			_, err = io.WriteString(conn, "GET /ojs/v1/jobs/x HTTP/1.1\r\nHost: x\r\n\r\n")
+			require.NoError(t, err)
+			in := bufio.NewReader(conn)
+			for _, status := range []int{c.status, 404} { // the connection goes on
+				r, err := http.ReadResponse(in, nil)
+				require.NoError(t, err)
+				_, err = io.Copy(io.Discard, r.Body)
+				require.NoError(t, err)
+				require.NoError(t, r.Body.Close())
+				require.Equal(t, status, r.StatusCode)
+			}
+		})
+	}
 }

@@ -35,7 +35,6 @@ func (a *API) withBody(limit bodyLimit, h func(c echo.Context, body []byte) erro
 		body, err := readBody(c, limit, (*buf)[:0], func(capacity int) error {
 			more := capacity - reserved
 			if err := a.memory.Take(more); err != nil {
-				closeAfter(c)
 				return err
 			}
 			reserved += more
@@ -43,6 +42,7 @@ func (a *API) withBody(limit bodyLimit, h func(c echo.Context, body []byte) erro
 		})
 		*buf = body
 		if err != nil {
+			discardBody(c)
 			return err
 		}
 		return h(c, body)
@@ -62,7 +62,6 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 	switch encoding := strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Encoding"))); encoding {
 	case "", "identity":
 		if r.ContentLength > int64(limit.bytes) {
-			closeAfter(c)
 			return buf, ojs.ErrTooLarge(limit.field, limit.bytes, int(r.ContentLength))
 		}
 	case "gzip":
@@ -83,7 +82,6 @@ func readBody(c echo.Context, limit bodyLimit, buf []byte, grow func(capacity in
 	case err != nil:
 		return buf, brokenStream(err)
 	case len(buf) > limit.bytes:
-		closeAfter(c)
 		return buf, ojs.ErrTooLarge(limit.field, limit.bytes, 0)
 	}
 	return buf, nil
@@ -112,8 +110,24 @@ func readUpTo(src io.Reader, limit int, buf []byte, grow func(capacity int) erro
 	return buf, nil
 }
 
-// closeAfter ends the connection with the answer, so that the rest of a huge body is not read.
-func closeAfter(c echo.Context) { c.Response().Header().Set("Connection", "close") }
+const (
+	maxDiscarded = 64 << 20
+	discardTime  = 10 * time.Second
+)
+
+// discardBody reads the rest of a body that is refused, as far as it comes soon: a client that sends all of it before it reads would
+// find the connection reset instead of the answer. Beyond that the connection ends with the answer. A client that waits for
+// 100 Continue gets the answer instead, and sends nothing.
+func discardBody(c echo.Context) {
+	r, control := c.Request(), http.NewResponseController(c.Response())
+	if r.Header.Get("Expect") == "" && control.SetReadDeadline(time.Now().Add(discardTime)) == nil {
+		_, err := io.CopyN(io.Discard, r.Body, maxDiscarded)
+		if _ = control.SetReadDeadline(time.Time{}); errors.Is(err, io.EOF) {
+			return
+		}
+	}
+	c.Response().Header().Set("Connection", "close")
+}
 
 func brokenStream(err error) error {
 	return errors.Join(ojs.ErrInvalidPayload("body", "a complete body", nil,
