@@ -155,12 +155,7 @@ WITH claimed AS MATERIALIZED (
         COALESCE(sum(d.n) FILTER (WHERE d.type = 'job.cancelled'), 0),
         COALESCE(sum(d.ms) FILTER (WHERE d.type = 'job.completed'), 0),
         COALESCE(sum(d.ms) FILTER (WHERE d.type = 'job.started'), 0),
-        CASE WHEN count(d.bucket) > 0 THEN ARRAY[COALESCE(sum(d.n) FILTER (WHERE d.bucket = 1), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 2), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 3), 0),
-            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 4), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 5), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 6), 0),
-            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 7), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 8), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 9), 0),
-            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 10), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 11), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 12), 0),
-            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 13), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 14), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 15), 0),
-            COALESCE(sum(d.n) FILTER (WHERE d.bucket = 16), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 17), 0), COALESCE(sum(d.n) FILTER (WHERE d.bucket = 18), 0)]::bigint[] END
+        ojs.durations_of(array_agg(d.bucket) FILTER (WHERE d.bucket IS NOT NULL), array_agg(d.n) FILTER (WHERE d.bucket IS NOT NULL))
     FROM delta d CROSS JOIN LATERAL (VALUES (d.queue), ('')) q (name)
     WHERE d.queue IS NOT NULL AND d.type IN ('job.enqueued', 'job.started', 'job.completed', 'job.failed', 'job.discarded', 'job.expired', 'job.cancelled')
     GROUP BY 1, 2 ORDER BY 1, 2
