@@ -71,11 +71,6 @@ func (s *Store) checkOne(ctx context.Context, q *dbsqlc.Queries, info *Info, j *
 
 // load reads and compiles a schema; nil: it was deleted meanwhile.
 func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compiled, error) {
-	s.loading.Lock() // one at a time: that of a large schema takes long
-	defer s.loading.Unlock()
-	if c := s.compiled.get(info); c != nil {
-		return c, nil
-	}
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	row, err := q.SchemaGet(ctx, info.Type, info.Version)
@@ -84,6 +79,11 @@ func (s *Store) load(ctx context.Context, q *dbsqlc.Queries, info *Info) (*compi
 	}
 	if err != nil {
 		return nil, err
+	}
+	s.loading.Lock() // one at a time: that of a large schema takes long. Not while it reads, see reload
+	defer s.loading.Unlock()
+	if c := s.compiled.get(info); c != nil {
+		return c, nil
 	}
 	stored := fromRow(&row)
 	c, err := compile(stored.Info, stored.Document)
@@ -107,10 +107,9 @@ func (s *Store) known(ctx context.Context, q *dbsqlc.Queries) (*index, error) {
 	return s.reload(ctx, q)
 }
 
-// reload reads the names of all schemas.
+// reload reads the names of all schemas. It holds no lock while it reads: a caller in a transaction would wait for one that waits for a
+// connection, and all connections may belong to transactions that wait for the first.
 func (s *Store) reload(ctx context.Context, q *dbsqlc.Queries) (*index, error) {
-	s.reading.Lock() // the latest one to begin stores what it has read
-	defer s.reading.Unlock()
 	ctx, cancel := s.db.Bounded(ctx)
 	defer cancel()
 	version, err := q.SchemaChangeVersion(ctx) // before the names: a change between the two is read again
@@ -125,6 +124,11 @@ func (s *Store) reload(ctx context.Context, q *dbsqlc.Queries) (*index, error) {
 		return nil, err
 	}
 	ix := newIndex(version, list)
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	if newer := s.index.Load(); newer != nil && newer.version > version {
+		return newer, nil
+	}
 	s.index.Store(ix)
 	return ix, nil
 }
