@@ -1,14 +1,17 @@
 package schema_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ojsd/ojsd/internal/dbsqlc"
 	"github.com/ojsd/ojsd/internal/domaintest"
 	"github.com/ojsd/ojsd/internal/job"
 	"github.com/ojsd/ojsd/internal/schema"
@@ -171,4 +174,47 @@ func TestIndependentJobsAreCheckedEach(t *testing.T) {
 	_, at, err := b.EnqueueAll(t.Context(), jobs[1:])
 	domaintest.RequireCode(t, err, ojs.KindSchemaValidation)
 	require.Equal(t, 1, at)
+}
+
+// waiting is a connection that the pool does not give yet.
+type waiting struct {
+	dbsqlc.DBTX
+
+	asked chan struct{}
+	given chan struct{}
+}
+
+func (w *waiting) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	w.asked <- struct{}{}
+	<-w.given
+	return w.DBTX.QueryRow(ctx, sql, args...)
+}
+
+// TestReadingHoldsNoLock: whoever reads the schemas in a transaction does not wait for one that waits for a connection.
+func TestReadingHoldsNoLock(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"Names": false, "Document": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			b.put("1", `{"type":"array"}`)
+			other := b.Node().Schemas // which has read nothing
+			if known {
+				_, err := other.Check(t.Context(), b.DB.Q, &job.Job{Type: "another"})
+				require.NoError(t, err)
+			}
+			w := &waiting{DBTX: b.DB.Pool, asked: make(chan struct{}, 10), given: make(chan struct{})}
+			first, second := make(chan error, 1), make(chan error, 1)
+			check := func(db dbsqlc.DBTX, done chan error) {
+				_, err := other.Check(t.Context(), dbsqlc.New(db), &job.Job{Type: "test.job", Args: []byte(`[]`)})
+				done <- err
+			}
+			go check(w, first)
+			domaintest.Await(t, w.asked)
+			go check(b.DB.Pool, second)
+			require.NoError(t, domaintest.Await(t, second))
+			close(w.given)
+			require.NoError(t, domaintest.Await(t, first))
+		})
+	}
 }
