@@ -1,6 +1,10 @@
 package job
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/ojsd/ojsd/internal/payload"
+)
 
 // maxTenantBytes bounds the name of a tenant. A lane adds a slash and a fairness key to it.
 const maxTenantBytes = 128
@@ -28,14 +32,5 @@ func FairKeyOf(lane string) string {
 
 // ValidTenant reports whether s is ^[A-Za-z0-9._-]{1,128}$.
 func ValidTenant(s string) bool {
-	if s == "" || len(s) > maxTenantBytes {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-') {
-			return false
-		}
-	}
-	return true
+	return s != "" && len(s) <= maxTenantBytes && payload.AllIn(s, payload.IsNameByte)
 }

@@ -135,7 +135,7 @@ func isAlphanumeric(c byte) bool {
 }
 
 func isLimitKeyByte(c byte) bool {
-	return isAlphanumeric(c) || c == '.' || c == '_' || c == ':' || c == '-'
+	return c == ':' || payload.IsNameByte(c)
 }
 
 // rateLimit reads rate_limit. A policy without key is that of the whole queue.

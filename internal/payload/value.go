@@ -86,6 +86,11 @@ func AllIn(s string, class func(byte) bool) bool {
 	return true
 }
 
+// IsNameByte is the class of bytes in the names of tenants and pools: letters, digits, ., _ and -.
+func IsNameByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
+}
+
 // Quote gives a text as JSON.
 func Quote(s string) jsontext.Value {
 	v, _ := jsontext.AppendQuote(nil, s) // invalid UTF-8 is replaced

@@ -47,9 +47,7 @@ const (
 
 // ValidName reports whether s can be the name of a pool: letters, digits, ., _ and -, at most 128 bytes.
 func ValidName(s string) bool {
-	return s != "" && len(s) <= maxNameBytes && payload.AllIn(s, func(c byte) bool {
-		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
-	})
+	return s != "" && len(s) <= maxNameBytes && payload.AllIn(s, payload.IsNameByte)
 }
 
 var names = []string{"queues", "concurrency", "strategy", "weights", "isolated", "starvation_prevention"}
